@@ -1,0 +1,28 @@
+# Everything a newcomer needs: `make demo` shows it working, `make test` proves it.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test lint setup clean
+
+demo: $(STAMP)  ## train a CNN on MNIST with two workers
+	$(BIN)/phalanx run --workers 2 examples/mnist.py
+
+test: $(STAMP) lint  ## the whole test suite
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[cpu,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,57 @@
+"""Every exception that Phalanx raises on purpose, in one small tree.
+
+    PhalanxError
+    ├── OptionError (ValueError)    an option or argument that cannot work
+    ├── ClusterError                who is in the cluster, and who am I: contradictory or incomplete
+    ├── LaunchError                 a worker could not be started
+    │   └── ScriptError             the user's script cannot be run at all
+    ├── WorkerFailedError           a worker ended badly; names the root cause
+    ├── TrainingError               fit, evaluate or predict cannot give the right answer
+    │   ├── DataError               the input data is unfit, or differs between workers
+    │   └── DisagreementError       workers were asked to do different things
+    └── UpstreamChangedError        a private Keras or TensorFlow name is not what it was
+
+Each message says what was asked, what was found (the value), and what to do.
+"""
+
+from __future__ import annotations
+
+
+class PhalanxError(Exception):
+    """Base of every error that Phalanx raises on purpose."""
+
+
+class OptionError(PhalanxError, ValueError):
+    """An option or argument that cannot work; raised before any work starts."""
+
+
+class ClusterError(PhalanxError):
+    """The description of the cluster contradicts itself or lacks something."""
+
+
+class LaunchError(PhalanxError):
+    """A worker process could not be started."""
+
+
+class ScriptError(LaunchError):
+    """The user's script is missing, unreadable or not valid Python."""
+
+
+class WorkerFailedError(PhalanxError):
+    """A worker ended badly. The message names the earliest failure: the root cause."""
+
+
+class TrainingError(PhalanxError):
+    """`fit`, `evaluate` or `predict` cannot give the right answer."""
+
+
+class DataError(TrainingError):
+    """The input data is unfit, or differs between workers."""
+
+
+class DisagreementError(TrainingError):
+    """Workers were asked to do different things; going on would hang or be wrong."""
+
+
+class UpstreamChangedError(PhalanxError):
+    """A private Keras or TensorFlow name that Phalanx relies on is not what it was."""
