@@ -1,0 +1,8 @@
+"""Tests of distributed training in real processes, for Phalanx and for its users."""
+
+from __future__ import annotations
+
+from phalanx.testing.errors import GangFailedError, GangTimeoutError, WorkerFailure
+from phalanx.testing.gang import run_alone, run_gang
+
+__all__ = ["GangFailedError", "GangTimeoutError", "WorkerFailure", "run_alone", "run_gang"]

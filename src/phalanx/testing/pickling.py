@@ -1,0 +1,36 @@
+"""Functions and values on their way to a worker and back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+
+def dump_call(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
+    """`function` and its arguments as bytes; lambdas and closures included.
+
+    What is defined in a test module goes by value: a worker may be unable to import
+    the module (pytest's importlib mode), and need not import pytest to run it.
+    """
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    by_value = module is not None and _is_test_module(module.__name__)
+    if not by_value:
+        return cloudpickle.dumps((function, tuple(args)))
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps((function, tuple(args)))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def dump_value(value: Any) -> bytes:
+    """A worker's return value as bytes."""
+    return cloudpickle.dumps(value)
+
+
+def _is_test_module(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return last.startswith("test_") or last.endswith("_test") or last == "conftest"

@@ -1,0 +1,254 @@
+"""The fork server and its workers as the test process sees them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from phalanx.cluster.spec import WORKER_VARIABLE
+from phalanx.errors import LaunchError
+from phalanx.testing.errors import WorkerFailure
+from phalanx.testing.forkserver import PID, READY, kill_group
+from phalanx.testing.worker import Job, Raised, Returned
+
+START_SECONDS = 180.0
+"""How long the import of TensorFlow may take."""
+
+_TAIL_BYTES = 8192
+_TAIL_LINES = 30
+
+
+class WorkerProcess:
+    """One worker: what it reported, how it ended, what it printed.
+
+    Its output goes to files without a name, so there is nothing on disk to clean up.
+    """
+
+    def __init__(self, rank: int, server: ForkServer) -> None:
+        self.rank = rank
+        self.report: Returned | Raised | None = None
+        self.exit: tuple[int, float] | None = None
+        self._server = server
+        self._silent = False
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115
+        self._channel, channel = Pipe()
+        self._status, status = Pipe(duplex=False)
+        self._dumped, dumped = Pipe(duplex=False)
+        with channel, status, dumped:
+            handed = (channel, status, self._log, self._stacks, dumped)
+            self.pid = server.fork([each.fileno() for each in handed])
+
+    def start(self, job: Job) -> None:
+        """Hand over the job."""
+        # A worker that is already dead speaks through its exit status.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._channel.send(job)
+
+    @property
+    def handles(self) -> list[Connection[Any, Any]]:
+        """What becomes readable when there is news from the worker."""
+        handles = [] if self.exit is not None else [self._status]
+        return handles if self._silent else [*handles, self._channel]
+
+    def listen(self) -> None:
+        """Take in whatever news there is."""
+        exited = self.exit is None and self._status.poll()
+        # A dead worker's report is already in the channel: all of it is read after `exited`.
+        if not self._silent and self._channel.poll():
+            with contextlib.suppress(EOFError, ConnectionResetError):
+                self.report = self._channel.recv()
+            self._silent = True
+        if exited:
+            try:
+                self.exit = self._status.recv()
+            except EOFError:
+                raise LaunchError(
+                    "The fork server ended while its workers were running.\n" + self._server.log
+                ) from None
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more is to be expected from the worker."""
+        return isinstance(self.report, Returned) or self.exit is not None
+
+    @property
+    def failure(self) -> WorkerFailure | None:
+        """How it ended badly, if it did. To end at all, unasked, is to end badly."""
+        exitcode, ended = self.exit if self.exit is not None else (None, 0.0)
+        if isinstance(self.report, Raised):
+            return WorkerFailure(
+                rank=self.rank,
+                type_name=self.report.type_name,
+                message=self.report.message,
+                traceback=self.report.traceback,
+                exitcode=exitcode,
+                time=self.report.time,
+            )
+        if exitcode is None:
+            return None
+        how = f"exit code {exitcode}"
+        if exitcode < 0:
+            how = signal.Signals(-exitcode).name
+        when = "before" if self.report is None else "after"
+        return WorkerFailure(
+            rank=self.rank,
+            type_name="Died",
+            message=f"the process ended by {how} {when} its function returned",
+            traceback="",
+            exitcode=exitcode,
+            time=ended,
+        )
+
+    def ask_for_stacks(self) -> None:
+        """Let the worker write its threads' stacks."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+
+    def stacks(self, seconds: float) -> str:
+        """The stacks asked for, waiting at most so long for the end of writing."""
+        self._dumped.poll(seconds)
+        return _read(self._stacks.fileno(), 0)
+
+    def log_tail(self) -> str:
+        """The last lines of what it printed."""
+        fd = self._log.fileno()
+        text = _read(fd, max(0, os.fstat(fd).st_size - _TAIL_BYTES))
+        return "\n".join(text.splitlines()[-_TAIL_LINES:])
+
+    def kill(self) -> None:
+        """End it and all it started, whatever they do."""
+        kill_group(self.pid)
+
+    def close(self) -> None:
+        """See a killed worker gone, and let go of its files."""
+        if self.exit is None:
+            self._status.poll(10.0)
+        for each in (self._channel, self._status, self._dumped, self._log, self._stacks):
+            each.close()
+
+
+class ForkServer:
+    """A running fork server; `ForkServer.shared()` is the one of this process."""
+
+    _shared: ForkServer | None = None
+    _sharing = threading.Lock()
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ready = False
+        self._owner = os.getpid()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    "import sys; from phalanx.testing.forkserver import serve; "
+                    "serve(int(sys.argv[1]))",
+                    str(theirs.fileno()),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env=_server_environment(),
+                start_new_session=True,  # Ctrl-C at the terminal is the parent's business.
+            )
+
+    @classmethod
+    def shared(cls) -> ForkServer:
+        """This process's server, started on first use and ended with the process."""
+        with cls._sharing:
+            server = cls._shared
+            if server is None or server._owner != os.getpid() or not server.is_running:
+                server = cls._shared = cls()
+                atexit.register(server.close)
+            return server
+
+    @classmethod
+    def shared_pid(cls) -> int | None:
+        """The process id of this process's server, if there is one."""
+        return None if cls._shared is None else cls._shared._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server can be asked for workers."""
+        return self._control.fileno() != -1 and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What the server itself printed."""
+        return _read(self._output.fileno(), 0)
+
+    def wait_until_ready(self) -> None:
+        """Wait for the end of the imports."""
+        with self._lock:
+            if not self._ready:
+                self._ready = self._receive(len(READY)) == READY
+
+    def fork(self, fds: list[int]) -> int:
+        """A new worker that owns copies of `fds`; returns its process id."""
+        self.wait_until_ready()
+        with self._lock:
+            socket.send_fds(self._control, [b"f"], fds)
+            (pid,) = PID.unpack(self._receive(PID.size))
+            return int(pid)
+
+    def close(self) -> None:
+        """End the server; it takes any worker that is left with it."""
+        if self._owner != os.getpid() or self._control.fileno() == -1:
+            return
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+        try:
+            self._process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._output.close()
+
+    def _receive(self, size: int) -> bytes:
+        end = time.monotonic() + START_SECONDS
+        self._control.settimeout(max(0.0, end - time.monotonic()))
+        data = b""
+        with contextlib.suppress(OSError):
+            data = self._control.recv(size, socket.MSG_WAITALL)
+        if len(data) != size:
+            raise LaunchError("The fork server for test workers did not answer.\n" + self.log)
+        return data
+
+
+def _server_environment() -> dict[str, str]:
+    environment = {
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        **os.environ,
+        # Native thread pools would not survive the fork.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    for name in ("TF_CONFIG", WORKER_VARIABLE):
+        environment.pop(name, None)
+    return environment
+
+
+def _read(fd: int, offset: int) -> str:
+    # The worker shares the file's position, so it must not be moved.
+    data = os.pread(fd, os.fstat(fd).st_size - offset, offset)
+    return data.decode(errors="replace")

@@ -1,0 +1,150 @@
+"""Inside a forked worker: take the job, enter the cluster, call the function, report."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import random
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.testing.pickling import dump_value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All that a worker needs from the process that asked for it.
+
+    Attributes:
+        spec: its place in the gang.
+        enter: whether it makes the spec's strategy before the call.
+        environment: the whole environment.
+        path: `sys.path`.
+        directory: the working directory.
+        call: the function and its arguments, pickled.
+    """
+
+    spec: WorkerSpec
+    enter: bool
+    environment: dict[str, str]
+    path: list[str]
+    directory: str
+    call: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returned:
+    """The function returned; `value` is pickled."""
+
+    value: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """The function, or what leads to it, raised."""
+
+    type_name: str
+    message: str
+    traceback: str
+    time: float
+
+
+def work(channel: Connection[Any, Any], *, stacks_fd: int, dumped_fd: int) -> int:
+    """Do the job that comes over `channel`; returns the process's exit code."""
+    _dump_stacks_on_signal(stacks_fd, dumped_fd)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    try:
+        job: Job = channel.recv()
+        _settle(job)
+        function, args = pickle.loads(job.call)
+        _configure(job.spec)
+        if job.enter:
+            _enter(job.spec)
+        report: Returned | Raised = Returned(value=dump_value(function(*args)))
+        exitcode = 0
+    except BaseException as error:
+        happened = time.monotonic()
+        report = Raised(
+            type_name=type(error).__name__,
+            message=str(error),
+            traceback="".join(traceback.format_exception(error)),
+            time=happened,
+        )
+        code = error.code if isinstance(error, SystemExit) else 1
+        exitcode = code if isinstance(code, int) else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    channel.send(report)
+    if isinstance(report, Returned):
+        # The barrier: who leaves first resets its peers' connections, so nobody leaves
+        # before the parent has every worker's report (and closes the channel).
+        channel.poll(None)
+    return exitcode
+
+
+def _dump_stacks_on_signal(stacks_fd: int, dumped_fd: int) -> None:
+    """On SIGUSR1 all threads' stacks go to one descriptor, then a byte to the other.
+
+    Both happen in C, so they work inside a blocked collective: faulthandler writes, then
+    chains to Python's own handler, which writes the signal's number to the wakeup descriptor.
+    """
+    os.set_blocking(dumped_fd, False)
+    signal.set_wakeup_fd(dumped_fd, warn_on_full_buffer=False)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True, chain=True)
+    faulthandler.enable()
+
+
+def _settle(job: Job) -> None:
+    """Take over the parent's surroundings in place of the fork server's."""
+    os.environ.clear()
+    os.environ.update(job.environment)
+    sys.path[:] = job.path
+    sys.argv[:] = [f"worker-{job.spec.rank}"]
+    os.chdir(job.directory)
+    import numpy as np
+
+    # Python reseeds itself after a fork; NumPy would give every worker the same numbers.
+    random.seed()
+    np.random.seed()
+
+
+def _configure(spec: WorkerSpec) -> None:
+    """Threads, devices and seed; this fails if the fork server started the runtime."""
+    import keras
+    import tensorflow as tf
+
+    if spec.threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(spec.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(spec.threads)
+    if spec.devices is not None and spec.devices.kind != "gpu":
+        if spec.devices.kind == "cpu":
+            tf.config.set_visible_devices([], "GPU")
+        if spec.devices.count > 1:
+            tf.config.set_logical_device_configuration(
+                tf.config.list_physical_devices("CPU")[0],
+                [tf.config.LogicalDeviceConfiguration()] * spec.devices.count,
+            )
+    if spec.seed is not None:
+        keras.utils.set_random_seed(spec.seed)
+
+
+def _enter(spec: WorkerSpec) -> None:
+    """Make the spec's strategy and let it hold for the whole process."""
+    import tensorflow as tf
+
+    if spec.strategy == "multiworker":
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    elif spec.strategy == "mirrored":
+        count = spec.devices.count if spec.devices is not None else 1
+        strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
+    else:
+        strategy = tf.distribute.get_strategy()
+    tf.distribute.experimental_set_strategy(strategy)
