@@ -42,11 +42,11 @@ def serve(control_fd: int) -> None:
     control.sendall(READY)
     try:
         while True:
-            ready, _, _ = select.select([control, wake_read], [], [])
+            ready, _, _ = select.select([control_fd, wake_read], [], [])
             if wake_read in ready:
                 os.read(wake_read, 4096)
                 _reap(children)
-            if control in ready:
+            if control_fd in ready:
                 _, fds, _, _ = socket.recv_fds(control, 1, len(FDS))
                 if not fds:
                     return

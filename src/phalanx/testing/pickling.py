@@ -18,17 +18,18 @@ def dump_call(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     by_value = module is not None and _is_test_module(module.__name__)
     if not by_value:
-        return cloudpickle.dumps((function, tuple(args)))
+        return dump_value((function, tuple(args)))
     cloudpickle.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps((function, tuple(args)))
+        return dump_value((function, tuple(args)))
     finally:
         cloudpickle.unregister_pickle_by_value(module)
 
 
 def dump_value(value: Any) -> bytes:
-    """A worker's return value as bytes."""
-    return cloudpickle.dumps(value)
+    """Any one value as bytes."""
+    data: bytes = cloudpickle.dumps(value)
+    return data
 
 
 def _is_test_module(name: str) -> bool:

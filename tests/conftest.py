@@ -1,0 +1,95 @@
+"""What all tests share: replicas on logical CPUs, and a look at what is left at the end."""
+
+import itertools
+import os
+import sys
+import uuid
+
+import psutil
+import pytest
+
+SESSION_VARIABLE = "PHALANX_TEST_SESSION"
+"""Every process that a test starts inherits it, so the strays among them can be found."""
+
+LOGICAL_CPUS = 3
+KEY_BASES = itertools.count(0, 100_000)
+
+
+def pytest_configure(config):
+    os.environ[SESSION_VARIABLE] = uuid.uuid4().hex
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def split_the_cpu():
+    """Three logical CPU devices; too late once TensorFlow has run its first op."""
+    import tensorflow as tf
+
+    # TensorFlow numbers every strategy's collectives from the same start, so two of different
+    # sizes in one process clash; its own tests move the start, as this does.
+    tf.distribute.MirroredStrategy._collective_key_base = property(lambda _: next(KEY_BASES))
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    if tf.config.get_logical_device_configuration(cpu) is None:
+        devices = [tf.config.LogicalDeviceConfiguration() for _ in range(LOGICAL_CPUS)]
+        tf.config.set_logical_device_configuration(cpu, devices)
+
+
+def pytest_runtest_setup(item):
+    # Before the first test that could run an op, but without importing TensorFlow for
+    # those that need none.
+    if "tensorflow" in sys.modules:
+        split_the_cpu()
+
+
+def mirrored(count):
+    split_the_cpu()
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(count)])
+
+
+@pytest.fixture(scope="session")
+def mirrored2():
+    """Two replicas in this process."""
+    return mirrored(2)
+
+
+@pytest.fixture(scope="session")
+def mirrored3():
+    """Three replicas in this process."""
+    return mirrored(3)
+
+
+def pytest_sessionfinish(session):
+    if getattr(session.config.option, "numprocesses", None):
+        return  # Under xdist each of its processes looks after its own.
+    left = strays()
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        lines = [f"A test left {len(left)} process(es) running:", *left]
+        if reporter is None:
+            print(*lines, sep="\n", file=sys.stderr)
+            return
+        for line in lines:
+            reporter.write_line(line, red=True)
+
+
+def strays():
+    """The processes that tests started and did not end, which are ended now."""
+    gang = sys.modules.get("phalanx.testing.process")
+    expected = {os.getpid(), gang.ForkServer.shared_pid() if gang else None}
+    left = []
+    for process in psutil.process_iter():
+        try:
+            ours = process.environ().get(SESSION_VARIABLE) == os.environ[SESSION_VARIABLE]
+            if process.pid in expected or not ours:
+                continue
+            command = " ".join(process.cmdline())
+            if "multiprocessing.resource_tracker" in command:
+                continue  # Python's own, and it ends with us.
+            left.append(f"  {process.pid}: {command}")
+            process.kill()
+        except psutil.Error:
+            continue  # Gone meanwhile, a zombie, or somebody else's.
+    return left

@@ -1,0 +1,319 @@
+"""`run_gang` itself, over real processes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import pytest
+
+from phalanx.cluster.spec import DeviceSpec, WorkerSpec
+from phalanx.errors import OptionError, PhalanxError, WorkerFailedError
+from phalanx.testing import GangFailedError, GangTimeoutError, run_alone, run_gang
+from phalanx.testing.gang import _run
+from phalanx.testing.ports import free_ports
+from phalanx.testing.process import ForkServer
+
+
+@dataclass(frozen=True)
+class Pair:
+    left: int
+    right: int
+
+
+def rank():
+    return WorkerSpec.from_environment(os.environ).rank
+
+
+def all_reduce(value):
+    import tensorflow as tf
+
+    strategy = tf.distribute.get_strategy()
+
+    def reduce():
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce("SUM", tf.constant(float(value)))
+
+    return float(strategy.experimental_local_results(strategy.run(reduce))[0])
+
+
+def workers_left():
+    return psutil.Process(ForkServer.shared_pid()).children(recursive=True)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left():
+    yield
+    assert workers_left() == []
+
+
+def test_results_come_by_rank():
+    assert run_gang(lambda factor: factor * rank(), 3, args=(10,), strategy=None) == [0, 10, 20]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_form_a_cluster(workers):
+    def function():
+        import tensorflow as tf
+
+        strategy = tf.distribute.get_strategy()
+        resolver = strategy.cluster_resolver
+        return strategy.num_replicas_in_sync, resolver.task_id, all_reduce(rank())
+
+    total = float(sum(range(workers)))
+    assert run_gang(function, workers) == [(workers, each, total) for each in range(workers)]
+
+
+def test_a_worker_gets_its_environment_threads_and_a_group_of_its_own():
+    def function():
+        import tensorflow as tf
+
+        threads = tf.config.threading
+        return (
+            len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]),
+            os.environ["COLOUR"],
+            threads.get_intra_op_parallelism_threads(),
+            threads.get_inter_op_parallelism_threads(),
+            os.getpgid(0) == os.getpid(),
+        )
+
+    assert (
+        run_gang(function, env={"COLOUR": "green"}, strategy=None) == [(2, "green", 1, 1, True)] * 2
+    )
+
+
+def test_a_seed_makes_workers_draw_the_same_and_none_makes_them_differ():
+    def draw():
+        import keras
+
+        return float(np.random.random()), float(keras.random.uniform(()))
+
+    first, second = run_gang(draw, seed=7, strategy=None)
+    assert first == second == run_alone(draw, seed=7)
+    first, second = run_gang(draw, strategy=None)
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+
+
+def test_alone_there_is_no_cluster():
+    def function():
+        import tensorflow as tf
+
+        return "TF_CONFIG" in os.environ, tf.distribute.has_strategy()
+
+    assert run_alone(function) == (False, False)
+
+
+def test_devices_of_one_process():
+    def function():
+        import tensorflow as tf
+
+        return tf.distribute.get_strategy().num_replicas_in_sync
+
+    devices = DeviceSpec(count=3, kind="cpu")
+    assert run_alone(function, devices=devices, strategy="mirrored") == 3
+
+
+def test_the_first_to_raise_is_named_while_its_peer_is_stuck_in_a_collective():
+    def function():
+        if rank() == 1:
+            print("rank one says goodbye")
+            raise ValueError("the second one broke")
+        all_reduce(1)
+
+    begun = time.monotonic()
+    with pytest.raises(GangFailedError) as caught:
+        run_gang(function, deadline=60.0)
+    assert time.monotonic() - begun < 20
+    error = caught.value
+    assert isinstance(error, WorkerFailedError)
+    assert error.rank == 1
+    failure = error.failures[1]
+    assert (failure.type_name, failure.exitcode) == ("ValueError", 1)
+    assert failure.message == "the second one broke"
+    assert "raise ValueError" in failure.traceback
+    for part in ("Worker 1 of 2", "the second one broke", "raise ValueError", "says goodbye"):
+        assert part in str(error)
+
+
+def test_when_all_raise_the_earliest_is_first_and_all_are_listed():
+    def function():
+        if rank() == 0:
+            time.sleep(0.2)
+        raise KeyError(rank())
+
+    with pytest.raises(GangFailedError) as caught:
+        run_gang(function, strategy=None)
+    assert caught.value.rank == 1
+    assert [failure.message for failure in caught.value.failures] == ["0", "1"]
+
+
+def test_the_deadline_shows_every_stack_even_inside_a_collective():
+    def waits_in_a_collective():
+        all_reduce(1)
+
+    def function():
+        if rank() == 0:
+            waits_in_a_collective()
+        print("rank one dozes")
+        signal.sigwait({signal.SIGUSR2})
+
+    begun = time.monotonic()
+    with pytest.raises(GangTimeoutError) as caught:
+        run_gang(function, deadline=3.0)
+    assert time.monotonic() - begun < 20
+    error = caught.value
+    assert isinstance(error, PhalanxError)
+    assert "waits_in_a_collective" in error.stacks[0]
+    assert "in function" in error.stacks[1]
+    for part in ("3 s", "waits_in_a_collective", "rank one dozes"):
+        assert part in str(error)
+
+
+def test_a_worker_killed_by_a_signal_is_named():
+    def function():
+        if rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        all_reduce(1)
+
+    with pytest.raises(GangFailedError, match="SIGKILL") as caught:
+        run_gang(function)
+    assert caught.value.rank == 1
+    assert caught.value.first.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("exitcode", [0, 3])
+def test_a_worker_that_just_exits_is_named(exitcode):
+    def function():
+        if rank() == 0:
+            os._exit(exitcode)
+        signal.pause()
+
+    with pytest.raises(GangFailedError, match=f"exit code {exitcode}") as caught:
+        run_gang(function, strategy=None)
+    assert caught.value.rank == 0
+
+
+def test_a_crash_in_native_code_shows_its_stack():
+    with pytest.raises(GangFailedError, match="SIGABRT") as caught:
+        run_alone(os.abort)
+    assert "Fatal Python error: Aborted" in caught.value.logs[0]
+
+
+def test_a_value_that_cannot_be_pickled_is_the_workers_failure():
+    with pytest.raises(GangFailedError, match="pickle"):
+        run_alone(lambda: (each for each in ()))
+
+
+def test_a_taken_port_is_retried_with_new_ones():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        picked = []
+
+        def pick(count):
+            ports = free_ports(count)
+            if not picked:
+                ports[1] = taken
+            picked.append(ports)
+            return ports
+
+        assert _run(lambda: all_reduce(1), 2, pick_ports=pick) == [2.0, 2.0]
+    assert len(picked) == 2
+
+
+def test_ports_that_stay_taken_end_in_the_error():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        picked = []
+
+        def pick(count):
+            picked.append(count)
+            return [*free_ports(count - 1), taken]
+
+        with pytest.raises(GangFailedError, match="Could not start gRPC server"):
+            _run(lambda: all_reduce(1), 2, pick_ports=pick)
+    assert 1 < len(picked) < 10
+
+
+def test_what_a_worker_started_ends_with_it():
+    def function():
+        return subprocess.Popen(["sleep", "600"]).pid
+
+    pids = run_gang(function, strategy=None)
+    running = [pid for pid in pids if psutil.pid_exists(pid)]
+    zombies = [pid for pid in running if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE]
+    assert running == zombies
+
+
+def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
+    script = tmp_path / "caller.py"
+    script.write_text(
+        "import os, signal\n"
+        "from phalanx.testing import run_gang\n"
+        "from phalanx.testing.process import ForkServer\n"
+        "def function(pid):\n"
+        "    print('started')\n"
+        "    os.kill(pid, signal.SIGKILL)\n"
+        "    signal.pause()\n"
+        "ForkServer.shared().wait_until_ready()\n"
+        "print(ForkServer.shared_pid(), flush=True)\n"
+        "run_gang(function, strategy=None, args=(os.getpid(),))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    server = int(done.stdout)
+    end = time.monotonic() + 20
+    # Sessions of workers are theirs, so look for the processes by the server's command line.
+    while time.monotonic() < end and psutil.pid_exists(server):
+        if psutil.Process(server).status() == psutil.STATUS_ZOMBIE:
+            break
+        time.sleep(0.05)
+    left = [each for each in psutil.process_iter() if _is_of(each, server)]
+    assert left == []
+
+
+def _is_of(process, server):
+    try:
+        return process.ppid() == server and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_nothing_is_left_when_the_caller_is_interrupted():
+    def function(caller):
+        if rank() == 0:
+            os.kill(caller, signal.SIGINT)
+        signal.pause()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_gang(function, strategy=None, args=(os.getpid(),))
+    assert workers_left() == []
+
+
+def test_classes_of_a_test_module_come_back_as_themselves():
+    result = run_alone(lambda: Pair(1, 2))
+    assert result == Pair(1, 2)
+
+
+def test_ten_gangs_in_a_row_reduce_right():
+    for _ in range(10):
+        assert run_gang(lambda: all_reduce(rank() + 1)) == [3.0, 3.0]
+
+
+def test_a_gang_needs_a_worker():
+    with pytest.raises(OptionError, match="workers=0"):
+        run_gang(rank, 0)
+
+
+def test_ports_are_distinct():
+    assert len(set(free_ports(50))) == 50
