@@ -35,7 +35,7 @@ class WorkerSpec:
     Attributes:
         rank: this worker's index, 0 to `world_size` - 1; rank 0 is the chief.
         world_size: the number of workers in the gang.
-        addresses: `host:port` of every worker, by rank; empty when `world_size` is 1.
+        addresses: `host:port` of every worker, by rank; may be empty when `world_size` is 1.
         strategy: the strategy asked for, "auto" not yet decided.
         devices: the devices this worker uses; None lets the worker take what is there.
         threads: CPU threads for this worker; None leaves it to TensorFlow.
@@ -76,7 +76,7 @@ class WorkerSpec:
     def to_environment(self) -> dict[str, str]:
         """The environment variables that hand this spec to a worker process."""
         environment = {WORKER_VARIABLE: json.dumps(asdict(self))}
-        if self.world_size > 1:
+        if self.addresses:
             environment["TF_CONFIG"] = json.dumps(
                 {
                     "cluster": {"worker": list(self.addresses)},

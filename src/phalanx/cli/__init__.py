@@ -1,0 +1,18 @@
+"""The `phalanx` command. Nothing here imports TensorFlow or Keras."""
+
+from __future__ import annotations
+
+import sys
+
+from phalanx.cli.app import app
+from phalanx.cli.say import say_error
+from phalanx.errors import PhalanxError
+
+
+def main() -> None:
+    """Run the command line; our own errors become one clear message and exit code 2."""
+    try:
+        app()
+    except PhalanxError as error:
+        say_error(str(error))
+        sys.exit(2)

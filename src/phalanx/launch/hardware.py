@@ -1,0 +1,127 @@
+"""What this machine has, found without TensorFlow, and how workers share it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.cluster.spec import DeviceSpec, StrategyName
+from phalanx.errors import OptionError
+from phalanx.launch.options import check_workers_fit
+
+_GPU_NODE = re.compile(r"nvidia\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The cores and GPUs of this machine.
+
+    Attributes:
+        cores: CPU cores that this process may use.
+        gpus: what CUDA_VISIBLE_DEVICES calls each GPU: "0", "1", ... or an identifier.
+    """
+
+    cores: int = 1
+    gpus: tuple[str, ...] = ()
+
+    @classmethod
+    def here(cls, environment: Mapping[str, str]) -> Machine:
+        """The machine this process runs on; CUDA_VISIBLE_DEVICES is respected."""
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        gpus = visible_gpus(visible) if visible is not None else count_gpus(Path("/dev"))
+        return cls(cores=len(os.sched_getaffinity(0)), gpus=gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one worker gets of its machine.
+
+    Attributes:
+        devices: the devices to use; None takes what is visible.
+        threads: CPU threads; None leaves it to TensorFlow.
+        gpus: the GPUs this worker may see; None changes nothing.
+    """
+
+    devices: DeviceSpec | None
+    threads: int | None
+    gpus: tuple[str, ...] | None
+
+
+def visible_gpus(variable: str) -> tuple[str, ...]:
+    """The GPUs that a CUDA_VISIBLE_DEVICES value names; CUDA stops at the first bad one."""
+    names: list[str] = []
+    for name in variable.split(","):
+        if not name.strip() or name.strip().startswith("-"):
+            break
+        names.append(name.strip())
+    return tuple(names)
+
+
+def count_gpus(dev: Path) -> tuple[str, ...]:
+    """The NVIDIA GPUs that have a device file in `dev`, or that nvidia-smi lists."""
+    count = sum(1 for node in dev.glob("nvidia*") if _GPU_NODE.fullmatch(node.name))
+    if count == 0 and (smi := shutil.which("nvidia-smi")):
+        count = _ask_nvidia_smi(smi)
+    return tuple(str(index) for index in range(count))
+
+
+def _ask_nvidia_smi(smi: str) -> int:
+    try:
+        listing = subprocess.run(
+            [smi, "-L"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+
+
+def default_workers(machine: Machine, strategy: StrategyName, devices: DeviceSpec | None) -> int:
+    """One worker for each GPU (or for each `devices.count` of them), else one."""
+    if strategy in ("single", "mirrored") or (devices is not None and devices.kind == "cpu"):
+        return 1
+    return max(1, len(machine.gpus) // (devices.count if devices else 1))
+
+
+def share_out(
+    machine: Machine,
+    *,
+    workers: int,
+    strategy: StrategyName,
+    devices: DeviceSpec | None,
+    threads: int | None,
+) -> list[Share]:
+    """What each of `workers` gets, by rank.
+
+    Raises:
+        OptionError: there are not enough GPUs, or the strategy cannot use the devices.
+    """
+    if threads is None and workers > 1:
+        threads = max(1, machine.cores // workers)
+    kind = devices.kind if devices is not None else "auto"
+    if kind == "cpu" or (kind == "auto" and not machine.gpus):
+        on_cpus = DeviceSpec(count=devices.count, kind="cpu") if devices is not None else None
+        check_workers_fit(workers, strategy, on_cpus)
+        return [Share(devices=on_cpus, threads=threads, gpus=None) for _ in range(workers)]
+    each = devices.count if devices is not None else len(machine.gpus) // workers
+    if each < 1 or each * workers > len(machine.gpus):
+        raise OptionError(
+            f"{workers} workers with {max(each, 1)} GPU each need {max(each, 1) * workers} GPUs; "
+            f"this machine shows {len(machine.gpus)}. Use fewer --workers, or "
+            "--devices-per-worker cpu:1."
+        )
+    if workers == 1 and devices is None:
+        return [Share(devices=None, threads=threads, gpus=None)]
+    on_gpus = DeviceSpec(count=each, kind="gpu")
+    return [
+        Share(
+            devices=on_gpus,
+            threads=threads,
+            gpus=machine.gpus[rank * each : (rank + 1) * each],
+        )
+        for rank in range(workers)
+    ]

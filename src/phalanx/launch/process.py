@@ -1,0 +1,77 @@
+"""A handle on one worker process and everything it starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from phalanx.errors import LaunchError
+
+
+class WorkerHandle(Protocol):
+    """What the supervisor needs of a worker; tests hand in fakes."""
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+
+    def poll(self) -> int | None:
+        """The exit code (minus the signal's number when one killed it); None while it runs."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the worker and all that it started; no error when it is gone."""
+
+
+class WorkerProcess:
+    """A worker in a session of its own, so that one signal reaches its whole family.
+
+    A session of its own also keeps the terminal's Ctrl-C away from it: the launcher alone
+    decides how the gang ends.
+
+    Raises:
+        LaunchError: the operating system did not start it.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
+    ) -> None:
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    list(command),
+                    env=dict(env),
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise LaunchError(f"Could not start {command[0]!r}: {error}.") from error
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id, which is also its group's."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code, or None while the worker runs; what it left behind is ended."""
+        if self._process.returncode is not None:
+            return self._process.returncode
+        # WNOWAIT: the dead worker keeps its id until its family is ended too, so that the
+        # signal cannot hit a stranger who was given the same id.
+        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        self.signal(signal.SIGKILL)
+        return self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the worker and all that it started, unless it is gone."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)

@@ -1,0 +1,155 @@
+"""Which worker's failure came first, and how to tell a person about it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.launch.failure import FailureRecord
+
+# What the others see when a peer dies: they are not to blame.
+_CONSEQUENCE_TYPES = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"}
+_CONSEQUENCE_TEXTS = re.compile(
+    r"Connection reset by peer|Connection refused|Socket closed|failed to connect to all addresses"
+    r"|Broken pipe|Collective ops is aborted|is stale|heartbeat timeout",
+    re.IGNORECASE,
+)
+_CONSEQUENCE_BASES = {
+    "InternalError",
+    "UnknownError",
+    "FailedPreconditionError",
+    "InvalidArgumentError",
+}
+
+TAKEN_PORT = "Could not start gRPC server"
+_TRACEBACK_LINES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How one worker ended.
+
+    Attributes:
+        rank: the worker.
+        exit_code: as `subprocess` gives it: negative for a signal.
+        at: when the launcher saw it, in seconds since the epoch.
+        stopped: whether the launcher had told it to end before it did.
+        failure: what the worker wrote down, if anything.
+    """
+
+    rank: int
+    exit_code: int
+    at: float
+    stopped: bool = False
+    failure: FailureRecord | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed by itself, not because the launcher ended it."""
+        return self.failure is not None or (self.exit_code != 0 and not self.stopped)
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it failed only because another worker had gone."""
+        return self.failure is not None and is_consequence(self.failure)
+
+    @property
+    def time(self) -> float:
+        """When it failed: by its own account where there is one."""
+        return self.failure.time if self.failure is not None else self.at
+
+    @property
+    def shell_code(self) -> int:
+        """The exit code as a shell would give it: 128 + the number of a fatal signal."""
+        if self.failure is not None and (self.stopped or self.exit_code == 0):
+            return self.failure.exit_code
+        return 128 - self.exit_code if self.exit_code < 0 else self.exit_code
+
+
+def is_consequence(failure: FailureRecord) -> bool:
+    """Whether a failure is what a worker sees when one of its peers has gone."""
+    if failure.type in _CONSEQUENCE_TYPES:
+        return True
+    return failure.type in _CONSEQUENCE_BASES and bool(_CONSEQUENCE_TEXTS.search(failure.message))
+
+
+def root_cause(endings: Sequence[Ending]) -> Ending | None:
+    """The earliest failure; one that a peer's death explains counts only if all are such."""
+    failures = [ending for ending in endings if ending.failed]
+    return min(failures, key=lambda ending: (ending.is_consequence, ending.time), default=None)
+
+
+def lost_its_port(ending: Ending) -> bool:
+    """Whether the worker failed because another process held its port."""
+    return ending.failure is not None and TAKEN_PORT in ending.failure.message
+
+
+def describe(cause: Ending, endings: Sequence[Ending], log: Path) -> str:
+    """The report: who failed first, with what, where to read on, and how the others ended."""
+    lines = [f"Worker {cause.rank} failed first: {_what(cause)}"]
+    if cause.failure is not None and cause.failure.traceback:
+        lines += [f"  {line}" for line in _last_lines(cause.failure.traceback)]
+    elif cause.failure is None:
+        tail = _log_tail(log)
+        if tail:
+            lines += ["Its last output:", *(f"  {line}" for line in tail)]
+    lines.append(f"Its log: {log}")
+    lines += [
+        f"Worker {other.rank} {_fate(other)}."
+        for other in sorted(endings, key=lambda ending: ending.rank)
+        if other.rank != cause.rank
+    ]
+    return "\n".join(lines)
+
+
+def _what(ending: Ending) -> str:
+    if ending.failure is None:
+        return _exit(ending.exit_code)
+    if ending.failure.type == "SystemExit":
+        said = ending.failure.message
+        extra = "" if said == str(ending.failure.exit_code) else f" ({said})"
+        return f"the script ended with exit code {ending.failure.exit_code}{extra}"
+    first = ending.failure.message.strip().splitlines()[:1]
+    return f"{ending.failure.type}: {first[0]}" if first else ending.failure.type
+
+
+def _fate(ending: Ending) -> str:
+    if ending.is_consequence:
+        assert ending.failure is not None
+        return f"failed after it, as its peer was gone ({ending.failure.type})"
+    if ending.failed:
+        return f"failed as well: {_what(ending)}"
+    if ending.stopped:
+        return "was stopped"
+    return "had ended well"
+
+
+def _exit(code: int) -> str:
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (out of memory?)" if name == "SIGKILL" else ""
+    return f"it was killed by {name}{hint}"
+
+
+def _last_lines(text: str) -> list[str]:
+    lines = text.rstrip().splitlines()
+    dropped = len(lines) - _TRACEBACK_LINES
+    return lines if dropped <= 0 else ["...", *lines[-_TRACEBACK_LINES:]]
+
+
+def _log_tail(log: Path, most: int = 8192) -> list[str]:
+    try:
+        with log.open("rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - most))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line.rsplit("\r", 1)[-1] for line in text.rstrip().split("\n")][-_TRACEBACK_LINES:]

@@ -1,0 +1,1 @@
+"""Inside a worker process: devices, strategy, signals, and the user's script."""

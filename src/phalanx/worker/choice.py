@@ -1,0 +1,73 @@
+"""Which strategy fits the environment; no TensorFlow needed to decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from phalanx.cluster.spec import STRATEGY_NAMES, StrategyName, WorkerSpec
+from phalanx.cluster.tf_config import TFConfig
+from phalanx.errors import OptionError
+
+Kind = Literal["single", "mirrored", "multiworker"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A kind of strategy, and why it is this one."""
+
+    kind: Kind
+    reason: str
+
+
+def check_name(name: str) -> StrategyName:
+    """The name as a strategy's name.
+
+    Raises:
+        OptionError: there is no such strategy.
+    """
+    for known in STRATEGY_NAMES:
+        if name == known:
+            return known
+    raise OptionError(f"A strategy is one of {', '.join(STRATEGY_NAMES)}; found {name!r}.")
+
+
+def choose_for_worker(spec: WorkerSpec, local_devices: int) -> Choice:
+    """The strategy of a worker that `phalanx run` started."""
+    if spec.strategy != "auto":
+        return Choice(kind=spec.strategy, reason=f"phalanx run --strategy {spec.strategy}")
+    if spec.world_size > 1:
+        return Choice(
+            kind="multiworker",
+            reason=f"this is worker {spec.rank} of {spec.world_size} of phalanx run",
+        )
+    return _by_devices(local_devices)
+
+
+def choose_alone(
+    name: StrategyName, config: TFConfig | None, local_devices: int, gpus: int
+) -> Choice:
+    """The strategy of a process that nobody launched.
+
+    Only several GPUs make "auto" mirrored: logical CPUs here are the script's own business.
+    """
+    if name != "auto":
+        return Choice(kind=name, reason="the script asks for it")
+    if config is not None and config.synchronous_tasks > 1:
+        if config.task_type not in ("chief", "worker"):
+            raise OptionError(
+                f"TF_CONFIG makes this process {config.task_type} {config.task_index}, which "
+                "trains in step with nobody. Start it only on the chief and the workers."
+            )
+        return Choice(
+            kind="multiworker",
+            reason=f"TF_CONFIG makes this {config.task_type} {config.task_index} of "
+            f"{config.synchronous_tasks} workers",
+        )
+    return _by_devices(local_devices if gpus else 1)
+
+
+def _by_devices(count: int) -> Choice:
+    if count > 1:
+        return Choice(kind="mirrored", reason=f"there are {count} devices here")
+    return Choice(kind="single", reason="there is one worker with one device")

@@ -1,0 +1,49 @@
+"""The devices and threads of this process, set before TensorFlow looks at them."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from phalanx.cluster.spec import DeviceSpec
+from phalanx.errors import OptionError
+
+
+def limit_threads(threads: int) -> None:
+    """Compute on this many threads.
+
+    Two at least run whole operations side by side: with one, an all-reduce that waits for
+    a peer could keep this worker from sending what that peer waits for.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+
+
+def use_devices(devices: DeviceSpec) -> None:
+    """Show TensorFlow the devices asked for, and split the CPU where several are.
+
+    Raises:
+        OptionError: there are fewer GPUs than asked for.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if devices.kind == "gpu" or (devices.kind == "auto" and gpus):
+        if len(gpus) < devices.count:
+            raise OptionError(
+                f"Asked for {devices.count} GPUs in this worker; TensorFlow sees {len(gpus)}. "
+                "Use fewer devices per worker or cpu:N, and see that TensorFlow is installed "
+                "with GPU support (pip install phalanx[gpu])."
+            )
+        tf.config.set_visible_devices(gpus[: devices.count], "GPU")
+        return
+    tf.config.set_visible_devices([], "GPU")
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    logical = [tf.config.LogicalDeviceConfiguration() for _ in range(devices.count)]
+    tf.config.set_logical_device_configuration(cpu, logical)
+
+
+def local_devices() -> list[str]:
+    """The devices of this process that a mirrored strategy uses: its GPUs, else its CPUs."""
+    for kind in ("GPU", "CPU"):
+        devices = tf.config.list_logical_devices(kind)
+        if devices:
+            return [f"{kind}:{index}" for index in range(len(devices))]
+    raise AssertionError("TensorFlow shows no device, not even a CPU")

@@ -1,0 +1,107 @@
+"""How a worker ends: together with its peers, or with a failure that names itself."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from phalanx.launch.failure import FailureRecord
+
+_OWN_CODE = str(Path(__file__).parent)
+_PATIENCE = 5.0
+
+
+def wait_for_peers(strategy: Any) -> None:
+    """Return when every worker has come here.
+
+    Who leaves first takes the connection with it, and the others would fail although
+    their training is done.
+    """
+
+    @tf.function  # type: ignore[untyped-decorator]  # Run eagerly, it warns of being slow.
+    def meet() -> Any:
+        one = strategy.run(lambda: tf.constant(1.0))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, one, axis=None)
+
+    meet()
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code with which Python would end after this exception."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def record_failure(error: BaseException, *, rank: int, now: float) -> FailureRecord:
+    """The failure in words, with the traceback from the user's code on."""
+    leaving = isinstance(error, SystemExit)
+    return FailureRecord(
+        rank=rank,
+        type=type(error).__name__,
+        message=str(error),
+        traceback="" if leaving else format_traceback(error),
+        time=now,
+        exit_code=exit_code_of(error),
+    )
+
+
+def format_traceback(error: BaseException) -> str:
+    """The traceback without the frames that led from the launcher to the script."""
+    shown = without_own_frames(error.__traceback__)
+    return "".join(traceback.format_exception(type(error), error, shown))
+
+
+def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Drop our frames and runpy's at the top; all of it if the script never began."""
+    frame = trace
+    while frame is not None:
+        file = frame.tb_frame.f_code.co_filename
+        if "runpy" not in file and not file.startswith(_OWN_CODE):
+            return frame
+        frame = frame.tb_next
+    return trace
+
+
+def leave_without_peers(code: int) -> NoReturn:
+    """End with `code` soon, whatever state the cluster is in.
+
+    The script's own exit functions still run, but TensorFlow's teardown does not: it may
+    wait for peers that are gone. Whatever holds the process up has a few seconds.
+    """
+    patience = threading.Timer(_PATIENCE, _end, (code,))
+    patience.daemon = True
+    patience.start()
+    _exit_codes.append(code)
+    sys.exit(code)
+
+
+_exit_codes: list[int] = []
+
+
+def install_last_exit() -> None:
+    """Register what runs after all other exit functions; call before anything else does."""
+    atexit.register(_last_exit)
+
+
+def _last_exit() -> None:
+    if _exit_codes:
+        _end(_exit_codes[-1])
+
+
+def _end(code: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
