@@ -84,7 +84,7 @@ def test_a_worker_gets_its_environment_threads_and_a_group_of_its_own():
         )
 
     assert (
-        run_gang(function, env={"COLOUR": "green"}, strategy=None) == [(2, "green", 1, 1, True)] * 2
+        run_gang(function, env={"COLOUR": "green"}, strategy=None) == [(2, "green", 1, 2, True)] * 2
     )
 
 

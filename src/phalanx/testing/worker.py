@@ -123,7 +123,8 @@ def _configure(spec: WorkerSpec) -> None:
 
     if spec.threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(spec.threads)
-        tf.config.threading.set_inter_op_parallelism_threads(spec.threads)
+        # With one, an all-reduce that waits for a peer could hold up what that peer waits for.
+        tf.config.threading.set_inter_op_parallelism_threads(max(2, spec.threads))
     if spec.devices is not None and spec.devices.kind != "gpu":
         if spec.devices.kind == "cpu":
             tf.config.set_visible_devices([], "GPU")
