@@ -70,6 +70,17 @@ def test_workers_form_a_cluster(workers):
     assert run_gang(function, workers) == [(workers, each, total) for each in range(workers)]
 
 
+def test_phalanx_knows_the_strategy_of_the_gang():
+    def function():
+        import tensorflow as tf
+
+        import phalanx
+
+        return phalanx.strategy() is tf.distribute.get_strategy()
+
+    assert run_gang(function) == [True, True]
+
+
 def test_a_worker_gets_its_environment_threads_and_a_group_of_its_own():
     def function():
         import tensorflow as tf

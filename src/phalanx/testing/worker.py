@@ -138,14 +138,9 @@ def _configure(spec: WorkerSpec) -> None:
 
 
 def _enter(spec: WorkerSpec) -> None:
-    """Make the spec's strategy and let it hold for the whole process."""
+    """Make the spec's strategy, as `phalanx run` does, and let it hold for the process."""
     import tensorflow as tf
 
-    if spec.strategy == "multiworker":
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    elif spec.strategy == "mirrored":
-        count = spec.devices.count if spec.devices is not None else 1
-        strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
-    else:
-        strategy = tf.distribute.get_strategy()
-    tf.distribute.experimental_set_strategy(strategy)
+    from phalanx.worker.strategy import make_for_worker
+
+    tf.distribute.experimental_set_strategy(make_for_worker(spec))
