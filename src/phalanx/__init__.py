@@ -11,7 +11,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phalanx.gradients.distributed import distribute_optimizer as distribute_optimizer
+    from phalanx.training.hand_loop import distribute_optimizer as distribute_optimizer
     from phalanx.training.evaluate import evaluate as evaluate
     from phalanx.training.fit import fit as fit
     from phalanx.training.predict import predict as predict
@@ -24,7 +24,7 @@ __version__ = _version("phalanx")
 
 _HOMES = {
     "disable": "phalanx.training.switch",
-    "distribute_optimizer": "phalanx.gradients.distributed",
+    "distribute_optimizer": "phalanx.training.hand_loop",
     "enable": "phalanx.training.switch",
     "evaluate": "phalanx.training.evaluate",
     "fit": "phalanx.training.fit",

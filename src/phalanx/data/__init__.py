@@ -1,0 +1,1 @@
+"""Sources to one global order, and from there to this worker's share of each batch."""

@@ -1,0 +1,54 @@
+"""Datasets that the user distributed: TensorFlow cut them, we count what each replica got."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from phalanx.data.batches import with_free_batch_axis
+
+
+class DistributedBatches:
+    """A `tf.distribute.DistributedDataset`; elements are its own, per replica.
+
+    What the global batch holds is known only to the replicas together, so the step adds
+    up their counts: one small collective more than for data that Phalanx shares out.
+    """
+
+    endless = False
+    counted = False
+
+    def __init__(self, dataset: tf.distribute.DistributedDataset) -> None:
+        self._dataset = dataset
+        self.num_batches: int | None = _cardinality(dataset)
+        self.batch_spec = with_free_batch_axis(_one_replica(dataset.element_spec))
+        self.may_be_empty = True
+
+    def open(self, position: int) -> Any:
+        """A new pass over the dataset."""
+        del position
+        return iter(self._dataset)
+
+    def on_epoch_begin(self) -> None:
+        """Nothing to do."""
+
+    def on_epoch_end(self) -> None:
+        """Nothing to do."""
+
+
+def _one_replica(spec: Any) -> Any:
+    """The spec of the first replica's part of each `PerReplicaSpec`."""
+
+    def first(one: Any) -> Any:
+        parts = getattr(one, "_value_specs", None)
+        return parts[0] if parts else one
+
+    return keras.tree.map_structure(first, spec)
+
+
+def _cardinality(dataset: tf.distribute.DistributedDataset) -> int | None:
+    cardinality = getattr(dataset, "cardinality", None)
+    value = cardinality() if callable(cardinality) else cardinality
+    return int(value) if value is not None and int(value) >= 0 else None

@@ -1,0 +1,58 @@
+"""Which replicas of the gang this process runs, and which rows of a batch are theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaPlace:
+    """This process's replicas: `local` of them, numbered from `first` among `total`."""
+
+    first: int = 0
+    local: int = 1
+    total: int = 1
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process runs replica 0, and so writes files and prints."""
+        return self.first == 0
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether other processes run replicas too."""
+        return self.local < self.total
+
+
+def place_in(strategy: tf.distribute.Strategy) -> ReplicaPlace:
+    """Where this process stands in `strategy`; asks TensorFlow, no peer is involved."""
+    if strategy.num_replicas_in_sync == 1:
+        return ReplicaPlace()
+
+    def own_id() -> Any:
+        return tf.identity(tf.distribute.get_replica_context().replica_id_in_sync_group)
+
+    ids = [int(i) for i in strategy.experimental_local_results(strategy.run(own_id))]
+    return ReplicaPlace(first=min(ids), local=len(ids), total=strategy.num_replicas_in_sync)
+
+
+def this_replica() -> int:
+    """The number, in the whole gang, of the replica whose step is being traced or run."""
+    context = tf.distribute.get_replica_context()
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def rows_of(replica: int, replicas: int, total: Any) -> tuple[Any, Any]:
+    """Start and count of the rows that `replica` takes of a batch of `total` rows.
+
+    Replicas take neighbouring rows in order; counts differ by one at most, and the first
+    replicas take the odd rows. Works on integers and on integer tensors.
+    """
+    base, odd = total // replicas, total % replicas
+    if isinstance(total, tf.Tensor):
+        extra = tf.cast(replica < odd, total.dtype)
+        return replica * base + tf.minimum(tf.cast(replica, total.dtype), odd), base + extra
+    return replica * base + min(replica, odd), base + int(replica < odd)

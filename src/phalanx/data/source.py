@@ -1,0 +1,76 @@
+"""Turn what `fit`, `evaluate` and `predict` take into global batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.data.batches import ArrayBatches, BatchSource, DatasetBatches
+from phalanx.data.distributed import DistributedBatches
+from phalanx.data.place import ReplicaPlace
+from phalanx.errors import DataError
+from phalanx.seam.adapters import adapt, arrays_of
+
+
+def global_batches(
+    x: Any,
+    y: Any = None,
+    *,
+    place: ReplicaPlace,
+    seed: int,
+    sample_weight: Any = None,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    shuffle: bool | str = False,
+    class_weight: dict[int, float] | None = None,
+) -> BatchSource:
+    """The global batches of whatever Keras takes; `batch_size` is the global batch.
+
+    Args:
+        x: arrays, a `tf.data.Dataset`, a distributed dataset, a generator, a PyDataset ...
+        y: targets, where `x` does not bring them.
+        place: this process's replicas.
+        seed: decides the order of shuffled arrays; the same on every worker.
+        sample_weight: one weight a sample, where `x` does not bring them.
+        batch_size: samples of a global batch, for arrays.
+        steps: batches an epoch, where given.
+        shuffle: True, False or "batch", for arrays and PyDatasets.
+        class_weight: weight by class id.
+
+    Raises:
+        DataError: the data holds no sample, or cannot be combined with an argument.
+        ValueError: Keras's own, for data that Keras would refuse.
+    """
+    if isinstance(x, tf.distribute.DistributedDataset):
+        _refuse_beside_distributed(y=y, sample_weight=sample_weight, class_weight=class_weight)
+        return DistributedBatches(x)
+    adapter = adapt(
+        x,
+        y,
+        sample_weight=sample_weight,
+        batch_size=batch_size,
+        steps=steps,
+        shuffle=_ignore_for_datasets(x, shuffle),
+        class_weight=class_weight,
+    )
+    arrays = arrays_of(adapter)
+    if arrays is None:
+        return DatasetBatches(adapter, place)
+    if arrays.num_samples == 0:
+        raise DataError("Asked to use arrays with 0 samples. Pass at least one sample.")
+    return ArrayBatches(arrays, place, seed)
+
+
+def _ignore_for_datasets(x: Any, shuffle: bool | str) -> bool | str:
+    """`shuffle=True` is fit's default and says nothing of a dataset; Keras would warn."""
+    return False if isinstance(x, tf.data.Dataset) else shuffle
+
+
+def _refuse_beside_distributed(**arguments: Any) -> None:
+    given = [name for name, value in arguments.items() if value is not None]
+    if given:
+        raise DataError(
+            f"Asked to use {', '.join(given)} beside a distributed dataset, whose elements "
+            "already are (x, y) or (x, y, sample_weight). Put them into the dataset."
+        )

@@ -1,0 +1,1 @@
+"""The pipeline every gradient walks: weigh by samples, reduce, then clip and apply."""

@@ -1,0 +1,78 @@
+"""Add up what the replicas hold, in as few collectives as there are dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+Gradient = Any
+"""A dense `tf.Tensor`, `tf.IndexedSlices`, or None where a variable has no gradient."""
+
+
+def reduce_sum(values: Sequence[Gradient]) -> list[Gradient]:
+    """The sum over all replicas of each value; call it inside a replica's step.
+
+    Dense tensors travel packed: one flat tensor, and so one all-reduce, per dtype.
+    `tf.IndexedSlices` are gathered, rows in the order of the replicas, which is the order
+    that one device would have had; None stays None.
+
+    Args:
+        values: the same structure on every replica; shapes equal but for the rows of
+            IndexedSlices.
+
+    Returns:
+        The sums, in the order, shapes and dtypes of `values`.
+    """
+    context = tf.distribute.get_replica_context()
+    results: list[Gradient] = list(values)
+    dense = [i for i, value in enumerate(values) if _is_dense(value)]
+    for dtype in dict.fromkeys(values[i].dtype for i in dense):
+        group = [i for i in dense if values[i].dtype == dtype]
+        packed = pack([values[i] for i in group])
+        total = context.all_reduce(tf.distribute.ReduceOp.SUM, packed)
+        for i, tensor in zip(group, unpack(total, [values[i] for i in group]), strict=True):
+            results[i] = tensor
+    for i, value in enumerate(values):
+        if isinstance(value, tf.IndexedSlices):
+            results[i] = context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+    return results
+
+
+def scale(values: Sequence[Gradient], factor: tf.Tensor) -> list[Gradient]:
+    """Each value times the scalar `factor`, in the value's own dtype."""
+    return [_scale_one(value, factor) for value in values]
+
+
+def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The tensors, all of one dtype, as one flat tensor."""
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+
+
+def unpack(packed: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """What `pack` packed: tensors of the shapes of `like`."""
+    sizes = [_size(tensor) for tensor in like]
+    pieces = tf.split(packed, sizes, num=len(sizes))
+    return [
+        tf.reshape(piece, tensor.shape if tensor.shape.is_fully_defined() else tf.shape(tensor))
+        for piece, tensor in zip(pieces, like, strict=True)
+    ]
+
+
+def _size(tensor: tf.Tensor) -> Any:
+    known = tensor.shape.num_elements()
+    return tf.size(tensor) if known is None else known
+
+
+def _is_dense(value: Gradient) -> bool:
+    return value is not None and not isinstance(value, tf.IndexedSlices)
+
+
+def _scale_one(value: Gradient, factor: tf.Tensor) -> Gradient:
+    if value is None:
+        return None
+    if isinstance(value, tf.IndexedSlices):
+        scaled = value.values * tf.cast(factor, value.values.dtype)
+        return tf.IndexedSlices(scaled, value.indices, value.dense_shape)
+    return value * tf.cast(factor, value.dtype)

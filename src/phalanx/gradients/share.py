@@ -1,0 +1,73 @@
+"""How much of the global batch a replica holds, known to everything that runs in its step.
+
+A replica with n_r of the n samples of a global batch contributes n_r / n of the mean
+loss. Whoever computes a gradient, a loss or a statistic inside the step asks
+`current_share()`. Outside a step that Phalanx runs there is no share, and Keras's and
+`tf.distribute`'s own conventions hold (a hand-written loop sums its replicas' gradients).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+
+class ReplicaShare:
+    """One replica's share of one global batch, while its step is traced or run.
+
+    Attributes:
+        count: samples this replica holds, scalar int32; 0 for a replica without any.
+        total: samples in the global batch, scalar int32.
+        weight: count / total, scalar float32.
+        may_be_empty: whether `count` can be 0; False saves the guards against it.
+        assigned: Keras variables that the step assigned before its gradient was applied,
+            by id, in order of first assignment.
+    """
+
+    def __init__(self, count: tf.Tensor, total: tf.Tensor, *, may_be_empty: bool = True) -> None:
+        self.count = count
+        self.total = total
+        self.may_be_empty = may_be_empty
+        self.weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
+        self.assigned: dict[int, Any] = {}
+        self._weighted_losses: set[int] = set()
+
+    def note_weighted_loss(self, optimizer: object) -> None:
+        """Remember that `optimizer`'s loss, so its gradients, already carry the weight."""
+        self._weighted_losses.add(id(optimizer))
+
+    def loss_is_weighted(self, optimizer: object) -> bool:
+        """Whether `optimizer`'s gradients already carry this share's weight."""
+        return id(optimizer) in self._weighted_losses
+
+    def inverse_weight(self, dtype: Any) -> tf.Tensor:
+        """total / count as a scalar of `dtype`; 0 where the replica holds nothing.
+
+        Multiplying a *sum* over the replica's samples by this makes the weighted mean
+        over replicas the sum over the global batch.
+        """
+        return tf.math.divide_no_nan(tf.cast(self.total, dtype), tf.cast(self.count, dtype))
+
+
+_thread = threading.local()
+
+
+def current_share() -> ReplicaShare | None:
+    """The share of the replica whose step runs in this thread, or None."""
+    share: ReplicaShare | None = getattr(_thread, "share", None)
+    return share
+
+
+@contextlib.contextmanager
+def sharing(share: ReplicaShare) -> Iterator[ReplicaShare]:
+    """Make `share` the current one for the length of a replica's step."""
+    previous = current_share()
+    _thread.share = share
+    try:
+        yield share
+    finally:
+        _thread.share = previous

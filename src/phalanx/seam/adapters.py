@@ -1,0 +1,89 @@
+"""Keras's data adapters: whatever `fit` takes, as global batches.
+
+Private names used: `keras.src.trainers.data_adapters.get_data_adapter`, the attributes
+`_inputs`, `_num_samples`, `_batch_size`, `_shuffle` of its `ArrayDataAdapter`, and
+`array_slicing` (validation split; pandas, sparse and ragged arrays as tensors).
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+_ADAPTERS = "keras.src.trainers.data_adapters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrays:
+    """In-memory samples: `inputs` is a structure of tensors with equal first dimensions."""
+
+    inputs: Any
+    num_samples: int
+    batch_size: int
+    shuffle: bool | str
+
+
+def adapt(
+    x: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    shuffle: bool | str = False,
+    class_weight: dict[int, float] | None = None,
+) -> Any:
+    """Keras's adapter for the data; raises Keras's own errors for what it cannot take."""
+    return importlib.import_module(_ADAPTERS).get_data_adapter(
+        x=x,
+        y=y,
+        sample_weight=sample_weight,
+        batch_size=batch_size,
+        steps_per_epoch=steps,
+        shuffle=shuffle,
+        class_weight=class_weight,
+    )
+
+
+def arrays_of(adapter: Any) -> Arrays | None:
+    """The arrays behind `adapter`, or None when it adapts something else."""
+    if not isinstance(adapter, importlib.import_module(_ADAPTERS).ArrayDataAdapter):
+        return None
+    slicing = importlib.import_module(f"{_ADAPTERS}.array_slicing")
+    inputs = slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
+    with tf.device("CPU:0"):  # tf.data reads from the host
+        inputs = keras.tree.map_structure(
+            lambda a: tf.convert_to_tensor(a) if isinstance(a, np.ndarray) else a, inputs
+        )
+    return Arrays(
+        inputs=keras.tree.lists_to_tuples(inputs),
+        num_samples=int(adapter._num_samples),
+        batch_size=int(adapter._batch_size),
+        shuffle=adapter._shuffle,
+    )
+
+
+def take_rows(inputs: Any, rows: tf.Tensor) -> Any:
+    """The samples at `rows` (1-D int64) of `Arrays.inputs`."""
+    slicing = importlib.import_module(f"{_ADAPTERS}.array_slicing")
+
+    def take(value: Any) -> Any:
+        if isinstance(value, slicing.TensorflowSparseWrapper):
+            return slicing.slice_tensorflow_sparse_wrapper(value, rows)
+        if isinstance(value, (list, tuple, dict)):
+            return None  # go on into it
+        return tf.gather(value, rows, axis=0) if tf.is_tensor(value) else value
+
+    return keras.tree.traverse(take, inputs)
+
+
+def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
+    """(training, validation) of `(x, y, sample_weight)`; the last samples validate."""
+    slicing = importlib.import_module(f"{_ADAPTERS}.array_slicing")
+    training, validation = slicing.train_validation_split(arrays, validation_split=fraction)
+    return training, validation

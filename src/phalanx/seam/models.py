@@ -1,0 +1,157 @@
+"""What Phalanx needs of a Keras model beyond its public methods.
+
+Private names used: `Model._symbolic_build` (build a model that waits for its first
+batch), `Model._distribute_strategy`, `Model._flatten_metrics_in_order`,
+`Model._initial_epoch`, `Model._should_eval`, `Model._assert_compile_called`,
+`Model._compute_loss`, `Model._loss_tracker`,
+`Variable._value`, `Optimizer._distribution_strategy`,
+`Optimizer._trainable_variables_indices`, `Optimizer._var_key`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def strategy_of(model: Any) -> tf.distribute.Strategy:
+    """The strategy `model` is to train under: the one it was made in, else the current one."""
+    made_in = getattr(model, "_distribute_strategy", None)
+    if made_in is not None and made_in.num_replicas_in_sync > 1:
+        return made_in
+    return tf.distribute.get_strategy()
+
+
+def adopt(model: Any, strategy: tf.distribute.Strategy) -> None:
+    """Move what was created outside `strategy`'s scope into it, values and all.
+
+    A model or optimizer made before or beside the scope owns plain variables, which
+    TensorFlow refuses to mix with replicated ones ("Mixing different
+    tf.distribute.Strategy objects"). The Keras variables stay the same objects.
+    """
+    if strategy.num_replicas_in_sync == 1:
+        return
+    model._distribute_strategy = strategy
+    moved = _move([*model.variables, *_metric_variables(model)], strategy)
+    optimizer = getattr(model, "optimizer", None)
+    while optimizer is not None:
+        adopt_optimizer(optimizer, strategy, variables_moved=moved)
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    if moved:
+        model.train_function = model.test_function = model.predict_function = None
+
+
+def adopt_optimizer(
+    optimizer: Any, strategy: tf.distribute.Strategy, *, variables_moved: bool = False
+) -> None:
+    """Move an optimizer's variables into `strategy`, and let it know them again."""
+    moved = _move(optimizer._variables, strategy)
+    optimizer._distribution_strategy = strategy
+    if (moved or variables_moved) and optimizer.built:
+        optimizer._trainable_variables_indices = {
+            optimizer._var_key(v): i for i, v in enumerate(optimizer._trainable_variables)
+        }
+
+
+def build(model: Any, element_spec: Any, strategy: tf.distribute.Strategy) -> None:
+    """Create what `model` and its optimizer create lazily, before replicas run.
+
+    Replicas must not create variables. With one replica Keras builds while tracing, and
+    nothing is done here.
+
+    Args:
+        model: a compiled model.
+        element_spec: shapes and dtypes of one batch: `(x,)`, `(x, y)` or
+            `(x, y, sample_weight)`, batch dimension None.
+        strategy: the strategy to build under.
+    """
+    if strategy.num_replicas_in_sync > 1:
+        with strategy.scope():
+            model._symbolic_build(data_batch=element_spec)
+
+
+def ordered_metrics(model: Any, logs: dict[str, float]) -> Any:
+    """`evaluate`'s answer without `return_dict`: the values, in Keras's order."""
+    return model._flatten_metrics_in_order(logs)
+
+
+def assert_compiled(model: Any, method: str) -> None:
+    """Raise Keras's own error when `model` was not compiled."""
+    model._assert_compile_called(method)
+
+
+def first_epoch(model: Any, initial_epoch: int) -> int:
+    """Where to start: BackupAndRestore tells the model, else `initial_epoch`."""
+    return int(model._initial_epoch or initial_epoch)
+
+
+def is_validation_epoch(model: Any, epoch: int, validation_freq: Any) -> bool:
+    """Whether `epoch` (from 0) ends with a validation."""
+    return bool(model._should_eval(epoch, validation_freq))
+
+
+def has_own_function(model: Any, kind: str) -> bool:
+    """Whether the user overrode `make_train_function` (or test, predict)."""
+    name = f"make_{kind}_function"
+    return getattr(type(model), name) is not getattr(keras.Model, name)
+
+
+def _metric_variables(model: Any) -> list[Any]:
+    return [variable for metric in model.metrics for variable in metric.variables]
+
+
+def _move(variables: Iterable[Any], strategy: tf.distribute.Strategy) -> bool:
+    moved = False
+    for variable in {id(v): v for v in variables}.values():
+        value = getattr(variable, "_value", None)
+        if value is None or not _is_plain(value):
+            continue
+        with strategy.scope():
+            variable._value = tf.Variable(
+                value.numpy(),
+                dtype=value.dtype,
+                trainable=variable.trainable,
+                name=variable.name,
+                aggregation=variable._map_aggregation(variable.aggregation),
+                synchronization=variable._map_synchronization(variable.synchronization),
+            )
+        moved = True
+    return moved
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether no strategy of several replicas owns the TensorFlow variable."""
+    if isinstance(value, tf.distribute.DistributedValues):
+        return False
+    owner = getattr(value, "_distribute_strategy", None)
+    return owner is None or owner.num_replicas_in_sync == 1
+
+
+def compute_loss(model: Any, x: Any, y: Any, predicted: Any, weight: Any) -> Any:
+    """The training loss, through the user's `compute_loss` where there is one."""
+    return model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
+
+
+def track_loss(model: Any, loss: Any, x: Any) -> None:
+    """Add a batch's mean loss to the model's `loss` metric, weighted by its samples."""
+    rows = tf.shape(next(i for i in keras.tree.flatten(x) if i is not None))[0]
+    model._loss_tracker.update_state(loss, sample_weight=rows)
+
+
+def keras_predict(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keras's own `predict`, whatever `keras.Model.predict` is now."""
+    return _keras_trainer().predict(model, *args, **kwargs)
+
+
+def class_weights_of(y: Any, class_weight: dict[int, float]) -> Any:
+    """One sample weight for each class in `y`."""
+    utils = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
+    return utils.class_weight_to_sample_weights(y, class_weight)
+
+
+def _keras_trainer() -> Any:
+    return importlib.import_module("keras.src.backend.tensorflow.trainer").TensorFlowTrainer

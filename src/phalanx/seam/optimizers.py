@@ -1,0 +1,187 @@
+"""The one place that touches how a Keras optimizer applies gradients.
+
+Keras 3 clips each replica's gradient and only then adds the replicas up (FACTS: keras
+issue 20585 and the measurements in docs/what-is-the-same.md), and its TensorFlow
+optimizers update variables through `merge_call`, which TensorFlow forbids inside a
+`cond`; gradient accumulation, EMA overwriting and loss scaling all need one.
+
+Here `apply` adds the replicas up first. What remains is the same on every replica, so
+each replica runs Keras's plain, single-device algorithm (`BaseOptimizer`) on its own
+copy of the variables: clipping sees the total gradient, and nothing needs a merge.
+
+Private names used, all guarded by tests/replicas/test_canaries.py:
+`BaseOptimizer._backend_update_step`, `_apply_weight_decay`,
+`_backend_increment_gradient_accumulators`,
+`_overwrite_model_variables_with_average_value`, `_clip_by_norm`, `_iterations`;
+`LossScaleOptimizer._common_apply`; `tf.Variable._aggregation`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from phalanx.seam.patching import Patches
+from phalanx.gradients.reduce import Gradient, reduce_sum, scale
+from phalanx.gradients.share import current_share
+
+_LOCAL_METHODS = (
+    "_apply_weight_decay",
+    "_backend_increment_gradient_accumulators",
+    "_backend_update_step",
+    "_overwrite_model_variables_with_average_value",
+)
+_Optimizer = keras.optimizers.Optimizer
+_LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
+_thread = threading.local()
+
+
+def in_many_replicas() -> bool:
+    """Whether this code runs in a replica's step beside other replicas."""
+    return (
+        not tf.distribute.in_cross_replica_context()
+        and tf.distribute.get_strategy().num_replicas_in_sync > 1
+    )
+
+
+def apply_after_reduction(
+    optimizer: Any,
+    apply: Callable[..., None],
+    gradients: Sequence[Gradient],
+    variables: Sequence[Any] | None,
+) -> None:
+    """Add `gradients` up over all replicas, then let `apply` clip and apply the total.
+
+    Args:
+        optimizer: the Keras optimizer whose `apply` was called.
+        apply: its own `apply`, unbound from any patch.
+        gradients: this replica's gradients, one per variable, None where there is none.
+        variables: the variables, or None for those that the optimizer was built with.
+    """
+    share = current_share()
+    if share is not None and not share.loss_is_weighted(optimizer):
+        gradients = scale(gradients, share.weight)
+    total = reduce_sum(gradients)
+    if not optimizer.built and variables is not None:
+        optimizer.build(list(variables))
+    _let_counters_be_local(optimizer)
+    with _reduced():
+        apply(total, variables)
+
+
+def _let_counters_be_local(optimizer: Any) -> None:
+    """Let each replica count for itself.
+
+    Keras declares `iterations` "only first replica", whose assignment is a merge_call;
+    the count is the same everywhere, so each replica may assign its own copy.
+    """
+    while optimizer is not None:
+        variable = optimizer._iterations.value
+        if isinstance(variable, tf.distribute.DistributedValues):
+            variable._aggregation = tf.VariableAggregation.NONE
+            for component in variable.values:
+                component._aggregation = tf.VariableAggregation.NONE
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+@contextlib.contextmanager
+def _reduced() -> Iterator[None]:
+    previous = getattr(_thread, "reduced", False)
+    _thread.reduced = True
+    try:
+        yield
+    finally:
+        _thread.reduced = previous
+
+
+def applying_total() -> bool:
+    """Whether this thread applies a gradient that is already the total."""
+    return bool(getattr(_thread, "reduced", False))
+
+
+def _must_reduce() -> bool:
+    return in_many_replicas() and not applying_total()
+
+
+def _replacements() -> Mapping[tuple[Any, str], Any]:
+    plain = next(
+        base for base in _Optimizer.__mro__ if base.__module__.endswith("base_optimizer")
+    )
+    made: dict[tuple[Any, str], Any] = {
+        (_Optimizer, "apply"): _routed_apply(_Optimizer.apply),
+        (_LossScaleOptimizer, "apply"): _routed_loss_scale_apply(_LossScaleOptimizer.apply),
+        (_Optimizer, "scale_loss"): _routed_scale_loss(_Optimizer.scale_loss),
+        (_LossScaleOptimizer, "scale_loss"): _routed_scale_loss(_LossScaleOptimizer.scale_loss),
+    }
+    for name in _LOCAL_METHODS:
+        made[_Optimizer, name] = _routed(getattr(_Optimizer, name), getattr(plain, name))
+    return made
+
+
+def _routed(merging: Callable[..., Any], local: Callable[..., Any]) -> Callable[..., Any]:
+    """Choose Keras's single-device method inside a replica's step, its own elsewhere."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = local if in_many_replicas() else merging
+        return chosen(self, *args, **kwargs)
+
+    method.__name__ = merging.__name__
+    return method
+
+
+def _routed_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if not _must_reduce():
+            return original(self, grads, trainable_variables)
+        return apply_after_reduction(
+            self, lambda g, v: original(self, g, v), list(grads), trainable_variables
+        )
+
+    return apply
+
+
+def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if not _must_reduce():
+            return original(self, grads, trainable_variables)
+
+        def finish(total: Any, variables: Any) -> None:
+            if not self.inner_optimizer.built:
+                self.inner_optimizer.build(list(variables))
+            self._common_apply(total, variables)
+
+        return apply_after_reduction(self, finish, list(grads), trainable_variables)
+
+    return apply
+
+
+def _routed_scale_loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    def scale_loss(self: Any, loss: Any) -> Any:
+        share = current_share()
+        if share is not None and in_many_replicas():
+            # Before the backward pass, so that gradients which cross replicas inside it
+            # (synchronized BatchNormalization) carry the right weight too.
+            loss = loss * tf.cast(share.weight, loss.dtype)
+            share.note_weighted_loss(self)
+        return original(self, loss)
+
+    return scale_loss
+
+
+optimizers_reduce_first = Patches(_replacements)
+"""Enter it, and every Keras optimizer adds up before it clips; leave it, and none does."""
+
+
+def give_own_pipeline(optimizer: Any) -> None:
+    """Make one optimizer add up first, whether or not the others do."""
+
+    def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        with optimizers_reduce_first:
+            return type(optimizer).apply(optimizer, grads, trainable_variables)
+
+    vars(optimizer)["apply"] = apply

@@ -1,0 +1,163 @@
+"""The one place that touches what Keras computes inside a replica's step.
+
+Each replacement asks `current_share()` and does what Keras does when there is none, so a
+step that Phalanx does not run is left alone. What is replaced, and why:
+
+- `losses.loss.scale_loss_for_distribution` and its inverse divide by the number of
+  replicas, whatever each of them holds (keras issue 19246); the share's weight does it.
+- `losses.loss.reduce_values` and `apply_mask` normalise by what the replica sees; a sum,
+  a mean over sample weights or over unmasked entries must see the global batch.
+- `Layer.activity_regularizer` is a sum over samples in Keras 3; likewise.
+- `backend.tensorflow.nn._compute_moments_sync` (synchronized BatchNormalization) uses
+  E[x^2] - E[x]^2, which cancels in float32, and counts rows that only stand in.
+- `Variable.assign`: a replica without samples runs on a stand-in row, and keeps its state.
+- `SeedGenerator.next`: replicas draw distinct random numbers, reproducibly.
+
+All names are guarded by tests/replicas/test_canaries.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from phalanx.seam.optimizers import applying_total, in_many_replicas
+from phalanx.seam.patching import Patches
+from phalanx.gradients.reduce import reduce_sum
+from phalanx.gradients.share import ReplicaShare, current_share
+
+_SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
+
+
+def _share_of_many() -> ReplicaShare | None:
+    return current_share() if in_many_replicas() else None
+
+
+def _replacements() -> Mapping[tuple[Any, str], Any]:
+    losses = importlib.import_module("keras.src.losses.loss")
+    nn = importlib.import_module("keras.src.backend.tensorflow.nn")
+    return {
+        (losses, "scale_loss_for_distribution"): _unless_shared(losses.scale_loss_for_distribution),
+        (losses, "unscale_loss_for_distribution"): _unless_shared(
+            losses.unscale_loss_for_distribution
+        ),
+        (losses, "reduce_values"): _global_reduce_values(losses.reduce_values),
+        (losses, "apply_mask"): _global_apply_mask(losses.apply_mask),
+        (nn, "_compute_moments_sync"): _global_moments(nn._compute_moments_sync),
+        (keras.layers.Layer, "activity_regularizer"): _ActivityRegularizer(),
+        (keras.Variable, "assign"): _assign_if_samples(keras.Variable.assign),
+        (keras.random.SeedGenerator, "next"): _distinct_seeds(keras.random.SeedGenerator.next),
+    }
+
+
+def _unless_shared(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: value if _share_of_many() is not None else original(value)
+
+
+def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce_values(
+        values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size"
+    ) -> Any:
+        share = _share_of_many()
+        if share is None or tuple(values.shape) == ():
+            return original(values, sample_weight, reduction)
+        if reduction == "sum":
+            return tf.reduce_sum(values) * share.inverse_weight(values.dtype)
+        if reduction == "mean_with_sample_weight" and sample_weight is not None:
+            divisor = _over_replicas(tf.reduce_sum(sample_weight), share)
+            total = tf.reduce_sum(values) * share.inverse_weight(values.dtype)
+            return tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype))
+        return original(values, sample_weight, reduction)
+
+    return reduce_values
+
+
+def _global_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+        share = _share_of_many()
+        if share is None or mask is None or reduction not in ("mean", "sum_over_batch_size"):
+            return original(sample_weight, mask, dtype, reduction)
+        # Keras spreads size / valid over the valid entries; both are the replica's own.
+        local_valid = tf.reduce_sum(tf.cast(mask, dtype))
+        global_valid = _over_replicas(local_valid, share)
+        correction = tf.math.divide_no_nan(
+            local_valid * share.inverse_weight(dtype), tf.cast(global_valid, dtype)
+        )
+        weighted = original(sample_weight, mask, dtype, reduction)
+        return weighted * correction
+
+    return apply_mask
+
+
+def _over_replicas(value: Any, share: ReplicaShare) -> Any:
+    """The sum of a scalar over the replicas that hold samples; no gradient flows."""
+    held = tf.where(share.count > 0, value, tf.zeros_like(value))
+    return reduce_sum([tf.stop_gradient(held)])[0]
+
+
+def _global_moments(original: Callable[..., Any]) -> Callable[..., Any]:
+    def moments(x: Any, axes: Any, keepdims: bool) -> Any:
+        share = _share_of_many()
+        if share is None:
+            return original(x, axes, keepdims)
+        present = tf.cast(share.count > 0, x.dtype)
+        local_sum = tf.reduce_sum(x, axis=axes, keepdims=True) * present
+        entries = tf.cast(tf.size(x), x.dtype) / tf.cast(tf.size(local_sum), x.dtype)
+        total, count = reduce_sum([local_sum, entries * present])
+        mean = total / count
+        deviation = tf.reduce_sum(tf.square(x - mean), axis=axes, keepdims=True) * present
+        variance = reduce_sum([deviation])[0] / count
+        if keepdims:
+            return mean, variance
+        return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+    return moments
+
+
+class _ActivityRegularizer:
+    """`Layer.activity_regularizer`, which in a step speaks for the global batch."""
+
+    def __get__(self, layer: Any, owner: Any = None) -> Any:
+        if layer is None:
+            return self
+        regularizer = vars(layer).get("activity_regularizer")
+        share = _share_of_many()
+        if regularizer is None or share is None:
+            return regularizer
+        return lambda x: (lambda loss: loss * share.inverse_weight(loss.dtype))(regularizer(x))
+
+    def __set__(self, layer: Any, regularizer: Any) -> None:
+        vars(layer)["activity_regularizer"] = regularizer
+
+
+def _assign_if_samples(original: Callable[..., Any]) -> Callable[..., Any]:
+    def assign(self: Any, value: Any) -> Any:
+        share = current_share()
+        if share is None or applying_total():
+            return original(self, value)
+        share.assigned.setdefault(id(self), self)
+        if in_many_replicas() and share.may_be_empty and "seed_generator_state" not in self.path:
+            value = tf.where(share.count > 0, tf.cast(value, self.value.dtype), self.value)
+        return original(self, value)
+
+    return assign
+
+
+def _distinct_seeds(original: Callable[..., Any]) -> Callable[..., Any]:
+    def next_seed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seed = original(self, *args, **kwargs)
+        if _share_of_many() is None:
+            return seed
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        offset = tf.cast(replica, tf.int64) * _SEED_STRIDE
+        return tf.convert_to_tensor(seed) + tf.cast(tf.stack([offset, 0]), seed.dtype)
+
+    return next_seed
+
+
+steps_know_their_share = Patches(_replacements)
+"""Enter it, and what Keras computes in a step of ours is right for the global batch."""

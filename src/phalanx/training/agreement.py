@@ -1,0 +1,90 @@
+"""Before workers work together: do they want the same?
+
+Workers that were given data of different lengths, or models of different shapes, would
+hang in a collective or train something wrong. One small gather at the start of a call
+tells, and the error names who differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from phalanx.data.place import ReplicaPlace
+from phalanx.errors import DisagreementError
+
+_UNKNOWN = -1
+
+
+def agree(
+    strategy: tf.distribute.Strategy,
+    place: ReplicaPlace,
+    call: str,
+    wishes: Mapping[str, Any],
+    seed: int,
+) -> int:
+    """Compare this worker's wishes with its peers', and take the chief's seed.
+
+    Args:
+        strategy: the strategy that the workers share.
+        place: this worker's place.
+        call: "fit", "evaluate" or "predict", for the message.
+        wishes: what must be the same on every worker, by name; integers are shown, any
+            other value is compared by its text.
+        seed: this worker's draw.
+
+    Returns:
+        The chief's draw.
+
+    Raises:
+        DisagreementError: a worker wants something else than the chief.
+    """
+    if not place.has_peers:
+        return seed
+    mine = np.array([seed, *(_as_integer(w) for w in wishes.values())], np.int64)
+    all_wishes = _gather(strategy, place, mine)
+    for column, name in enumerate(wishes, start=1):
+        values = [int(row[column]) for row in all_wishes]
+        if len(set(values)) > 1:
+            raise DisagreementError(_explain(call, name, values, wishes[name]))
+    return int(all_wishes[0][0])
+
+
+def _gather(strategy: tf.distribute.Strategy, place: ReplicaPlace, row: Any) -> Any:
+    """One row per worker, by rank."""
+
+    @tf.function(autograph=False)
+    def gather() -> Any:
+        def on_replica() -> Any:
+            context = tf.distribute.get_replica_context()
+            return context.all_gather(tf.constant(row)[tf.newaxis], axis=0)
+
+        return strategy.experimental_local_results(strategy.run(on_replica))[0]
+
+    return gather().numpy()[:: place.local]
+
+
+def _as_integer(wish: Any) -> int:
+    if wish is None:
+        return _UNKNOWN
+    if isinstance(wish, (bool, int, np.integer)):
+        return int(wish)
+    return int.from_bytes(hashlib.sha256(repr(wish).encode()).digest()[:6], "big")
+
+
+def _explain(call: str, name: str, values: list[int], mine: Any) -> str:
+    if isinstance(mine, (bool, int, np.integer)) or mine is None:
+        shown = ", ".join(
+            f"worker {rank}: {'unknown' if v == _UNKNOWN else v}" for rank, v in enumerate(values)
+        )
+    else:
+        odd = [rank for rank, v in enumerate(values) if v != values[0]]
+        shown = f"worker(s) {odd} differ from worker 0; here it is {mine!r}"
+    return (
+        f"{call} needs the same {name} on every worker; found {shown}. Give every worker the "
+        "same global data (Phalanx hands each its share), model and arguments."
+    )

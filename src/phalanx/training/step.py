@@ -1,0 +1,160 @@
+"""One step on one global batch, and several in one call: the functions that train.
+
+Built once per `compile`, kept in Keras's own `model.train_function` (and `test_function`,
+`predict_function`), which Keras clears whenever a new function is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from phalanx.data.place import ReplicaPlace, this_replica
+from phalanx.gradients.share import ReplicaShare, sharing
+from phalanx.training.compiled import compiled_train_step, must_compile_apart
+from phalanx.training.uncounted import count_share
+
+Kind = Literal["train", "test", "predict"]
+
+Outputs = tuple[tuple[tf.Tensor, Any], ...]
+"""Per local replica: (samples it held, scalar int32; what the model's step returned)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """What a step function is made for; another plan needs another function.
+
+    Attributes:
+        strategy: the strategy that the replicas belong to.
+        place: the replicas of this process.
+        counted: whether elements are `(total, parts)` of `phalanx.data.batches`, or what a
+            distributed dataset of the user's gives.
+        may_be_empty: whether a replica may be without samples.
+    """
+
+    strategy: tf.distribute.Strategy
+    place: ReplicaPlace
+    counted: bool
+    may_be_empty: bool
+
+
+class StepFunction:
+    """Runs the model's `train_step`, `test_step` or `predict_step` on every replica.
+
+    Attributes:
+        plan: what it was made for.
+        assigned: by id, the Keras variables that a replica assigned outside its optimizer
+            (metrics, moving statistics, seeds). Complete after the first call.
+    """
+
+    def __init__(self, model: Any, kind: Kind, plan: StepPlan) -> None:
+        self.plan = plan
+        self.assigned: dict[int, Any] = {}
+        self._eager = bool(model.run_eagerly)
+        self._step = getattr(model, f"{kind}_step")
+        whole = bool(model.jit_compile) and not self._eager
+        if whole and plan.place.total > 1:
+            whole = False
+            if kind == "train" and must_compile_apart(model):
+                self._step = compiled_train_step(model)
+        self._one = self._function(self._on_replicas, jit_compile=whole)
+        self._next = self._function(lambda iterator: self._one(next(iterator)))
+        self._many = self._function(self._while_data)
+
+    def on_batch(self, element: Any) -> Outputs:
+        """Run one step on one element."""
+        outputs: Outputs = self._one(element)
+        return outputs
+
+    def on_iterator(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
+        """Run up to `steps` steps.
+
+        Returns:
+            How many ran, fewer where the data ended, and the outputs of the last one.
+
+        Raises:
+            StopIteration: there was no batch left at all.
+        """
+        if steps == 1 or self._eager or not self.plan.counted:
+            return self._one_by_one(iterator, steps)
+        done, outputs = self._many(iterator, tf.constant(steps))
+        if int(done) == 0:
+            raise StopIteration
+        return int(done), outputs
+
+    def _one_by_one(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
+        outputs: Outputs = ()
+        for done in range(steps):
+            try:
+                outputs = self._next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if done == 0:
+                    raise StopIteration from None
+                return done, outputs
+        return steps, outputs
+
+    def _function(self, python: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        plain = tf.autograph.experimental.do_not_convert(python)
+        return plain if self._eager else tf.function(plain, reduce_retracing=True, **options)
+
+    def _while_data(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, Outputs]:
+        """Steps in one graph, so that Python is asked once for all of them."""
+        traced = self._one.get_concrete_function(iterator.element_spec).structured_outputs
+        specs = tf.nest.flatten(traced)
+        blanks = [tf.zeros([d or 0 for d in s.shape], s.dtype) for s in specs]
+
+        def more(done: Any, batch: Any, *_: Any) -> Any:
+            return tf.logical_and(done < steps, batch.has_value())
+
+        def body(done: Any, batch: Any, *_: Any) -> Any:
+            outputs = tf.nest.flatten(self._one(batch.get_value()))
+            last = done + 1 >= steps
+            following = tf.cond(last, lambda: batch, iterator.get_next_as_optional)
+            return (done + 1, following, *outputs)
+
+        done, _, *outputs = tf.while_loop(
+            more,
+            body,
+            (tf.constant(0), iterator.get_next_as_optional(), *blanks),
+            shape_invariants=(
+                tf.TensorShape([]),
+                tf.OptionalSpec(iterator.element_spec),
+                *(s.shape for s in specs),
+            ),
+        )
+        return done, tf.nest.pack_sequence_as(traced, outputs)
+
+    def _on_replicas(self, element: Any) -> Outputs:
+        strategy, place = self.plan.strategy, self.plan.place
+        arguments = element if self.plan.counted else (None, element)
+        outputs = strategy.run(self._on_replica, args=arguments)
+        flat = [strategy.experimental_local_results(v) for v in tf.nest.flatten(outputs)]
+        return tuple(
+            tf.nest.pack_sequence_as(outputs, [values[i] for values in flat])
+            for i in range(place.local)
+        )
+
+    def _on_replica(self, total: Any, parts: Any) -> tuple[tf.Tensor, Any]:
+        if self.plan.counted:
+            count, data = parts[this_replica() - self.plan.place.first]
+        else:
+            total, count, data = count_share(parts)
+        share = ReplicaShare(count, total, may_be_empty=self.plan.may_be_empty)
+        with sharing(share):
+            logs = self._step(data)
+        self.assigned.update(share.assigned)
+        return count, {} if logs is None else logs
+
+
+def step_function(model: Any, kind: Kind, plan: StepPlan) -> StepFunction:
+    """The model's function for `kind`, made anew where the one it has does not serve."""
+    name = f"{kind}_function"
+    existing = getattr(model, name)
+    if isinstance(existing, StepFunction) and existing.plan == plan:
+        return existing
+    made = StepFunction(model, kind, plan)
+    setattr(model, name, made)
+    return made

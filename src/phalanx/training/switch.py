@@ -1,0 +1,53 @@
+"""`phalanx.enable()`: Keras's own methods become Phalanx's, until `disable()`.
+
+One switch, no pile of patches: `fit`, `evaluate`, `predict` and the `on_batch` methods of
+`keras.Model`, and the two seams that make optimizers and steps right, for hand-written
+loops too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from phalanx.seam.optimizers import optimizers_reduce_first
+from phalanx.seam.patching import Patches
+from phalanx.seam.steps import steps_know_their_share
+from phalanx.training.evaluate import evaluate
+from phalanx.training.fit import fit
+from phalanx.training.on_batch import predict_on_batch, test_on_batch, train_on_batch
+from phalanx.training.predict import predict
+
+_FUNCTIONS = (fit, evaluate, predict, train_on_batch, test_on_batch, predict_on_batch)
+
+
+def _replacements() -> Mapping[tuple[Any, str], Any]:
+    return {(keras.Model, function.__name__): function for function in _FUNCTIONS}
+
+
+_methods = Patches(_replacements)
+
+
+def enable() -> None:
+    """Make `model.fit`, `evaluate`, `predict` and the `on_batch` methods Phalanx's.
+
+    Every Keras optimizer then adds up its gradients over the replicas before it clips
+    them, in hand-written loops too. Calling it again changes nothing.
+    """
+    if not _methods.on:
+        for patches in (_methods, optimizers_reduce_first, steps_know_their_share):
+            patches.__enter__()
+
+
+def disable() -> None:
+    """Take `enable()` back: Keras's own methods, as if nothing had been."""
+    if _methods.on:
+        for patches in (steps_know_their_share, optimizers_reduce_first, _methods):
+            patches.__exit__()
+
+
+def is_enabled() -> bool:
+    """Whether `enable()` is in force."""
+    return _methods.on
