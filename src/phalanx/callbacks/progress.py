@@ -16,7 +16,7 @@ def is_live(stream: TextIO, *, watched: bool = False) -> bool:
     return watched or stream.isatty()
 
 
-class Progress(keras.callbacks.Callback):
+class Progress(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """Prints what Keras's progress bar prints, once for all workers.
 
     On a terminal the line is redrawn whenever new metrics were read. Elsewhere only the

@@ -17,7 +17,6 @@ import tensorflow as tf
 from phalanx.data.place import ReplicaPlace, rows_of
 from phalanx.seam.adapters import Arrays, take_rows
 
-
 _as_written = tf.autograph.experimental.do_not_convert
 
 

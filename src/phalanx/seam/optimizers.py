@@ -26,9 +26,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.seam.patching import Patches
 from phalanx.gradients.reduce import Gradient, reduce_sum, scale
 from phalanx.gradients.share import current_share
+from phalanx.seam.patching import Patches
 
 _LOCAL_METHODS = (
     "_apply_weight_decay",
@@ -109,9 +109,7 @@ def _must_reduce() -> bool:
 
 
 def _replacements() -> Mapping[tuple[Any, str], Any]:
-    plain = next(
-        base for base in _Optimizer.__mro__ if base.__module__.endswith("base_optimizer")
-    )
+    plain = next(base for base in _Optimizer.__mro__ if base.__module__.endswith("base_optimizer"))
     made: dict[tuple[Any, str], Any] = {
         (_Optimizer, "apply"): _routed_apply(_Optimizer.apply),
         (_LossScaleOptimizer, "apply"): _routed_loss_scale_apply(_LossScaleOptimizer.apply),

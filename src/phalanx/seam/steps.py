@@ -25,10 +25,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.seam.optimizers import applying_total, in_many_replicas
-from phalanx.seam.patching import Patches
 from phalanx.gradients.reduce import reduce_sum
 from phalanx.gradients.share import ReplicaShare, current_share
+from phalanx.seam.optimizers import applying_total, in_many_replicas
+from phalanx.seam.patching import Patches
 
 _SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
 

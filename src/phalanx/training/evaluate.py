@@ -19,6 +19,7 @@ from phalanx.training.prepare import (
     on_stage,
     open_source,
 )
+from phalanx.training.step import Outputs
 
 
 def evaluate(
@@ -98,7 +99,8 @@ class Evaluation:
         model.stop_evaluating = False
         callbacks.on_test_begin()
         model.reset_metrics()
-        outputs, logs = None, {}
+        outputs: Outputs = ()
+        logs: dict[str, float] = {}
         for step, size, iterator in self._stream.epoch():
             callbacks.on_test_batch_begin(step)
             try:
@@ -114,7 +116,7 @@ class Evaluation:
             callbacks.on_test_batch_end(step + done - 1, logs)
             if model.stop_evaluating:
                 break
-        if outputs is None:
+        if not outputs:
             raise DataError("Asked to evaluate, but the data gave no batch. Pass at least one.")
         logs, _ = self._reader.read(outputs)
         callbacks.on_test_end(logs)

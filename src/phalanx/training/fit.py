@@ -98,7 +98,7 @@ def fit(
         source = open_source(
             stage,
             "fit",
-            int(np.random.randint(2**31 - 1)),  # noqa: NPY002 - what set_random_seed seeds
+            int(np.random.randint(2**31 - 1)),
             x,
             y,
             sample_weight=sample_weight,
@@ -149,7 +149,9 @@ class _Loop:
         self._evaluation: Evaluation | None = None
         self._validation_freq: Any = 1
 
-    def validate_on(self, data: Any, *, batch_size: int | None, steps: int | None, freq: Any) -> None:
+    def validate_on(
+        self, data: Any, *, batch_size: int | None, steps: int | None, freq: Any
+    ) -> None:
         """Validate on `data` every `freq` epochs."""
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         options = {"sample_weight": weight, "batch_size": batch_size, "steps": steps}

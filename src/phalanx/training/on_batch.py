@@ -46,16 +46,12 @@ def predict_on_batch(model: Any, x: Any) -> Any:
     return predict(model, tf.data.Dataset.from_tensors(x), verbose=0)
 
 
-def _on_batch(
-    model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return_dict: bool
-) -> Any:
+def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return_dict: bool) -> Any:
     call = f"{kind}_on_batch"
     assert_compiled(model, call)
     with on_stage(model) as stage:
         rows = len(np.asarray(tf.nest.flatten(x)[0]))
-        source = open_source(
-            stage, call, 0, x, y, sample_weight=sample_weight, batch_size=rows
-        )
+        source = open_source(stage, call, 0, x, y, sample_weight=sample_weight, batch_size=rows)
         function = make_function(stage, kind, source)
         model.reset_metrics()
         outputs = function.on_batch(next(source.open(0)))
