@@ -57,7 +57,7 @@ def agree(
 def _gather(strategy: tf.distribute.Strategy, place: ReplicaPlace, row: Any) -> Any:
     """One row per worker, by rank."""
 
-    @tf.function(autograph=False)
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def gather() -> Any:
         def on_replica() -> Any:
             context = tf.distribute.get_replica_context()

@@ -35,7 +35,7 @@ def _gather(strategy: tf.distribute.Strategy, place: ReplicaPlace, vector: Any) 
     """Concatenate what the first replica of every worker brings."""
     alone = vector.size == 1
 
-    @tf.function(autograph=False)
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def gather(own: tf.Tensor) -> Any:
         def on_replica(own: tf.Tensor) -> Any:
             speaks = alone or this_replica() == place.first

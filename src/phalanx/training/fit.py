@@ -29,6 +29,7 @@ from phalanx.training.prepare import (
     on_stage,
     open_source,
 )
+from phalanx.training.step import Outputs
 
 
 def fit(
@@ -186,7 +187,8 @@ class _Loop:
     def _train_epoch(self) -> dict[str, float]:
         callbacks, cadence = self._callbacks, self._cadence
         cadence.start_epoch()
-        outputs, logs = None, {}
+        outputs: Outputs = ()
+        logs: dict[str, float] = {}
         for step, size, iterator in self._stream.epoch():
             callbacks.on_train_batch_begin(step)
             try:
@@ -202,7 +204,7 @@ class _Loop:
             callbacks.on_train_batch_end(step + done - 1, logs)
             if self._model.stop_training:
                 break
-        if outputs is None:
+        if not outputs:
             raise DataError(
                 "Asked to train an epoch, but the data gave no batch. Is it exhausted, or "
                 "smaller than one batch with drop_remainder?"

@@ -96,7 +96,7 @@ class StepFunction:
                 return done, outputs
         return steps, outputs
 
-    def _function(self, python: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    def _function(self, python: Callable[..., Any], **options: Any) -> Any:
         plain = tf.autograph.experimental.do_not_convert(python)
         return plain if self._eager else tf.function(plain, reduce_retracing=True, **options)
 
