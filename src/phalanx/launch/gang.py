@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 
-from phalanx.cluster.spec import DeviceSpec, StrategyName, WorkerSpec
+from phalanx.cluster.spec import StrategyName, WorkerSpec
 from phalanx.launch.hardware import Share
 from phalanx.launch.layout import AttemptPaths
 from phalanx.launch.ports import PortPicker
 from phalanx.launch.process import WorkerHandle, WorkerProcess
 
 StartProcess = Callable[..., WorkerHandle]
+WorkerCommand = Callable[..., tuple[str, ...]]
+"""Gives a worker's command: `worker_command`, or a test's stand-in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,7 @@ def worker_environment(plan: GangPlan, spec: WorkerSpec) -> dict[str, str]:
     environment.pop("TF_CONFIG", None)  # One of the launcher's own would contradict the spec.
     environment["PYTHONUNBUFFERED"] = "1"
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    environment["KERAS_BACKEND"] = "tensorflow"  # A keras.json may name another.
     # Sets of strings must come in one order everywhere: vocabularies are built from them.
     environment.setdefault("PYTHONHASHSEED", str(plan.seed))
     gpus = plan.shares[spec.rank].gpus
@@ -113,10 +116,3 @@ def start_gang(
                 handle.signal(SIGKILL)
         raise
     return handles
-
-
-def describe_devices(devices: DeviceSpec | None) -> str:
-    """A worker's devices in words."""
-    if devices is None:
-        return "the devices that are there"
-    return f"{devices.count} {devices.kind.upper()}{'s' if devices.count > 1 else ''}"

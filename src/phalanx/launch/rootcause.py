@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.launch.failure import FailureRecord
+from phalanx.launch.lines import LineAssembler, is_startup_noise, without_style
 
 # What the others see when a peer dies: they are not to blame.
 _CONSEQUENCE_TYPES = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"}
@@ -17,7 +18,7 @@ _CONSEQUENCE_TEXTS = re.compile(
     r"|Broken pipe|Collective ops is aborted|is stale|heartbeat timeout",
     re.IGNORECASE,
 )
-_CONSEQUENCE_BASES = {
+_AMBIGUOUS_TYPES = {
     "InternalError",
     "UnknownError",
     "FailedPreconditionError",
@@ -73,7 +74,7 @@ def is_consequence(failure: FailureRecord) -> bool:
     """Whether a failure is what a worker sees when one of its peers has gone."""
     if failure.type in _CONSEQUENCE_TYPES:
         return True
-    return failure.type in _CONSEQUENCE_BASES and bool(_CONSEQUENCE_TEXTS.search(failure.message))
+    return failure.type in _AMBIGUOUS_TYPES and bool(_CONSEQUENCE_TEXTS.search(failure.message))
 
 
 def root_cause(endings: Sequence[Ending]) -> Ending | None:
@@ -98,7 +99,7 @@ def describe(cause: Ending, endings: Sequence[Ending], log: Path) -> str:
             lines += ["Its last output:", *(f"  {line}" for line in tail)]
     lines.append(f"Its log: {log}")
     lines += [
-        f"Worker {other.rank} {_fate(other)}."
+        f"Worker {other.rank} {_fate(other, cause)}."
         for other in sorted(endings, key=lambda ending: ending.rank)
         if other.rank != cause.rank
     ]
@@ -116,14 +117,18 @@ def _what(ending: Ending) -> str:
     return f"{ending.failure.type}: {first[0]}" if first else ending.failure.type
 
 
-def _fate(ending: Ending) -> str:
-    if ending.is_consequence:
-        assert ending.failure is not None
+def _fate(ending: Ending, cause: Ending) -> str:
+    if ending.failure is not None and ending.is_consequence:
         return f"failed after it, as its peer was gone ({ending.failure.type})"
     if ending.failed:
         return f"failed as well: {_what(ending)}"
     if ending.stopped:
         return "was stopped"
+    if cause.is_consequence:
+        return (
+            "had left without an error and without waiting for the others: see whether its "
+            "script calls os._exit"
+        )
     return "had ended well"
 
 
@@ -152,4 +157,7 @@ def _log_tail(log: Path, most: int = 8192) -> list[str]:
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line.rsplit("\r", 1)[-1] for line in text.rstrip().split("\n")][-_TRACEBACK_LINES:]
+    assembler = LineAssembler()
+    lines = assembler.feed(text.rstrip().encode()) + assembler.close()
+    told = [without_style(line) for line in lines if not is_startup_noise(line)]
+    return told[-_TRACEBACK_LINES:]

@@ -8,14 +8,21 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
 from phalanx.cluster.spec import WorkerSpec
+from phalanx.errors import OptionError
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.gang import GangPlan, start_gang, worker_command, worker_specs
+from phalanx.launch.gang import (
+    GangPlan,
+    WorkerCommand,
+    start_gang,
+    worker_command,
+    worker_specs,
+)
 from phalanx.launch.hardware import Machine, default_workers, share_out
 from phalanx.launch.options import MAX_SEED, RunOptions, check_workers_fit
 from phalanx.launch.ports import PortPicker, pick_free_ports
@@ -69,7 +76,8 @@ class Surroundings:
     argv: Sequence[str] = ()
     terminal: bool = False
     pick_ports: PortPicker = pick_free_ports
-    patience: Patience = Patience()
+    command: WorkerCommand = worker_command
+    patience: Patience = field(default_factory=Patience)
     announce: Callable[[str], None] = lambda text: None
 
 
@@ -106,6 +114,12 @@ def make_plan(options: RunOptions, surroundings: Surroundings) -> tuple[GangPlan
         workers = default_workers(surroundings.machine, options.strategy, options.devices)
     check_workers_fit(workers, options.strategy, options.devices)
     environment = {**surroundings.environment, **options.env}
+    backend = environment.get("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        raise OptionError(
+            f"KERAS_BACKEND is {backend!r}, but Phalanx trains on TensorFlow. Unset it, or set "
+            "it to 'tensorflow'."
+        )
     shares = share_out(
         surroundings.machine,
         workers=workers,
@@ -115,7 +129,9 @@ def make_plan(options: RunOptions, surroundings: Surroundings) -> tuple[GangPlan
     )
     seed = options.seed if options.seed is not None else secrets.randbelow(MAX_SEED + 1)
     plan = GangPlan(
-        command=worker_command(options.target, options.arguments, as_module=options.as_module),
+        command=surroundings.command(
+            options.target, options.arguments, as_module=options.as_module
+        ),
         environment=environment,
         shares=shares,
         strategy=options.strategy,
@@ -163,7 +179,7 @@ def _one_attempt(
         surroundings.output,
         terminal=surroundings.terminal,
     )
-    paths.directory.mkdir(parents=True)
+    paths.directory.mkdir(parents=True, exist_ok=True)
     cluster = [asdict(spec) for spec in specs]
     (paths.directory / "cluster.json").write_text(json.dumps(cluster, indent=2) + "\n")
     supervisor = Supervisor(

@@ -13,6 +13,7 @@ from typing import Any
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import ClusterError
 from phalanx.launch.layout import AttemptPaths
+from phalanx.worker import ending
 from phalanx.worker.execute import Target, execute
 from phalanx.worker.lifeline import (
     die_with_launcher,
@@ -35,14 +36,14 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     die_with_launcher(os.getppid())
     dump_stacks_on_request(paths.stacks(spec.rank))
 
-    from phalanx.worker import ending
-
     ending.install_last_exit()
     try:
         strategy = prepare(spec)
         script = _run(target)
         if spec.world_size > 1:
-            ending.wait_for_peers(strategy)
+            from phalanx.worker.peers import wait_for_peers
+
+            wait_for_peers(strategy)
         del script
     except BaseException as error:
         failure = ending.record_failure(error, rank=spec.rank, now=time.time())

@@ -1,4 +1,4 @@
-"""How a worker ends: together with its peers, or with a failure that names itself."""
+"""How a worker that fails ends: it says why, and does not wait for anybody."""
 
 from __future__ import annotations
 
@@ -9,29 +9,13 @@ import threading
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import tensorflow as tf
-
+from phalanx.errors import PhalanxError
 from phalanx.launch.failure import FailureRecord
 
 _OWN_CODE = str(Path(__file__).parent)
 _PATIENCE = 5.0
-
-
-def wait_for_peers(strategy: Any) -> None:
-    """Return when every worker has come here.
-
-    Who leaves first takes the connection with it, and the others would fail although
-    their training is done.
-    """
-
-    @tf.function  # type: ignore[untyped-decorator]  # Run eagerly, it warns of being slow.
-    def meet() -> Any:
-        one = strategy.run(lambda: tf.constant(1.0))
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, one, axis=None)
-
-    meet()
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -47,7 +31,9 @@ def exit_code_of(error: BaseException) -> int:
 
 def record_failure(error: BaseException, *, rank: int, now: float) -> FailureRecord:
     """The failure in words, with the traceback from the user's code on."""
-    leaving = isinstance(error, SystemExit)
+    # Our own errors before the script began say all in their message.
+    spoken = isinstance(error, PhalanxError) and not _began(error.__traceback__)
+    leaving = spoken or isinstance(error, SystemExit)
     return FailureRecord(
         rank=rank,
         type=type(error).__name__,
@@ -66,13 +52,17 @@ def format_traceback(error: BaseException) -> str:
 
 def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     """Drop our frames and runpy's at the top; all of it if the script never began."""
-    frame = trace
-    while frame is not None:
-        file = frame.tb_frame.f_code.co_filename
+    return _began(trace) or trace
+
+
+def _began(trace: TracebackType | None) -> TracebackType | None:
+    """The first frame of the script's; None if it never began."""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
         if "runpy" not in file and not file.startswith(_OWN_CODE):
-            return frame
-        frame = frame.tb_next
-    return trace
+            return trace
+        trace = trace.tb_next
+    return None
 
 
 def leave_without_peers(code: int) -> NoReturn:

@@ -86,10 +86,12 @@ def _make(choice: Choice, *, launched: bool) -> Any:
     global _made
     made = _build(choice.kind)
     _made = _Made(kind=choice.kind, strategy=made, launched=launched)
+    replicas = made.num_replicas_in_sync
     _log.info(
-        "strategy %s (%d replicas), because %s",
+        "strategy %s (%d replica%s), because %s",
         choice.kind,
-        made.num_replicas_in_sync,
+        replicas,
+        "" if replicas == 1 else "s",
         choice.reason,
     )
     return made
