@@ -77,7 +77,7 @@ class Supervisor:
 
     def _until_done_or_failed(self) -> bool:
         """True when all ended well; False at the moment from which the rest must end."""
-        verdict_at: float | None = None
+        settled = ended = float("inf")
         while True:
             self._look()
             if self.interrupted():
@@ -87,12 +87,13 @@ class Supervisor:
                 return False
             if len(self._endings) == len(self.handles):
                 return True
+            now = self.clock.now()
             if failures:
-                verdict_at = verdict_at or self.clock.now() + self.patience.settle
-            elif verdict_at is None and any(map(self.failure_of, self._running())):
+                settled = min(settled, now + self.patience.settle)
+            if any(map(self.failure_of, self._running())):
                 # It said that it failed but does not end: something holds it up.
-                verdict_at = self.clock.now() + self.patience.leave
-            if verdict_at is not None and self.clock.now() >= verdict_at:
+                ended = min(ended, now + self.patience.leave)
+            if now >= min(settled, ended):
                 return False
             self.clock.sleep(self.patience.poll)
 

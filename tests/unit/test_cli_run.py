@@ -1,0 +1,90 @@
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+import phalanx.cli.run
+from phalanx.cli.app import app
+from phalanx.cluster.spec import DeviceSpec
+from phalanx.errors import OptionError
+from phalanx.launch.run import RunResult
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """What the command line asks the launcher for, with the launcher stood in for."""
+    seen = []
+
+    def launch(options, surroundings):
+        seen.append(options)
+        return RunResult(exit_code=5, run_dir=tmp_path)
+
+    monkeypatch.setattr(phalanx.cli.run, "launch", launch)
+
+    def ask(*words):
+        result = CliRunner().invoke(app, ["run", *words])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 5, result.output
+        return seen.pop()
+
+    return ask
+
+
+def test_what_follows_the_script_is_its_own(asked):
+    options = asked("--workers", "2", "train.py", "--workers", "9", "-m", "--help", "--", "x")
+    assert options.workers == 2
+    assert options.target == "train.py"
+    assert options.arguments == ("--workers", "9", "-m", "--help", "--", "x")
+
+
+def test_a_module(asked):
+    options = asked("-m", "--seed", "3", "shop.train", "--seed", "4")
+    assert (options.as_module, options.target, options.seed) == (True, "shop.train", 3)
+    assert options.arguments == ("--seed", "4")
+
+
+def test_every_option_arrives(asked, tmp_path):
+    options = asked(
+        *("--strategy", "mirrored", "--devices-per-worker", "cpu:2", "--threads-per-worker", "3"),
+        *("--max-restarts", "0", "--name", "n", "--run-dir", str(tmp_path), "--tee", "none"),
+        *("--env", "A=1", "--env", "B=2", "train.py"),
+    )
+    assert options.strategy == "mirrored"
+    assert options.devices == DeviceSpec(count=2, kind="cpu")
+    assert (options.threads, options.name, options.run_dir) == (3, "n", tmp_path)
+    assert (options.tee, options.env) == ("none", {"A": "1", "B": "2"})
+
+
+def test_a_bad_option_is_refused_before_the_launch(asked):
+    with pytest.raises(OptionError, match="found 'ring'"):
+        asked("--strategy", "ring", "train.py")
+
+
+def python(source, timeout=20):
+    return subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=timeout, check=True
+    ).stdout
+
+
+def test_the_command_line_holds_no_tensorflow():
+    heavy = "{name for name in sys.modules} & {'tensorflow', 'keras', 'tf_keras', 'numpy'}"
+    assert python(f"import sys, phalanx.cli; print({heavy})").strip() == "set()"
+
+
+def test_help_answers_at_once():
+    def seconds():
+        start = time.monotonic()
+        subprocess.run(
+            [sys.executable, "-m", "phalanx", "--help"], capture_output=True, check=True, timeout=20
+        )
+        return time.monotonic() - start
+
+    assert min(seconds() for _ in range(3)) < 1.5  # The best of three: other tests run beside.
+
+
+def test_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.output.strip() == f"phalanx {phalanx.__version__}"

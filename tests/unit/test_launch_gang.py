@@ -1,0 +1,103 @@
+import socket
+
+import pytest
+
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.errors import LaunchError
+from phalanx.launch.gang import (
+    GangPlan,
+    start_gang,
+    worker_command,
+    worker_environment,
+    worker_specs,
+)
+from phalanx.launch.hardware import Share
+from phalanx.launch.ports import pick_free_ports
+
+
+def plan(run_dir, workers=2, *, strategy="auto", gpus=None, environment=None):
+    share = Share(devices=None, threads=1, gpus=gpus)
+    return GangPlan(
+        command=("train",),
+        environment=environment or {},
+        shares=[share] * workers,
+        strategy=strategy,
+        seed=7,
+        run_dir=run_dir,
+    )
+
+
+def specs(gang):
+    return worker_specs(gang, attempt=1, pick_ports=lambda count: list(range(10, 10 + count)))
+
+
+def test_ports_are_distinct_and_free():
+    ports = pick_free_ports(20)
+    assert len(set(ports)) == 20
+    for port in ports:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+
+
+def test_every_worker_has_its_place(tmp_path):
+    first, second = specs(plan(tmp_path))
+    assert first.addresses == second.addresses == ("127.0.0.1:10", "127.0.0.1:11")
+    assert (first.rank, second.rank, second.attempt, second.seed) == (0, 1, 1, 7)
+
+
+@pytest.mark.parametrize(("strategy", "addresses"), [("auto", 0), ("multiworker", 1)])
+def test_one_worker_needs_an_address_only_to_be_multiworker(tmp_path, strategy, addresses):
+    (spec,) = specs(plan(tmp_path, 1, strategy=strategy))
+    assert len(spec.addresses) == addresses
+
+
+def test_the_environment_of_a_worker(tmp_path):
+    gang = plan(tmp_path, gpus=("3",), environment={"TF_CONFIG": "stale", "HOME": "/h"})
+    spec = specs(gang)[1]
+    environment = worker_environment(gang, spec)
+    assert WorkerSpec.from_environment(environment) == spec
+    assert environment["HOME"] == "/h"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "3"
+    assert environment["PYTHONUNBUFFERED"] == "1"
+    assert environment["TF_CPP_MIN_LOG_LEVEL"] == "2"
+    assert environment["PYTHONHASHSEED"] == "7"
+    assert environment["KERAS_BACKEND"] == "tensorflow"
+    assert "stale" not in environment["TF_CONFIG"]
+
+
+def test_the_users_variables_stand(tmp_path):
+    asked = {"TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONHASHSEED": "1", "CUDA_VISIBLE_DEVICES": "5"}
+    gang = plan(tmp_path, environment=asked)
+    assert asked.items() <= worker_environment(gang, specs(gang)[0]).items()
+
+
+def test_a_stale_tf_config_does_not_reach_a_single_worker(tmp_path):
+    gang = plan(tmp_path, 1, environment={"TF_CONFIG": "stale"})
+    assert "TF_CONFIG" not in worker_environment(gang, specs(gang)[0])
+
+
+def test_the_command():
+    script = worker_command("a.py", ["-x", "--"], as_module=False)
+    assert script[-6:] == ("-m", "phalanx.worker", "-f", "a.py", "-x", "--")
+    assert worker_command("a.b", [], as_module=True)[-2:] == ("-m", "a.b")
+
+
+def test_all_or_none(tmp_path):
+    started = []
+
+    class Handle:
+        pid = 1
+        got = None
+
+        def __init__(self, command, *, env, log):
+            if started:
+                raise LaunchError("no more processes")
+            started.append(self)
+
+        def signal(self, number):
+            self.got = number
+
+    gang = plan(tmp_path)
+    with pytest.raises(LaunchError):
+        start_gang(gang, specs(gang), Handle)
+    assert started[0].got == 9

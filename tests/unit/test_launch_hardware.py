@@ -1,0 +1,104 @@
+import pytest
+
+from phalanx.cluster.spec import DeviceSpec
+from phalanx.errors import OptionError
+from phalanx.launch.hardware import (
+    Machine,
+    count_gpus,
+    default_workers,
+    share_out,
+    visible_gpus,
+)
+
+LAPTOP = Machine(cores=8)
+SERVER = Machine(cores=16, gpus=("0", "1", "2", "3"))
+CPU2 = DeviceSpec(count=2, kind="cpu")
+GPU1 = DeviceSpec(count=1, kind="gpu")
+GPU2 = DeviceSpec(count=2, kind="gpu")
+
+
+def shares(machine, workers, *, strategy="auto", devices=None, threads=None):
+    return share_out(machine, workers=workers, strategy=strategy, devices=devices, threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("variable", "gpus"),
+    [
+        ("", ()),
+        ("-1", ()),
+        ("0", ("0",)),
+        ("2, 0", ("2", "0")),
+        ("GPU-abc,1", ("GPU-abc", "1")),
+        ("0,-1,1", ("0",)),
+    ],
+)
+def test_visible_gpus(variable, gpus):
+    assert visible_gpus(variable) == gpus
+
+
+def test_gpus_are_counted_by_their_device_files(tmp_path):
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert count_gpus(tmp_path) == ("0", "1")
+
+
+def test_the_machine_respects_cuda_visible_devices():
+    assert Machine.here({"CUDA_VISIBLE_DEVICES": "3,1"}).gpus == ("3", "1")
+
+
+@pytest.mark.parametrize(
+    ("machine", "strategy", "devices", "workers"),
+    [
+        (LAPTOP, "auto", None, 1),
+        (SERVER, "auto", None, 4),
+        (SERVER, "auto", GPU2, 2),
+        (SERVER, "mirrored", None, 1),
+        (SERVER, "single", None, 1),
+        (SERVER, "auto", CPU2, 1),
+        (SERVER, "multiworker", None, 4),
+    ],
+)
+def test_default_workers(machine, strategy, devices, workers):
+    assert default_workers(machine, strategy, devices) == workers
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "each"),
+    [(1, None, None), (2, None, 4), (3, None, 2), (9, None, 1), (2, 3, 3)],
+)
+def test_cores_are_shared_out(workers, threads, each):
+    assert {share.threads for share in shares(LAPTOP, workers, threads=threads)} == {each}
+
+
+def test_gpus_are_shared_out_without_overlap():
+    assert [share.gpus for share in shares(SERVER, 2)] == [("0", "1"), ("2", "3")]
+    assert [share.gpus for share in shares(SERVER, 3)] == [("0",), ("1",), ("2",)]
+    assert [share.gpus for share in shares(SERVER, 2, devices=GPU1)] == [("0",), ("1",)]
+    assert shares(SERVER, 2, devices=GPU1)[1].devices == GPU1
+
+
+def test_one_worker_sees_what_there_is():
+    (share,) = shares(SERVER, 1)
+    assert (share.devices, share.gpus) == (None, None)
+
+
+def test_cpu_workers_leave_the_gpus_alone():
+    assert shares(SERVER, 1, strategy="mirrored", devices=CPU2)[0].devices == CPU2
+
+
+def test_a_bare_number_means_cpus_where_there_is_no_gpu():
+    assert shares(LAPTOP, 1, devices=DeviceSpec(count=2))[0].devices == CPU2
+
+
+@pytest.mark.parametrize(
+    ("machine", "workers", "devices"),
+    [
+        (SERVER, 5, None),
+        (SERVER, 3, GPU2),
+        (LAPTOP, 1, GPU1),
+        (LAPTOP, 2, DeviceSpec(count=2)),
+    ],
+)
+def test_more_than_there_is(machine, workers, devices):
+    with pytest.raises(OptionError, match="cpu:"):
+        shares(machine, workers, devices=devices)

@@ -1,0 +1,76 @@
+import pytest
+
+from phalanx.cluster.spec import DeviceSpec
+from phalanx.errors import OptionError
+from phalanx.launch.options import RunOptions, parse_devices, parse_env
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"workers": 0}, "--workers must be at least 1; found 0"),
+        ({"threads": 0}, "--threads-per-worker must be at least 1; found 0"),
+        ({"strategy": "ring"}, "one of auto, single, mirrored, multiworker; found 'ring'"),
+        ({"tee": "some"}, "--tee must be one of all, chief, none; found 'some'"),
+        ({"max_restarts": 1}, "--max-restarts 1"),
+        ({"max_restarts": -1}, "--max-restarts -1"),
+        ({"seed": -1}, "--seed must be 0 to 4294967295; found -1"),
+        ({"seed": 2**32}, "found 4294967296"),
+        ({"name": "a/b"}, "'a/b'"),
+        ({"name": ".."}, "'..'"),
+        ({"name": ""}, "''"),
+        ({"workers": 2, "strategy": "mirrored"}, "--workers 1, or --strategy multiworker"),
+        ({"workers": 2, "strategy": "single"}, "--workers 1, or --strategy multiworker"),
+        ({"workers": 2, "devices": DeviceSpec(count=2, kind="cpu")}, "cpu:2 with 2 workers"),
+        ({"workers": 1, "strategy": "single", "devices": DeviceSpec(count=2)}, "one device"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_value(options, says):
+    with pytest.raises(OptionError) as refused:
+        RunOptions(target="train.py", **options)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"workers": 1, "strategy": "multiworker"},
+        {"workers": 1, "strategy": "mirrored", "devices": DeviceSpec(count=2, kind="cpu")},
+        {"workers": 4, "devices": DeviceSpec(count=2, kind="gpu")},
+        {"workers": 2, "devices": DeviceSpec(count=1, kind="cpu")},
+        {"seed": 0},
+        {"seed": 2**32 - 1},
+        {"name": "2026-11.first_try"},
+    ],
+)
+def test_what_works_is_taken(options):
+    RunOptions(target="train.py", **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        ("2", DeviceSpec(count=2)),
+        ("cpu:2", DeviceSpec(count=2, kind="cpu")),
+        ("GPU:1", DeviceSpec(count=1, kind="gpu")),
+    ],
+)
+def test_devices(text, devices):
+    assert parse_devices(text) == devices
+
+
+@pytest.mark.parametrize("text", ["", "0", "cpu:0", "cpu", "tpu:1", "-1", "2:cpu", "cpu:two"])
+def test_bad_devices(text):
+    with pytest.raises(OptionError, match="--devices-per-worker must be"):
+        parse_devices(text)
+
+
+def test_env():
+    assert parse_env(["A=1", "B=x=y", "C=", "A=2"]) == {"A": "2", "B": "x=y", "C": ""}
+
+
+@pytest.mark.parametrize("item", ["A", "=1", "1A=2", "A B=1"])
+def test_bad_env(item):
+    with pytest.raises(OptionError, match="--env must be NAME=VALUE"):
+        parse_env([item])

@@ -1,0 +1,136 @@
+import pytest
+
+from phalanx.launch.failure import FailureRecord
+from phalanx.launch.rootcause import (
+    Ending,
+    describe,
+    is_consequence,
+    lost_its_port,
+    root_cause,
+)
+
+
+def failure(rank=0, type="ValueError", message="bad", time=1.0, exit_code=1):
+    trace = f"Traceback (most recent call last):\n{type}: {message}\n"
+    return FailureRecord(
+        rank=rank, type=type, message=message, traceback=trace, time=time, exit_code=exit_code
+    )
+
+
+def ended(rank, code=1, *, at=10.0, stopped=False, **failed):
+    record = failure(rank, **failed) if failed else None
+    return Ending(rank=rank, exit_code=code, at=at, stopped=stopped, failure=record)
+
+
+@pytest.mark.parametrize(
+    ("type", "message", "consequence"),
+    [
+        ("UnavailableError", "anything", True),
+        ("AbortedError", "anything", True),
+        ("CancelledError", "anything", True),
+        ("DeadlineExceededError", "anything", True),
+        ("InternalError", "Connection reset by peer", True),
+        ("UnknownError", "failed to connect to all addresses", True),
+        ("InternalError", "Blas GEMM launch failed", False),
+        ("UnknownError", "Could not start gRPC server", False),
+        ("ValueError", "Connection reset by peer", False),  # The script's own network.
+        ("ConnectionResetError", "Connection reset by peer", False),
+    ],
+)
+def test_what_a_dead_peer_causes(type, message, consequence):
+    assert is_consequence(failure(type=type, message=message)) is consequence
+
+
+@pytest.mark.parametrize(
+    ("endings", "rank"),
+    [
+        ([ended(0, 0), ended(1, 0)], None),
+        ([ended(0, -15, stopped=True), ended(1, 0)], None),
+        # The earliest, by the workers' own clocks, not in the order in which they went.
+        ([ended(0, at=5, time=4.0), ended(1, at=9, time=3.0)], 1),
+        # A dead peer's victim may be quicker to say so.
+        ([ended(0, type="UnavailableError", time=1.0), ended(1, time=2.0)], 1),
+        ([ended(0, type="UnavailableError", time=1.0), ended(1, -9, at=2.0)], 1),
+        # Nobody else is to blame.
+        ([ended(0, type="UnavailableError", time=1.0), ended(1, 0)], 0),
+        # It had said so before it was stopped.
+        ([ended(0, -15, stopped=True, time=1.0), ended(1, time=2.0)], 0),
+        ([ended(0, 3), ended(1, -15, stopped=True)], 0),
+        ([ended(0, 0, type="SystemExit", message="3", exit_code=3), ended(1, 0)], 0),
+    ],
+)
+def test_the_root_cause(endings, rank):
+    cause = root_cause(endings)
+    assert (cause.rank if cause else None) == rank
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        (ended(0, 3), 3),
+        (ended(0, -9), 137),
+        (ended(0, 1, time=1.0), 1),
+        (ended(0, -15, stopped=True, type="SystemExit", exit_code=3), 3),
+    ],
+)
+def test_the_exit_code(ending, code):
+    assert ending.shell_code == code
+
+
+@pytest.mark.parametrize(
+    ("message", "lost"), [("Could not start gRPC server", True), ("Connection refused", False)]
+)
+def test_a_taken_port(message, lost):
+    assert lost_its_port(ended(0, type="UnknownError", message=message)) is lost
+
+
+def test_no_record_no_taken_port():
+    assert not lost_its_port(ended(0, 1))
+
+
+def test_the_report(tmp_path):
+    endings = [
+        ended(0, type="UnavailableError", time=3.0),
+        ended(1, message="bad data\nin row 3", time=1.0),
+        ended(2, -15, stopped=True),
+        ended(3, 0),
+        ended(4, type="KeyError", message="'x'", time=2.0),
+    ]
+    assert describe(endings[1], endings, tmp_path / "worker-1.log").splitlines() == [
+        "Worker 1 failed first: ValueError: bad data",
+        "  Traceback (most recent call last):",
+        "  ValueError: bad data",
+        "  in row 3",
+        f"Its log: {tmp_path / 'worker-1.log'}",
+        "Worker 0 failed after it, as its peer was gone (UnavailableError).",
+        "Worker 2 was stopped.",
+        "Worker 3 had ended well.",
+        "Worker 4 failed as well: KeyError: 'x'.",
+    ]
+
+
+def test_a_long_traceback_keeps_its_end(tmp_path):
+    record = FailureRecord(
+        rank=0, type="E", message="", traceback="\n".join(map(str, range(50))), time=0.0
+    )
+    cause = Ending(rank=0, exit_code=1, at=1.0, failure=record)
+    report = describe(cause, [cause], tmp_path / "log").splitlines()
+    assert report[0] == "Worker 0 failed first: E"
+    assert report[1] == "  ..."
+    assert report[-2] == "  49"
+
+
+def test_a_killed_worker_gets_its_last_output_told(tmp_path):
+    log = tmp_path / "worker-0.log"
+    log.write_text(
+        "I0000 00:00:1.5   1 port.cc:153] noise\nEpoch 1\n1/9\r\x1b[1m4/9\x1b[0m", "utf-8"
+    )
+    cause = ended(0, -9)
+    report = describe(cause, [cause], log)
+    assert "killed by SIGKILL (out of memory?)" in report
+    assert "Its last output:\n  Epoch 1\n  4/9\n" in report
+
+
+def test_a_peer_that_left_in_silence_is_pointed_at(tmp_path):
+    endings = [ended(0, type="UnavailableError"), ended(1, 0)]
+    assert "os._exit" in describe(endings[0], endings, tmp_path / "log")

@@ -1,0 +1,39 @@
+import json
+from datetime import datetime
+
+import pytest
+
+from phalanx.errors import OptionError
+from phalanx.launch.rundir import create_run_dir, write_run_file
+
+NOON = datetime(2026, 11, 1, 12, 0, 5)
+
+
+def test_the_name_is_the_time(tmp_path):
+    assert create_run_dir(tmp_path / "runs", None, NOON).name == "20261101-120005"
+
+
+def test_two_runs_in_one_second(tmp_path):
+    names = [create_run_dir(tmp_path, None, NOON).name for _ in range(3)]
+    assert names == ["20261101-120005", "20261101-120005-2", "20261101-120005-3"]
+
+
+def test_a_name_is_taken_once(tmp_path):
+    path = create_run_dir(tmp_path, "first", NOON)
+    assert path == tmp_path / "first"
+    assert create_run_dir(tmp_path, "first", NOON) == path  # Still empty.
+    write_run_file(path, {"seed": 1})
+    with pytest.raises(OptionError, match=r"a run in .*first already"):
+        create_run_dir(tmp_path, "first", NOON)
+
+
+def test_a_place_that_cannot_be(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match="--run-dir"):
+        create_run_dir(tmp_path / "file", None, NOON)
+
+
+def test_the_run_file_is_whole(tmp_path):
+    write_run_file(tmp_path, {"run_dir": tmp_path})
+    assert json.loads((tmp_path / "run.json").read_text()) == {"run_dir": str(tmp_path)}
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

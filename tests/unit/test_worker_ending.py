@@ -1,0 +1,75 @@
+import sys
+
+import pytest
+
+from phalanx.errors import OptionError
+from phalanx.worker.ending import exit_code_of, format_traceback, record_failure
+from phalanx.worker.execute import Target, execute
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError("bad"), 1),
+        (KeyboardInterrupt(), 130),
+        (SystemExit(), 0),
+        (SystemExit(None), 0),
+        (SystemExit(0), 0),
+        (SystemExit(3), 3),
+        (SystemExit(256 + 3), 3),
+        (SystemExit(-1), 255),
+        (SystemExit("no data"), 1),
+    ],
+)
+def test_exit_codes_are_pythons(error, code):
+    assert exit_code_of(error) == code
+
+
+@pytest.fixture
+def ran(tmp_path, monkeypatch):
+    """Run a script and catch what comes out of it."""
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr("sys.path", list(sys.path))
+
+    def run(source):
+        path = tmp_path / "train.py"
+        path.write_text(source)
+        try:
+            execute(Target(name=str(path), as_module=False))
+        except BaseException as error:
+            trace = error.__traceback__.tb_next  # Without this function.
+            return record_failure(error.with_traceback(trace), rank=2, now=7.0)
+        raise AssertionError("the script ended well")
+
+    return run
+
+
+def test_the_traceback_begins_in_the_script(ran):
+    record = ran("def f():\n    raise ValueError('bad')\nf()\n")
+    lines = record.traceback.splitlines()
+    assert lines[1].strip().endswith('train.py", line 3, in <module>')
+    assert lines[-1] == "ValueError: bad"
+    assert (record.rank, record.type, record.time) == (2, "ValueError", 7.0)
+
+
+def test_leaving_has_no_traceback(ran):
+    record = ran("import sys; sys.exit('no data')")
+    assert (record.type, record.message, record.traceback) == ("SystemExit", "no data", "")
+
+
+def test_a_chain_is_told(ran):
+    record = ran("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('x') from e")
+    assert "ZeroDivisionError" in record.traceback
+
+
+def test_our_own_error_before_the_script_speaks_for_itself():
+    assert record_failure(OptionError("too few GPUs"), rank=0, now=0.0).traceback == ""
+
+
+def test_our_own_error_in_the_script_has_its_traceback(ran):
+    record = ran("from phalanx.errors import DataError\nraise DataError('x')\n")
+    assert "train.py" in record.traceback
+
+
+def test_an_error_without_frames():
+    assert format_traceback(ValueError("bad")) == "ValueError: bad\n"
