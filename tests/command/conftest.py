@@ -1,0 +1,108 @@
+"""Run the real command on small scripts and see that nothing stays behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+DEADLINE = 120
+
+
+@dataclass
+class Finished:
+    """A `phalanx run` that has ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    def said(self, rank=0):
+        """The lines that a worker's script printed, `key value` each, as a mapping."""
+        mark = f"[worker {rank}] SAY "
+        lines = [line[len(mark) :] for line in self.out.splitlines() if line.startswith(mark)]
+        return {key: json.loads(value) for key, value in (line.split(" ", 1) for line in lines)}
+
+
+SAY = """
+import json
+def say(key, value):
+    print("SAY", key, json.dumps(value), flush=True)
+"""
+
+
+class Command:
+    """`phalanx run` in a directory of its own."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+
+    def script(self, source, name="train.py"):
+        (self.directory / name).write_text(SAY + source)
+        return name
+
+    def start(self, *words):
+        env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "phalanx", "run", *words],
+            cwd=self.directory,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words, deadline=DEADLINE):
+        return self.finish(self.start(*words), deadline)
+
+    def finish(self, process, deadline=DEADLINE):
+        begin = time.monotonic()
+        try:
+            out, err = process.communicate(timeout=deadline)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=15)
+            pytest.fail(f"no end within {deadline} s:\n{out}\n{err}")
+        assert self.workers() == [], "workers were left behind"
+        return Finished(process.returncode, out, err, time.monotonic() - begin)
+
+    def workers(self):
+        """The workers of this directory's runs that are alive."""
+        alive = []
+        for process in psutil.process_iter():
+            try:
+                if "phalanx.worker" in process.cmdline() and process.cwd() == str(self.directory):
+                    alive.append(process)
+            except psutil.Error:
+                continue
+        return alive
+
+    def wait_until(self, condition, deadline=60):
+        end = time.monotonic() + deadline
+        while not condition():
+            assert time.monotonic() < end, f"not so within {deadline} s"
+            time.sleep(0.05)
+
+    def logs_hold(self, text, workers=2):
+        """Whether that many workers have printed `text`."""
+        logs = self.directory.glob("runs/*/attempts/*/worker-*.log")
+        return sum(text in log.read_text() for log in logs) == workers
+
+
+@pytest.fixture(scope="session")
+def command_in():
+    """The command in a directory."""
+    return Command
+
+
+@pytest.fixture
+def command(command_in, tmp_path):
+    """The command in a directory of this test's."""
+    return command_in(tmp_path)

@@ -1,0 +1,136 @@
+"""Every way in which a run can end, with the real command and the real TensorFlow."""
+
+import signal
+import socket
+import time
+
+import pytest
+
+GANG = """
+import os, signal, sys, time
+import tensorflow as tf
+strategy = tf.distribute.get_strategy()
+rank = strategy.cluster_resolver.task_id
+@tf.function
+def meet():
+    one = strategy.run(lambda: tf.constant(1.0))
+    return strategy.reduce("SUM", one, axis=None)
+meet()
+print("all are here", flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("act", "code", "says"),
+    [
+        ("raise ValueError('row 3 is bad')", 1, "Worker 1 failed first: ValueError: row 3 is bad"),
+        ("sys.exit(3)", 3, "Worker 1 failed first: the script ended with exit code 3"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Worker 1 failed first: it was killed by"),
+    ],
+)
+def test_the_peer_that_waits_is_not_to_blame(command, act, code, says):
+    script = command.script(f"{GANG}\nif rank == 1:\n    {act}\nmeet()\n")
+    finished = command.run("--workers", "2", script, deadline=60)
+    assert finished.code == code
+    assert says in finished.err
+    assert "worker-1.log" in finished.err
+    assert "Worker 0 " in finished.err
+    if code == 1:
+        assert 'train.py", line' in finished.err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_all_within_seconds(command, number, code):
+    # Rank 1 sleeps and rank 0 is blocked in a collective: no Python handler would run there.
+    script = command.script(f"{GANG}\nwhile rank == 1:\n    time.sleep(0.1)\nmeet()\n")
+    process = command.start("--workers", "2", script)
+    command.wait_until(lambda: command.logs_hold("all are here"))
+    time.sleep(0.5)
+    begin = time.monotonic()
+    process.send_signal(number)
+    finished = command.finish(process, deadline=20)
+    assert finished.code == code
+    assert time.monotonic() - begin < 2.5  # Sooner than SIGKILL would have come.
+
+
+@pytest.mark.long
+def test_workers_do_not_outlive_a_killed_launcher(command):
+    script = command.script(f"{GANG}\nwhile True:\n    time.sleep(0.1)\n")
+    process = command.start("--workers", "2", script)
+    command.wait_until(lambda: command.logs_hold("all are here"))
+    assert len(command.workers()) == 2
+    process.kill()
+    command.wait_until(lambda: not command.workers(), deadline=5)
+    process.communicate(timeout=5)
+
+
+@pytest.mark.long
+def test_a_taken_port_is_retried(command, monkeypatch):
+    import io
+    import os
+
+    from phalanx.launch.hardware import Machine
+    from phalanx.launch.options import RunOptions
+    from phalanx.launch.ports import pick_free_ports
+    from phalanx.launch.run import Surroundings, run
+
+    script = command.script(f"{GANG}\nprint('done')\n")
+    monkeypatch.chdir(command.directory)
+    output, said = io.StringIO(), []
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = [other.getsockname()[1]]
+
+        def pick(count):
+            return [*pick_free_ports(count - 1), taken.pop()] if taken else pick_free_ports(count)
+
+        result = run(
+            RunOptions(target=script, workers=2),
+            Surroundings(
+                environment=os.environ,
+                machine=Machine(cores=2),
+                output=output,
+                pick_ports=pick,
+                announce=said.append,
+            ),
+        )
+    assert result.exit_code == 0, result.report
+    assert "done" in output.getvalue()
+    assert [path.name for path in sorted((result.run_dir / "attempts").iterdir())] == ["0", "1"]
+    assert any("starting again" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nope.py"], "There is no script 'nope.py'"),
+        (["--workers", "2", "broken.py"], "broken.py:5: SyntaxError"),
+        (["-m", "nope.train"], "There is no module 'nope.train'"),
+        (["--workers", "2", "--strategy", "mirrored", "good.py"], "--workers 1, or --strategy"),
+        (["--max-restarts", "1", "good.py"], "--max-restarts 1"),
+        (["--workers", "many", "good.py"], "--workers"),
+    ],
+)
+def test_what_cannot_run_is_refused_at_once(command, words, says):
+    command.script("x = (", "broken.py")
+    command.script("pass", "good.py")
+    finished = command.run(*words, deadline=20)
+    assert finished.code == 2
+    assert says in finished.err
+    assert "Traceback" not in finished.err
+    assert finished.seconds < 3
+    assert not (command.directory / "runs").exists()
+
+
+@pytest.mark.long
+def test_who_is_done_first_waits_for_the_others(command):
+    script = command.script(
+        f"{GANG}\nif rank == 1:\n    time.sleep(4)\nsay('left', time.time())\n"
+        "import atexit\natexit.register(lambda: say('gone', time.time()))\n"
+    )
+    finished = command.run("--workers", "2", "--tee", "all", script)
+    assert finished.code == 0, finished.err
+    assert finished.said(0)["gone"] > finished.said(1)["left"]

@@ -1,0 +1,137 @@
+"""Scripts that people have run as they are."""
+
+import pytest
+
+DATA = """
+import numpy as np
+x = np.random.default_rng(0).random((48, 3)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+"""
+
+TRAIN = """
+def build():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    return model
+
+def train(model):
+    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, shuffle=False)
+    say("loss", history.history["loss"])
+    say("weights", [w.tolist() for w in model.get_weights()])
+"""
+
+NAMES_NO_STRATEGY = f"""
+import keras
+{DATA}{TRAIN}
+train(build())
+"""
+
+USES_OURS = f"""
+import keras, phalanx
+{DATA}{TRAIN}
+with phalanx.strategy().scope():
+    model = build()
+train(model)
+"""
+
+MAKES_ITS_OWN = f"""
+import json, os
+import keras
+import tensorflow as tf
+{DATA}{TRAIN}
+workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+say("task", [strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id, workers])
+say("replicas", strategy.num_replicas_in_sync)
+say("own", len(strategy.experimental_local_results(strategy.run(lambda: tf.constant(1.0)))))
+keras.backend.clear_session()
+with tf.distribute.MirroredStrategy().scope():
+    model = build()
+train(model)
+say("kept", tf.distribute.get_strategy() is strategy)
+"""
+
+LEGACY = f"""
+import os
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+import tf_keras as keras
+import tensorflow as tf
+{DATA}
+keras.backend.clear_session()
+model = keras.Sequential([keras.layers.Dense(1, input_shape=(3,))])
+model.compile("sgd", "mse")
+history = model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+say("loss", history.history["loss"])
+say("replicas", tf.distribute.get_strategy().num_replicas_in_sync)
+say("fit", type(model).fit.__module__)
+"""
+
+
+@pytest.fixture(scope="module")
+def one_device(command_in, tmp_path_factory):
+    """What the plain script says with one worker."""
+    command = command_in(tmp_path_factory.mktemp("one"))
+    finished = command.run("--workers", "1", "--seed", "5", command.script(NAMES_NO_STRATEGY))
+    assert finished.code == 0, finished.err
+    return finished.said()
+
+
+def close(value):
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return [close(item) for item in value]
+    return pytest.approx(value, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("source", [NAMES_NO_STRATEGY, USES_OURS, MAKES_ITS_OWN])
+def test_three_kinds_of_script_get_one_devices_answer(command, one_device, source):
+    finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", command.script(source))
+    assert finished.code == 0, finished.err
+    for rank in range(2):
+        said = finished.said(rank)
+        assert said["loss"] == close(one_device["loss"])
+        assert said["weights"] == [close(weights) for weights in one_device["weights"]]
+        if source is MAKES_ITS_OWN:
+            assert said["task"] == ["worker", rank, 2]
+            assert (said["replicas"], said["own"], said["kept"]) == (2, 1, True)
+
+
+@pytest.mark.long
+def test_two_replicas_on_one_cpu(command, one_device):
+    finished = command.run(
+        *("--strategy", "mirrored", "--devices-per-worker", "cpu:2", "--seed", "5"),
+        command.script(NAMES_NO_STRATEGY),
+    )
+    assert finished.code == 0, finished.err
+    assert finished.said()["loss"] == close(one_device["loss"])
+
+
+@pytest.mark.long
+def test_legacy_keras_is_left_alone(command):
+    finished = command.run("--workers", "2", "--tee", "all", command.script(LEGACY))
+    assert finished.code == 0, finished.err
+    first, second = finished.said(0), finished.said(1)
+    assert first == second
+    assert first["replicas"] == 2
+    assert first["fit"].startswith("tf_keras.")
+
+
+@pytest.mark.long
+def test_a_module_and_one_multiworker(command):
+    package = command.directory / "shop"
+    package.mkdir()
+    command.script(
+        "import sys\nfrom shop.prices import price\n"
+        "from tensorflow import distribute\n"
+        "say('argv', sys.argv[1:])\nsay('price', price)\n"
+        "say('kind', type(distribute.get_strategy()).__name__)\nsys.exit(0)\n",
+        "shop/train.py",
+    )
+    (package / "prices.py").write_text("price = 3\n")
+    finished = command.run("--strategy", "multiworker", "-m", "shop.train", "--workers", "9")
+    assert finished.code == 0, finished.err
+    assert finished.said() == {
+        "argv": ["--workers", "9"],
+        "price": 3,
+        "kind": "CollectiveAllReduceStrategy",
+    }
