@@ -60,6 +60,7 @@ def test_the_environment_of_a_worker(tmp_path):
     assert environment["CUDA_VISIBLE_DEVICES"] == "3"
     assert environment["PYTHONUNBUFFERED"] == "1"
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "2"
+    assert environment["PYTHONIOENCODING"] == "utf-8"
     assert environment["PYTHONHASHSEED"] == "7"
     assert environment["KERAS_BACKEND"] == "tensorflow"
     assert "stale" not in environment["TF_CONFIG"]

@@ -1,3 +1,4 @@
+import subprocess
 import sys
 
 import pytest
@@ -73,3 +74,37 @@ def test_our_own_error_in_the_script_has_its_traceback(ran):
 
 def test_an_error_without_frames():
     assert format_traceback(ValueError("bad")) == "ValueError: bad\n"
+
+
+LEAVES = """
+import atexit, sys, threading, time
+from phalanx.worker import ending
+ending.install_last_exit()
+class Teardown:
+    def __del__(self): print("torn down")
+late = Teardown()
+sys.modules["late"] = late
+ending._PATIENCE = 1.0
+atexit.register(print, "exit function")
+{extra}
+ending.leave_without_peers({code})
+"""
+
+
+def leave(code, extra=""):
+    return subprocess.run(
+        [sys.executable, "-c", LEAVES.format(code=code, extra=extra)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def test_exit_functions_run_but_no_teardown():
+    left = leave(3)
+    assert (left.returncode, left.stdout, left.stderr) == (3, "exit function\n", "")
+
+
+def test_a_thread_that_stays_is_not_waited_for():
+    assert leave(4, "threading.Thread(target=time.sleep, args=(60,)).start()").returncode == 4

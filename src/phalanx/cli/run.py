@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -100,6 +101,8 @@ def run(
         threads=threads_per_worker,
         env=parse_env(env or []),
     )
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # A bar's "━" must not end a run.
     terminal = sys.stdout.isatty()
     result = launch(
         options,

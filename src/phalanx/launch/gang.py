@@ -83,6 +83,7 @@ def worker_environment(plan: GangPlan, spec: WorkerSpec) -> dict[str, str]:
     environment = dict(plan.environment)
     environment.pop("TF_CONFIG", None)  # One of the launcher's own would contradict the spec.
     environment["PYTHONUNBUFFERED"] = "1"
+    environment.setdefault("PYTHONIOENCODING", "utf-8")  # What the launcher reads from the logs.
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     environment["KERAS_BACKEND"] = "tensorflow"  # A keras.json may name another.
     # Sets of strings must come in one order everywhere: vocabularies are built from them.

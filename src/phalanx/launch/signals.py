@@ -18,6 +18,8 @@ class SignalBox:
 
     def __enter__(self) -> SignalBox:
         for number in self._numbers:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # Under nohup a run is meant to outlive its terminal.
             self._before[number] = signal.signal(number, self._keep)
         return self
 
