@@ -16,6 +16,7 @@ from phalanx.launch.lines import LineAssembler, clip, is_startup_noise, without_
         ([b"1/3\r", b"2/3\r"], [], "2/3"),
         ([b"1/3", b"\r", b"2/3"], [], "2/3"),
         ([b"\r1/3 \b\b\b\b\b\r2/3"], [], "2/3"),
+        ([b"1/3 \b\b\b\b"], [], "1/3 "),
         ([b"\xc3", b"\xa9\n"], ["é"], ""),
         ([b"\xff\n"], ["\ufffd"], ""),
     ],
