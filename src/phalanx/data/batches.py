@@ -99,7 +99,8 @@ class ArrayBatches:
 
     def _order(self, epoch: Any, batch: Any, first: Any, total: Any, rows: Any) -> Any:
         if self._arrays.shuffle == "batch":
-            key = tf.stack([tf.cast(self._seed, tf.int64), epoch, batch])
+            position = epoch * self.num_batches + batch
+            key = tf.stack([tf.cast(self._seed, tf.int64), position])
             return first + tf.random.experimental.index_shuffle(rows, key, total - 1)
         if self._arrays.shuffle:
             key = tf.stack([tf.cast(self._seed, tf.int64), epoch])

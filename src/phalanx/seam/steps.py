@@ -7,7 +7,9 @@ step that Phalanx does not run is left alone. What is replaced, and why:
   replicas, whatever each of them holds (keras issue 19246); the share's weight does it.
 - `losses.loss.reduce_values` and `apply_mask` normalise by what the replica sees; a sum,
   a mean over sample weights or over unmasked entries must see the global batch.
-- `Layer.activity_regularizer` is a sum over samples in Keras 3; likewise.
+- `Layer.activity_regularizer` is a sum over samples in older Keras 3; likewise. Newer
+  Keras divides it by the batch, and then nothing is replaced.
+- `Mean.update_state` counts every value of one batch as one, whoever holds how much.
 - `backend.tensorflow.nn._compute_moments_sync` (synchronized BatchNormalization) uses
   E[x^2] - E[x]^2, which cancels in float32, and counts rows that only stand in.
 - `Variable.assign`: a replica without samples runs on a stand-in row, and keeps its state.
@@ -19,6 +21,7 @@ All names are guarded by tests/replicas/test_canaries.py.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,7 +43,7 @@ def _share_of_many() -> ReplicaShare | None:
 def _replacements() -> Mapping[tuple[Any, str], Any]:
     losses = importlib.import_module("keras.src.losses.loss")
     nn = importlib.import_module("keras.src.backend.tensorflow.nn")
-    return {
+    replacements: dict[tuple[Any, str], Any] = {
         (losses, "scale_loss_for_distribution"): _unless_shared(losses.scale_loss_for_distribution),
         (losses, "unscale_loss_for_distribution"): _unless_shared(
             losses.unscale_loss_for_distribution
@@ -48,10 +51,13 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (losses, "reduce_values"): _global_reduce_values(losses.reduce_values),
         (losses, "apply_mask"): _global_apply_mask(losses.apply_mask),
         (nn, "_compute_moments_sync"): _global_moments(nn._compute_moments_sync),
-        (keras.layers.Layer, "activity_regularizer"): _ActivityRegularizer(),
+        (keras.metrics.Mean, "update_state"): _weighted_mean(keras.metrics.Mean.update_state),
         (keras.Variable, "assign"): _assign_if_samples(keras.Variable.assign),
         (keras.random.SeedGenerator, "next"): _distinct_seeds(keras.random.SeedGenerator.next),
     }
+    if "batch_size" not in inspect.getsource(keras.layers.Layer.__call__):
+        replacements[keras.layers.Layer, "activity_regularizer"] = _ActivityRegularizer()
+    return replacements
 
 
 def _unless_shared(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -116,6 +122,17 @@ def _global_moments(original: Callable[..., Any]) -> Callable[..., Any]:
         return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
 
     return moments
+
+
+def _weighted_mean(original: Callable[..., Any]) -> Callable[..., Any]:
+    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        share = _share_of_many()
+        if share is not None and sample_weight is None and len(getattr(values, "shape", ())) == 0:
+            # One number a batch: on one device a batch counts 1, so together they do here.
+            sample_weight = share.weight
+        return original(self, values, sample_weight)
+
+    return update_state
 
 
 class _ActivityRegularizer:

@@ -61,7 +61,7 @@ def _gather(strategy: tf.distribute.Strategy, place: ReplicaPlace, row: Any) -> 
     def gather() -> Any:
         def on_replica() -> Any:
             context = tf.distribute.get_replica_context()
-            return context.all_gather(tf.constant(row)[tf.newaxis], axis=0)
+            return context.all_gather(tf.identity(row[tf.newaxis]), axis=0)
 
         return strategy.experimental_local_results(strategy.run(on_replica))[0]
 

@@ -40,7 +40,8 @@ def _gather(strategy: tf.distribute.Strategy, place: ReplicaPlace, vector: Any) 
         def on_replica(own: tf.Tensor) -> Any:
             speaks = alone or this_replica() == place.first
             context = tf.distribute.get_replica_context()
-            return context.all_gather(own if speaks else own[:0], axis=0)
+            # A tensor made in the step, since TensorFlow asks on which device it lives.
+            return context.all_gather(tf.identity(own if speaks else own[:0]), axis=0)
 
         return strategy.experimental_local_results(strategy.run(on_replica, args=(own,)))[0]
 

@@ -74,13 +74,9 @@ class MetricReader:
         self, variables: list[Any], count: tf.Tensor, returned: Any, note: tf.Tensor
     ) -> tuple[dict[str, Any], tf.Tensor]:
         states = [tf.convert_to_tensor(v.value) for v in variables]
-        own = returned if isinstance(returned, dict) else {}
+        own = _flat(returned) if isinstance(returned, dict) else {}
         weight = tf.cast(count, tf.float32)
-        weighted = {
-            name: tf.cast(value, tf.float32) * weight
-            for name, value in own.items()
-            if not isinstance(value, dict)
-        }
+        weighted = {name: tf.cast(value, tf.float32) * weight for name, value in own.items()}
         if self._place.total > 1:
             chief = 1.0 if self._place.is_chief else 0.0
             # Every local replica adds the note, so the chief's counts `local` times.
@@ -112,6 +108,14 @@ def _aggregate(variables: list[Any], sums: list[Any], replicas: int) -> list[Any
         total / tf.cast(replicas, total.dtype) if variable.aggregation == "mean" else total
         for variable, total in zip(variables, sums, strict=True)
     ]
+
+
+def _flat(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs without the inner dictionaries that compiled metrics return."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        flat.update(_flat(value) if isinstance(value, dict) else {name: value})
+    return flat
 
 
 def _number(value: Any) -> Any:

@@ -1,0 +1,135 @@
+"""A small training that must come out the same on one device and on many."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+FIT = ("fit", "evaluate", "predict")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """One training.
+
+    `build` makes a compiled model, `data` the arguments of fit (x, y, batch_size ...),
+    `held_out` those of evaluate; both are called afresh for every run. `tolerance` is
+    relative, per weight tensor and per number in the history; `why` says why it is not 1e-5.
+    `reference` is "keras" (plain Keras on one device), or "phalanx" on one device where
+    Keras has no order of its own that could be matched.
+    """
+
+    name: str
+    build: Callable
+    data: Callable
+    held_out: Callable | None = None
+    tolerance: float = 1e-5
+    why: str = ""
+    reference: str = "keras"
+    scope_for_optimizer: bool = True
+    policy: str = "float32"
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a training left: everything that must be the same."""
+
+    weights: list
+    optimizer: list
+    history: dict
+    evaluation: dict
+    predictions: list
+
+
+def run(case, methods):
+    """Train, evaluate and predict; `methods` maps "fit", "evaluate", "predict" to functions."""
+    keras.utils.set_random_seed(11)
+    # Keras's own, on the reference run: it says so at the end of every dataset of unknown
+    # length, and some of its callbacks read variables in a way that NumPy 2 deprecates.
+    warnings.filterwarnings("ignore", message="Your input ran out of data")
+    warnings.filterwarnings("ignore", message="__array__ implementation doesn't accept a copy")
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(case.policy)
+    try:
+        model = case.build()
+        arguments = {"verbose": 0, "epochs": 2, "shuffle": False, **case.data()}
+        train = getattr(case, "train", None) or methods["fit"]
+        history = train(model, **arguments).history
+        held_out = (case.held_out or default_held_out)()
+        evaluation = methods["evaluate"](model, **held_out, verbose=0, return_dict=True)
+        rows = {"x": held_out["x"], "batch_size": held_out.get("batch_size")}
+        predictions = methods["predict"](model, **rows, verbose=0)
+    finally:
+        keras.config.set_dtype_policy(before)
+    return Outcome(
+        weights=[np.array(v.numpy()) for v in compared(model)],
+        optimizer=[np.array(v.numpy()) for v in model.optimizer.variables],
+        history={k: np.array(v, "float64") for k, v in history.items()},
+        evaluation={k: float(v) for k, v in evaluation.items()},
+        predictions=[np.array(p) for p in keras.tree.flatten(predictions)],
+    )
+
+
+def compared(model):
+    """The weights that must be equal: all but the state of random generators."""
+    return [v for v in model.variables if "seed_generator_state" not in v.path]
+
+
+def default_held_out():
+    return {"x": features(13, seed=5), "y": labels(13, seed=5), "batch_size": 5}
+
+
+def features(n, seed=0, width=6):
+    return np.random.default_rng(seed).normal(size=(n, width)).astype("float32")
+
+
+def labels(n, seed=0, classes=3):
+    return np.random.default_rng(seed + 100).integers(0, classes, size=(n,))
+
+
+def tokens(n, seed=0, length=5, vocabulary=12):
+    """Sequences with zeros, which stand for padding, at their ends."""
+    rng = np.random.default_rng(seed + 200)
+    rows = rng.integers(1, vocabulary, size=(n, length))
+    lengths = rng.integers(1, length + 1, size=(n, 1))
+    return np.where(np.arange(length)[None] < lengths, rows, 0)
+
+
+def plain_keras():
+    return {name: getattr(keras.Model, name) for name in FIT}
+
+
+def by_phalanx():
+    import phalanx
+
+    return {name: getattr(phalanx, name) for name in FIT}
+
+
+def assert_same(expected, got, case):
+    """Every part of two outcomes agrees to the case's relative tolerance."""
+    for part in ("weights", "optimizer", "predictions"):
+        ours, theirs = getattr(got, part), getattr(expected, part)
+        assert len(ours) == len(theirs), part
+        for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            assert a.shape == b.shape, (part, i, a.shape, b.shape)
+            error = distance(a, b)
+            assert error <= case.tolerance, f"{part}[{i}] of {case.name} is off by {error:.2e}"
+    for part in ("history", "evaluation"):
+        ours, theirs = getattr(got, part), getattr(expected, part)
+        assert sorted(ours) == sorted(theirs), part
+        for key in theirs:
+            error = distance(np.array(ours[key]), np.array(theirs[key]))
+            assert error <= case.tolerance, f"{part}[{key}] of {case.name} is off by {error:.2e}"
+
+
+def distance(a, b):
+    """The largest difference, relative to the largest entry."""
+    a, b = np.asarray(a, "float64"), np.asarray(b, "float64")
+    if a.size == 0:
+        return 0.0
+    if not (np.isfinite(a) == np.isfinite(b)).all():
+        return np.inf
+    a, b = np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0)
+    return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1e-3))

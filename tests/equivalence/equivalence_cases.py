@@ -1,0 +1,343 @@
+"""The trainings of the equivalence suite: Case objects by name."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from equivalence_case import Case, features, labels, tokens
+from equivalence_models import (
+    CountingMetric,
+    HandWrittenLoss,
+    Lazy,
+    OwnTrainStep,
+    RandomBatches,
+    compiled,
+    conv,
+    dense,
+    embedding,
+    lstm_tagger,
+    two_in_two_out,
+)
+
+O = keras.optimizers
+L = keras.layers
+
+
+def arrays(n=29, batch_size=8, **more):
+    return lambda: {"x": features(n), "y": labels(n), "batch_size": batch_size, **more}
+
+
+def case(name, build=None, data=None, **more):
+    return Case(name=name, build=build or dense(lambda: O.SGD(0.1)), data=data or arrays(), **more)
+
+
+def optimizers():
+    made = {
+        "sgd": lambda: O.SGD(0.1),
+        "momentum": lambda: O.SGD(0.1, momentum=0.9, nesterov=True),
+        "adam": lambda: O.Adam(0.01),
+        "adamw_weight_decay": lambda: O.AdamW(0.01, weight_decay=0.1),
+        "lion": lambda: O.Lion(0.01),
+        "adafactor": lambda: O.Adafactor(0.01),
+        "rmsprop": lambda: O.RMSprop(0.01),
+        "nadam": lambda: O.Nadam(0.01),
+        "clipnorm": lambda: O.SGD(0.5, clipnorm=0.05),
+        "global_clipnorm": lambda: O.SGD(0.5, global_clipnorm=0.05),
+        "clipvalue": lambda: O.SGD(0.5, clipvalue=0.01),
+        "accumulation": lambda: O.Adam(0.01, gradient_accumulation_steps=3),
+        "accumulation_clipped": lambda: O.SGD(
+            0.5, gradient_accumulation_steps=2, global_clipnorm=0.05
+        ),
+        "ema": lambda: O.Adam(0.01, use_ema=True, ema_momentum=0.8),
+        "ema_overwrite": lambda: O.Adam(
+            0.01, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3
+        ),
+        "loss_scale": lambda: O.LossScaleOptimizer(O.SGD(0.1), dynamic_growth_steps=3),
+        "loss_scale_clipped": lambda: O.LossScaleOptimizer(O.SGD(0.5, global_clipnorm=0.05)),
+        "loss_scale_overflow": lambda: O.LossScaleOptimizer(O.SGD(0.1), initial_scale=2.0**127),
+        "fixed_loss_scale": lambda: O.SGD(0.1, loss_scale_factor=64.0, clipnorm=0.05),
+        "schedule": lambda: O.SGD(O.schedules.ExponentialDecay(0.2, 2, 0.5)),
+    }
+    return [case(name, dense(make)) for name, make in made.items()]
+
+
+def shapes_of_data():
+    """Every remainder, and batches smaller than the number of replicas."""
+    remainders = [
+        case(f"remainder_{r}", dense(lambda: O.Adam(0.01)), arrays(n=16 + r)) for r in range(8)
+    ]
+    few = [case(f"only_{n}_samples", data=arrays(n=n)) for n in (1, 2)]
+    return [*remainders, *few, case("batch_1", data=arrays(n=5, batch_size=1))]
+
+
+def losses():
+    weights = np.random.default_rng(3).uniform(0.1, 2.0, size=29).astype("float32")
+    from_logits = keras.losses.SparseCategoricalCrossentropy
+    return [
+        case("sample_weight", data=arrays(sample_weight=weights)),
+        case("class_weight", data=arrays(class_weight={0: 0.5, 1: 2.0, 2: 1.0})),
+        case(
+            "sum_reduction",
+            dense(lambda: O.SGD(0.01), loss=from_logits(from_logits=True, reduction="sum")),
+        ),
+        case(
+            "mean_over_sample_weights",
+            dense(
+                lambda: O.SGD(0.1),
+                loss=from_logits(from_logits=True, reduction="mean_with_sample_weight"),
+            ),
+            arrays(sample_weight=weights),
+        ),
+        case(
+            "regularizers",
+            dense(
+                lambda: O.SGD(0.1),
+                kernel_regularizer=keras.regularizers.L1L2(0.01, 0.01),
+                activity_regularizer=keras.regularizers.L2(0.01),
+            ),
+        ),
+        case("constraint", dense(lambda: O.SGD(0.5), kernel_constraint="max_norm")),
+        case("two_inputs_two_outputs", two_in_two_out(), two_inputs, held_out=two_inputs_held_out),
+        case(
+            "masked_sequences", lstm_tagger(), tagged, held_out=lambda: without_epochs(tagged(13))
+        ),
+    ]
+
+
+def two_inputs(n=29):
+    return {
+        "x": {"a": features(n), "b": features(n, seed=1)},
+        "y": {"kind": labels(n), "size": features(n, seed=2, width=1)},
+        "batch_size": 8,
+    }
+
+
+def two_inputs_held_out():
+    return two_inputs(13)
+
+
+def tagged(n=29):
+    return {"x": tokens(n), "y": (tokens(n, seed=1) % 3), "batch_size": 8}
+
+
+def without_epochs(arguments):
+    return {k: v for k, v in arguments.items() if k != "epochs"}
+
+
+def layers():
+    def images(n=29):
+        return {"x": features(n, width=64).reshape(n, 8, 8, 1), "y": labels(n), "batch_size": 8}
+
+    def words(n=29):
+        return {"x": tokens(n), "y": labels(n), "batch_size": 8}
+
+    return [
+        case("conv", conv(), images, held_out=lambda: images(13)),
+        case(
+            "batchnorm_synchronized",
+            conv(L.BatchNormalization(synchronized=True, momentum=0.5)),
+            images,
+            held_out=lambda: images(13),
+            tolerance=1e-4,
+            why="the variance of few values cancels in float32, on one device too",
+        ),
+        case(
+            "batchnorm_synchronized_few",
+            conv(L.BatchNormalization(synchronized=True, momentum=0.5)),
+            lambda: images(18),
+            held_out=lambda: images(13),
+            tolerance=1e-4,
+            why="as above",
+        ),
+        case("embedding_sgd", embedding(lambda: O.SGD(0.5)), words, held_out=lambda: words(13)),
+        case("embedding_adam", embedding(lambda: O.Adam(0.01)), words, held_out=lambda: words(13)),
+        case(
+            "embedding_clipped",
+            embedding(lambda: O.SGD(0.5, global_clipnorm=0.05)),
+            words,
+            held_out=lambda: words(13),
+        ),
+        case("lazy_subclass", compiled(Lazy)),
+        case(
+            "mixed_bfloat16",
+            policy="mixed_bfloat16",
+            tolerance=3e-2,
+            why="bfloat16 keeps 8 bits, and sums in another order",
+        ),
+        case("frozen_layer", dense(lambda: O.Adam(0.01), freeze_first=True)),
+    ]
+
+
+def metrics():
+    return [
+        case(
+            "stateful_metrics",
+            dense(
+                lambda: O.SGD(0.1),
+                metrics=lambda: [
+                    "accuracy",
+                    keras.metrics.MeanIoU(3, sparse_y_pred=False, name="iou"),
+                    CountingMetric(name="counted"),
+                ],
+            ),
+        ),
+        case(
+            "auc",
+            dense(
+                lambda: O.SGD(0.1),
+                units=1,
+                activation="sigmoid",
+                loss="binary_crossentropy",
+                metrics=lambda: [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="p")],
+                weighted_metrics=lambda: ["accuracy"],
+            ),
+            lambda: {"x": features(29), "y": labels(29, classes=2)[:, None], "batch_size": 8},
+            held_out=lambda: {
+                "x": features(13, seed=5),
+                "y": labels(13, classes=2)[:, None],
+                "batch_size": 5,
+            },
+        ),
+    ]
+
+
+def executions():
+    spe = [
+        case(f"steps_per_execution_{k}", dense(lambda: O.Adam(0.01), steps_per_execution=k))
+        for k in (3, 4)
+    ]
+    return [
+        *spe,
+        case(
+            "steps_per_execution_unknown_length",
+            dense(lambda: O.Adam(0.01), steps_per_execution=3),
+            lambda: {"x": dataset().filter(lambda *_: True)},
+        ),
+        case("jit_compile", dense(lambda: O.SGD(0.5, global_clipnorm=0.05), jit_compile=True)),
+        case("run_eagerly", dense(lambda: O.SGD(0.1, global_clipnorm=0.05), run_eagerly=True)),
+        case("own_train_step", compiled(OwnTrainStep)),
+        case("hand_written_loss", compiled(HandWrittenLoss, loss=None, metrics=None)),
+        case(
+            "optimizer_outside_scope",
+            dense(lambda: O.Adam(0.01)),
+            scope_for_optimizer=False,
+        ),
+    ]
+
+
+def dataset(n=29, batch_size=8):
+    whole = tf.data.Dataset.from_tensor_slices((features(n), labels(n)))
+    return whole.batch(batch_size)
+
+
+def uneven_dataset():
+    """Batches of 3, 8, 1, 8 and 5: the first is uneven, and one is smaller than a gang."""
+    ends = np.cumsum([3, 8, 1, 8, 5])
+    x, y = features(25), labels(25)
+
+    def batches():
+        for begin, end in zip([0, *ends[:-1]], ends, strict=True):
+            yield x[begin:end], y[begin:end]
+
+    return tf.data.Dataset.from_generator(
+        batches,
+        output_signature=(
+            tf.TensorSpec([None, 6], tf.float32),
+            tf.TensorSpec([None], tf.int64),
+        ),
+    )
+
+
+def generator():
+    x, y = features(400), labels(400)
+    for begin in range(0, 400, 8):
+        yield x[begin : begin + 8], y[begin : begin + 8]
+
+
+def sources():
+    return [
+        case("tf_data", data=lambda: {"x": dataset()}),
+        case("uneven_first_batch", data=lambda: {"x": uneven_dataset()}),
+        case("drop_remainder", data=lambda: {"x": dataset(24)}),
+        case(
+            "repeated_with_steps",
+            data=lambda: {"x": dataset().repeat(), "steps_per_epoch": 3, "epochs": 3},
+        ),
+        case("generator", data=lambda: {"x": generator(), "steps_per_epoch": 4}),
+        case("py_dataset", data=lambda: {"x": RandomBatches(29, 8)}),
+        case("shuffled", data=arrays(shuffle=True), reference="phalanx"),
+        case("shuffled_in_batches", data=arrays(shuffle="batch"), reference="phalanx"),
+        case(
+            "dataset_shuffled",
+            data=lambda: {
+                "x": tf.data.Dataset.from_tensor_slices((features(29), labels(29)))
+                .shuffle(29, seed=4)
+                .batch(8)
+            },
+            reference="phalanx",  # Keras opens, and so shuffles, twice an epoch
+        ),
+        case(
+            "dataset_shuffled_unseeded",
+            data=lambda: {
+                "x": tf.data.Dataset.from_tensor_slices((features(29), labels(29)))
+                .shuffle(29)
+                .batch(8)
+            },
+            reference="phalanx",
+        ),
+        case("validation_split", data=arrays(validation_split=0.3)),
+        case(
+            "validation_uneven",
+            data=arrays(
+                validation_data=(features(10, seed=8), labels(10, seed=8)),
+                validation_batch_size=4,
+                validation_freq=2,
+                epochs=4,
+            ),
+        ),
+        case("initial_epoch", data=arrays(initial_epoch=2, epochs=4)),
+    ]
+
+
+def callbacks():
+    def stopping():
+        return [
+            keras.callbacks.EarlyStopping("loss", patience=1, min_delta=0.05),
+            keras.callbacks.ReduceLROnPlateau("loss", factor=0.1, patience=1, min_delta=0.02),
+        ]
+
+    def best():
+        return [
+            keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
+            keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr * 0.9),
+        ]
+
+    held_out = (features(10, seed=8), labels(10, seed=8))
+    return [
+        case(
+            "early_stopping",
+            data=lambda: {**arrays(epochs=12)(), "callbacks": stopping()},
+        ),
+        case(
+            "restores_best",
+            data=lambda: {
+                **arrays(epochs=8, validation_data=held_out)(),
+                "callbacks": best(),
+            },
+        ),
+    ]
+
+
+CASES = {
+    c.name: c
+    for group in (
+        optimizers,
+        shapes_of_data,
+        losses,
+        layers,
+        metrics,
+        executions,
+        sources,
+        callbacks,
+    )
+    for c in group()
+}
