@@ -1,0 +1,95 @@
+"""Does training on two replicas give the answer of one device?
+
+    python benchmarks/equivalence.py                the table, in some minutes
+    python benchmarks/equivalence.py adam auc       these cases only
+
+Every case of the equivalence tests is trained by plain Keras 3 on one device, and then by
+plain Keras 3 and by Phalanx on two replicas: in one process (MirroredStrategy on logical
+CPU devices) and in two (MultiWorkerMirroredStrategy). The exit code is 1 if Phalanx is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+from equivalence.cases import chosen
+from equivalence.table import COLUMNS, as_data, markdown, show
+from equivalence.trainings import mirrored, multiworker, on_one_device
+from equivalence.verdict import judge
+from markers import replace_between
+
+PAGE = Path(__file__).parents[1] / "docs" / "equivalence-table.md"
+
+
+def main() -> int:
+    options = _options()
+    cases = chosen()
+    names = options.cases or list(cases)
+    _progress("one device")
+    expected = on_one_device(names)
+    got = {}
+    for column, title in COLUMNS.items():
+        _progress(title)
+        system, kind = column.split("-")
+        got[column] = (mirrored if kind == "mirrored" else multiworker)(names, system)
+    _progress("")
+    verdicts = {
+        name: {c: judge(cases[name], expected[name], got[c][name]) for c in COLUMNS}
+        for name in names
+    }
+    title = f"Two replicas against one device: {_versions()}"
+    if options.json:
+        print(json.dumps(as_data(verdicts), indent=2))
+    elif options.markdown:
+        print(markdown(verdicts))
+    else:
+        show(verdicts, title)
+    if options.write:
+        replace_between(PAGE, "equivalence", f"{title}.\n\n{markdown(verdicts)}")
+    ours = [c for c in COLUMNS if c.startswith("phalanx")]
+    return int(not all(cells[c].right for cells in verdicts.values() for c in ours))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", metavar="case", help="names of cases; all if none")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("--json", action="store_true", help="print all that is known")
+    parser.add_argument("--write", action="store_true", help=f"update docs/{PAGE.name}")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.cases) - set(chosen())):
+        parser.error(f"no case {', '.join(unknown)}; there are {', '.join(chosen())}")
+    return options
+
+
+def _versions() -> str:
+    tensorflow = _first_installed("tensorflow", "tensorflow-cpu")
+    return f"Keras {version('keras')}, TensorFlow {tensorflow}, Phalanx {version('phalanx')}"
+
+
+def _first_installed(*names: str) -> str:
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{text:<40}", end="" if text else "\r", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

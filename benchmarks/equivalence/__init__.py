@@ -1,0 +1,1 @@
+"""Small trainings under plain Keras 3 and under Phalanx, held against one device."""

@@ -1,0 +1,126 @@
+"""Train cases in processes of their own: on one device, mirrored, on several workers.
+
+What plain Keras and Phalanx are given is the same to the letter: the model, the data, the
+strategy and its scope. Only the functions `fit`, `evaluate` and `predict` differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equivalence.cases import Outcome, by_phalanx, chosen, plain_keras, run
+from phalanx.cluster.spec import DeviceSpec
+from phalanx.testing import GangFailedError, GangTimeoutError, run_alone, run_gang
+
+REPLICAS = 2
+_CHUNK = 12
+_SECONDS_A_CASE = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crash:
+    """How a training ended without an answer."""
+
+    error: str
+    message: str = ""
+
+
+Result = Outcome | Crash
+
+
+def on_one_device(names: Sequence[str]) -> dict[str, Result]:
+    """Plain Keras on one device: what is right."""
+    return _in_chunks(
+        names, lambda part: run_alone(_train, args=(part, None, "keras"), **_time(part))
+    )
+
+
+def mirrored(names: Sequence[str], system: str) -> dict[str, Result]:
+    """Two replicas in one process, on logical CPU devices."""
+    cpus = DeviceSpec(count=REPLICAS, kind="cpu")
+    return _in_chunks(
+        names,
+        lambda part: run_alone(
+            _train, args=(part, "mirrored", system), devices=cpus, **_time(part)
+        ),
+    )
+
+
+def multiworker(names: Sequence[str], system: str) -> dict[str, Result]:
+    """Two processes; what the chief got."""
+    return _in_chunks(
+        names,
+        lambda part: run_gang(
+            _train, REPLICAS, args=(part, "multiworker", system), strategy=None, **_time(part)
+        )[0],
+    )
+
+
+def _time(part: Sequence[str]) -> dict[str, Any]:
+    return {"deadline": 30.0 + _SECONDS_A_CASE * len(part)}
+
+
+def _in_chunks(
+    names: Sequence[str], train: Callable[[Sequence[str]], dict[str, Result]]
+) -> dict[str, Result]:
+    """Several cases a process; each on its own where one took the process down."""
+    results: dict[str, Result] = {}
+    for begin in range(0, len(names), _CHUNK):
+        part = names[begin : begin + _CHUNK]
+        try:
+            results |= train(part)
+        except (GangFailedError, GangTimeoutError):
+            results |= {name: _alone(name, train) for name in part}
+    return results
+
+
+def _alone(name: str, train: Callable[[Sequence[str]], dict[str, Result]]) -> Result:
+    try:
+        return train([name])[name]
+    except GangFailedError as failed:
+        return Crash(error=failed.first.type_name, message=failed.first.message)
+    except GangTimeoutError:
+        return Crash(error="no end", message="still running when its time was over")
+
+
+def _train(names: Sequence[str], kind: str | None, system: str) -> dict[str, Result]:
+    """In a worker: train these cases one after the other under one strategy."""
+    strategy = _strategy(kind)
+    results: dict[str, Result] = {}
+    for name in names:
+        try:
+            results[name] = _train_one(name, strategy, system)
+        except Exception as error:
+            results[name] = Crash(error=type(error).__name__, message=str(error))
+    return results
+
+
+def _strategy(kind: str | None) -> Any:
+    import tensorflow as tf
+
+    if kind == "mirrored":
+        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(REPLICAS)])
+    if kind == "multiworker":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    return None
+
+
+def _train_one(name: str, strategy: Any, system: str) -> Outcome:
+    case = chosen()[name]
+    methods = plain_keras() if system == "keras" else by_phalanx()
+    scope = strategy.scope if strategy else contextlib.nullcontext
+    if case.scope_for_optimizer:
+        with scope():
+            return run(case, methods)
+
+    def scoped(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with scope():
+                return method(*args, **kwargs)
+
+        return call
+
+    return run(case, {key: scoped(method) for key, method in methods.items()})
