@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,15 +28,26 @@ class ReplicaPlace:
         return self.local < self.total
 
 
+_places: weakref.WeakKeyDictionary[Any, ReplicaPlace] = weakref.WeakKeyDictionary()
+
+
 def place_in(strategy: tf.distribute.Strategy) -> ReplicaPlace:
     """Where this process stands in `strategy`; asks TensorFlow, no peer is involved."""
     if strategy.num_replicas_in_sync == 1:
         return ReplicaPlace()
+    if strategy not in _places:
+        _places[strategy] = _ask(strategy)
+    return _places[strategy]
+
+
+def _ask(strategy: tf.distribute.Strategy) -> ReplicaPlace:
 
     def own_id() -> Any:
         return tf.identity(tf.distribute.get_replica_context().replica_id_in_sync_group)
 
-    ids = [int(i) for i in strategy.experimental_local_results(strategy.run(own_id))]
+    # In a function: run eagerly, TensorFlow warns of its being slow.
+    own_ids = tf.function(lambda: strategy.run(own_id), autograph=False)
+    ids = [int(i) for i in strategy.experimental_local_results(own_ids())]
     return ReplicaPlace(first=min(ids), local=len(ids), total=strategy.num_replicas_in_sync)
 
 
