@@ -10,7 +10,7 @@ demo: $(STAMP)  ## train a CNN on MNIST with two workers
 	$(BIN)/phalanx run --workers 2 examples/mnist.py
 
 test: $(STAMP) lint  ## the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
