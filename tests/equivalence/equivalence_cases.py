@@ -18,7 +18,7 @@ from equivalence_models import (
     two_in_two_out,
 )
 
-O = keras.optimizers
+O = keras.optimizers  # noqa: E741 - as short as it is frequent
 L = keras.layers
 
 

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace, rows_of
-from phalanx.seam.adapters import Arrays, take_rows
+from phalanx.seam.adapters import Arrays, spec_of, take_rows
 
 _as_written = tf.autograph.experimental.do_not_convert
 
@@ -64,10 +64,7 @@ class ArrayBatches:
         self.num_batches: int | None = -(-arrays.num_samples // arrays.batch_size)
         remainder = arrays.num_samples % arrays.batch_size or arrays.batch_size
         self.may_be_empty = min(remainder, arrays.batch_size) < place.total
-        sample = tf.data.Dataset.from_tensors(0).map(
-            _as_written(lambda _: self._take(tf.range(1, dtype=tf.int64)))
-        )
-        self.batch_spec = with_free_batch_axis(sample.element_spec)
+        self.batch_spec = with_free_batch_axis(spec_of(arrays.inputs))
 
     def open(self, position: int) -> Any:
         """An endless iterator: pass after pass, each in its own order."""

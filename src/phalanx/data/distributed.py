@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from phalanx.data.batches import with_free_batch_axis
+from phalanx.seam.distributed import spec_of_one_replica
 
 
 class DistributedBatches:
@@ -23,7 +23,7 @@ class DistributedBatches:
     def __init__(self, dataset: tf.distribute.DistributedDataset) -> None:
         self._dataset = dataset
         self.num_batches: int | None = _cardinality(dataset)
-        self.batch_spec = with_free_batch_axis(_one_replica(dataset.element_spec))
+        self.batch_spec = with_free_batch_axis(spec_of_one_replica(dataset.element_spec))
         self.may_be_empty = True
 
     def open(self, position: int) -> Any:
@@ -36,16 +36,6 @@ class DistributedBatches:
 
     def on_epoch_end(self) -> None:
         """Nothing to do."""
-
-
-def _one_replica(spec: Any) -> Any:
-    """The spec of the first replica's part of each `PerReplicaSpec`."""
-
-    def first(one: Any) -> Any:
-        parts = getattr(one, "_value_specs", None)
-        return parts[0] if parts else one
-
-    return keras.tree.map_structure(first, spec)
 
 
 def _cardinality(dataset: tf.distribute.DistributedDataset) -> int | None:

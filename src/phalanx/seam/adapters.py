@@ -82,6 +82,21 @@ def take_rows(inputs: Any, rows: tf.Tensor) -> Any:
     return keras.tree.traverse(take, inputs)
 
 
+def spec_of(inputs: Any) -> Any:
+    """Shapes and dtypes of `Arrays.inputs`."""
+    slicing = importlib.import_module(f"{_ADAPTERS}.array_slicing")
+
+    def spec(value: Any) -> Any:
+        if isinstance(value, slicing.TensorflowSparseWrapper):
+            rows = tf.constant([0], tf.int64)
+            return tf.type_spec_from_value(slicing.slice_tensorflow_sparse_wrapper(value, rows))
+        if isinstance(value, (list, tuple, dict)):
+            return None  # go on into it
+        return tf.type_spec_from_value(value) if value is not None else None
+
+    return keras.tree.traverse(spec, inputs)
+
+
 def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
     """(training, validation) of `(x, y, sample_weight)`; the last samples validate."""
     slicing = importlib.import_module(f"{_ADAPTERS}.array_slicing")

@@ -28,18 +28,27 @@ class Patches:
 
     def __enter__(self) -> Patches:
         if self._depth == 0:
-            for (owner, name), replacement in self._make().items():
-                self._saved.append((owner, name, vars(owner).get(name, _ABSENT)))
-                setattr(owner, name, replacement)
+            try:
+                for (owner, name), replacement in self._make().items():
+                    self._saved.append((owner, name, vars(owner).get(name, _ABSENT)))
+                    setattr(owner, name, replacement)
+            except BaseException:
+                self._restore()
+                raise
         self._depth += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if self._depth == 0:
-            while self._saved:
-                owner, name, original = self._saved.pop()
-                if original is _ABSENT:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, original)
+            self._restore()
+
+    def _restore(self) -> None:
+        while self._saved:
+            owner, name, original = self._saved.pop()
+            if vars(owner).get(name, _ABSENT) is original:
+                continue  # it could not be replaced
+            if original is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace
 from phalanx.errors import DisagreementError
+from phalanx.training.exchange import all_gather_rows
 
 _UNKNOWN = -1
 
@@ -46,26 +47,12 @@ def agree(
     if not place.has_peers:
         return seed
     mine = np.array([seed, *(_as_integer(w) for w in wishes.values())], np.int64)
-    all_wishes = _gather(strategy, place, mine)
+    all_wishes = all_gather_rows(strategy, place, mine)
     for column, name in enumerate(wishes, start=1):
         values = [int(row[column]) for row in all_wishes]
         if len(set(values)) > 1:
             raise DisagreementError(_explain(call, name, values, wishes[name]))
     return int(all_wishes[0][0])
-
-
-def _gather(strategy: tf.distribute.Strategy, place: ReplicaPlace, row: Any) -> Any:
-    """One row per worker, by rank."""
-
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def gather() -> Any:
-        def on_replica() -> Any:
-            context = tf.distribute.get_replica_context()
-            return context.all_gather(tf.identity(row[tf.newaxis]), axis=0)
-
-        return strategy.experimental_local_results(strategy.run(on_replica))[0]
-
-    return gather().numpy()[:: place.local]
 
 
 def _as_integer(wish: Any) -> int:

@@ -101,6 +101,7 @@ class Evaluation:
         model.reset_metrics()
         outputs: Outputs = ()
         logs: dict[str, float] = {}
+        self._stream.start(0)  # each time the same samples, wherever the last one stopped
         for step, size, iterator in self._stream.epoch():
             callbacks.on_test_batch_begin(step)
             try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import json
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,54 +12,74 @@ import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace, this_replica
 
+_WORD = np.dtype(np.int64)  # what TensorFlow gathers on every kind of device
+_gathers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
 
 def all_gather_arrays(
     strategy: tf.distribute.Strategy, place: ReplicaPlace, arrays: Sequence[Any]
 ) -> list[list[Any]]:
-    """Every worker's `arrays`, by rank; a collective that all workers must call.
-
-    The arrays travel as bytes, since TensorFlow gathers only numbers of some widths.
-    """
+    """Every worker's `arrays`, by rank; a collective that all workers must call."""
     if not place.has_peers:
         return [list(arrays)]
-    words = _to_words(arrays)
-    lengths = _gather(strategy, place, np.array([words.size], np.int64))[:: place.local]
-    everything = _gather(strategy, place, words)
-    ends = np.cumsum(lengths)
-    return [
-        _from_words(everything[end - length : end])
-        for end, length in zip(ends, lengths, strict=True)
-    ]
+    words = to_words(arrays)
+    lengths = all_gather_rows(strategy, place, np.array([words.size], _WORD))[:, 0]
+    longest = np.zeros(max(lengths), _WORD)
+    longest[: words.size] = words
+    rows = all_gather_rows(strategy, place, longest)
+    return [from_words(row[:length]) for row, length in zip(rows, lengths, strict=True)]
 
 
-def _gather(strategy: tf.distribute.Strategy, place: ReplicaPlace, vector: Any) -> Any:
-    """Concatenate what the first replica of every worker brings."""
-    alone = vector.size == 1
+def all_gather_rows(strategy: tf.distribute.Strategy, place: ReplicaPlace, row: Any) -> Any:
+    """One row per worker, by rank, from `row`: int64, one-dimensional, of equal length.
 
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def gather(own: tf.Tensor) -> Any:
-        def on_replica(own: tf.Tensor) -> Any:
-            speaks = alone or this_replica() == place.first
-            context = tf.distribute.get_replica_context()
+    A collective that all workers must call.
+    """
+    gather = _gathers.get(strategy)
+    if gather is None:
+        gather = _gathers.setdefault(strategy, _make_gather(strategy, place.first))
+    return gather(tf.constant(row)).numpy().reshape(-1, row.size)
+
+
+def _make_gather(strategy: tf.distribute.Strategy, first: int) -> Any:
+    """A function that concatenates the vectors which the workers' first replicas bring."""
+
+    @tf.function(  # type: ignore[untyped-decorator]
+        autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)]
+    )
+    def gather(vector: tf.Tensor) -> Any:
+        def on_replica(vector: tf.Tensor) -> Any:
+            mine = vector if this_replica() == first else vector[:0]
             # A tensor made in the step, since TensorFlow asks on which device it lives.
-            return context.all_gather(tf.identity(own if speaks else own[:0]), axis=0)
+            return tf.distribute.get_replica_context().all_gather(tf.identity(mine), axis=0)
 
-        return strategy.experimental_local_results(strategy.run(on_replica, args=(own,)))[0]
+        per_replica = strategy.run(on_replica, args=(vector,))
+        return strategy.experimental_local_results(per_replica)[0]
 
-    return gather(tf.constant(vector)).numpy()
-
-
-def _to_words(arrays: Sequence[Any]) -> Any:
-    buffer = io.BytesIO()
-    np.savez(buffer, *arrays)
-    raw = buffer.getvalue()
-    length = np.array([len(raw)], np.int64).tobytes()
-    padded = length + raw + b"\0" * (-len(raw) % 4)
-    return np.frombuffer(padded, np.int32)
+    return gather
 
 
-def _from_words(words: Any) -> list[Any]:
+def to_words(arrays: Sequence[Any]) -> Any:
+    """The arrays as one int64 vector: a JSON header and the raw bytes."""
+    arrays = [np.asarray(a, "S") if a.dtype == object else a for a in arrays]
+    # TensorFlow's own dtypes, bfloat16 among them, are known to NumPy by name alone.
+    described = [[a.dtype.name if a.dtype.kind == "V" else a.dtype.str, a.shape] for a in arrays]
+    header = json.dumps(described).encode()
+    raw = b"".join(
+        [np.array([len(header)], _WORD).tobytes(), header, *(a.tobytes() for a in arrays)]
+    )
+    return np.frombuffer(raw + b"\0" * (-len(raw) % _WORD.itemsize), _WORD)
+
+
+def from_words(words: Any) -> list[Any]:
+    """What `to_words` wrote."""
     raw = words.tobytes()
-    length = int(np.frombuffer(raw[:8], np.int64)[0])
-    with np.load(io.BytesIO(raw[8 : 8 + length])) as archive:
-        return [archive[f"arr_{i}"] for i in range(len(archive.files))]
+    start = _WORD.itemsize + int(words[0])
+    arrays = []
+    for name, shape in json.loads(raw[_WORD.itemsize : start]):
+        dtype = np.dtype(name) if name[0] in "<>|=" else tf.as_dtype(name).as_numpy_dtype
+        count = int(np.prod(shape))
+        array = np.frombuffer(raw, dtype, count, offset=start)
+        arrays.append(array.reshape(shape))
+        start += array.nbytes
+    return arrays
