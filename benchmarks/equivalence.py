@@ -25,6 +25,7 @@ from equivalence.table import COLUMNS, as_data, markdown, show
 from equivalence.trainings import mirrored, multiworker, on_one_device
 from equivalence.verdict import judge
 from markers import replace_between
+from progress import tell
 
 PAGE = Path(__file__).parents[1] / "docs" / "equivalence-table.md"
 
@@ -33,14 +34,14 @@ def main() -> int:
     options = _options()
     cases = chosen()
     names = options.cases or list(cases)
-    _progress("one device")
+    tell("one device")
     expected = on_one_device(names)
     got = {}
     for column, title in COLUMNS.items():
-        _progress(title)
+        tell(title)
         system, kind = column.split("-")
         got[column] = (mirrored if kind == "mirrored" else multiworker)(names, system)
-    _progress("")
+    tell("")
     verdicts = {
         name: {c: judge(cases[name], expected[name], got[c][name]) for c in COLUMNS}
         for name in names
@@ -84,11 +85,6 @@ def _first_installed(*names: str) -> str:
         except PackageNotFoundError:
             continue
     return "unknown"
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{text:<40}", end="" if text else "\r", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from markers import replace_between
+from progress import tell
 from step_time.environment import ROOT, contenders_python, versions
 from step_time.measure import measure
 from step_time.report import NAMES, as_data, describe, markdown, show
@@ -40,9 +41,9 @@ def main() -> None:
             steps=options.steps,
             python=python,
             logs=logs,
-            tell=_progress,
+            tell=tell,
         )
-    _progress("")
+    tell("")
     if failed := sorted({one.contender for one in series if one.error}):
         print(f"What {', '.join(failed)} printed is in {logs}", file=sys.stderr)
     about = describe(
@@ -72,11 +73,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="every block's figure")
     parser.add_argument("--write", action="store_true", help=f"update {PAGE.relative_to(ROOT)}")
     return parser.parse_args()
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{text:<60}", end="" if text else "\r", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
