@@ -133,8 +133,8 @@ def _bar(share: float) -> str:
 
 
 def _eta(seconds: float, done: int, steps: int) -> str:
-    left = seconds / max(done, 1) * (steps - done)
-    return f"{left:.0f}s" if left < 60 else f"{left // 60:.0f}:{left % 60:02.0f}"
+    left = round(seconds / max(done, 1) * (steps - done))
+    return f"{left}s" if left < 60 else f"{left // 60}:{left % 60:02}"
 
 
 def _per_step(seconds: float) -> str:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -223,8 +222,7 @@ class ForkServer:
         self._output.close()
 
     def _receive(self, size: int) -> bytes:
-        end = time.monotonic() + START_SECONDS
-        self._control.settimeout(max(0.0, end - time.monotonic()))
+        self._control.settimeout(START_SECONDS)
         data = b""
         with contextlib.suppress(OSError):
             data = self._control.recv(size, socket.MSG_WAITALL)
@@ -243,12 +241,10 @@ def _server_environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
-    for name in ("TF_CONFIG", WORKER_VARIABLE):
-        environment.pop(name, None)
-    return environment
+    hidden = ("TF_CONFIG", WORKER_VARIABLE)
+    return {name: value for name, value in environment.items() if name not in hidden}
 
 
 def _read(fd: int, offset: int) -> str:
     # The worker shares the file's position, so it must not be moved.
-    data = os.pread(fd, os.fstat(fd).st_size - offset, offset)
-    return data.decode(errors="replace")
+    return os.pread(fd, os.fstat(fd).st_size - offset, offset).decode(errors="replace")

@@ -1,0 +1,235 @@
+"""Who looks at the logs of a batch, and at which steps metrics are read."""
+
+import functools
+import itertools
+
+import keras
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.training.cadence import ReadingCadence, uses_batch_logs
+
+
+def callback(**hooks):
+    return type("Own", (keras.callbacks.Callback,), hooks)()
+
+
+def on_end(hook):
+    return callback(on_train_batch_end=hook)
+
+
+class Callable:
+    def __call__(self, batch, logs=None):
+        pass
+
+
+def looks(self, batch, logs=None):
+    return logs["loss"]
+
+
+def looks_by_another_name(self, batch, metrics=None):
+    return metrics["loss"]
+
+
+def looks_in_a_closure(self, batch, logs=None):
+    return lambda: logs["loss"]
+
+
+def looks_in_a_comprehension(self, batch, logs=None):
+    return [logs[name] for name in ("loss",)]
+
+
+def takes_anything(self, *args):
+    pass
+
+
+def takes_any_keyword(self, batch, **kwargs):
+    pass
+
+
+def looks_at_a_keyword_only(self, batch, *, logs=None):
+    return logs
+
+
+def passes_on(self, batch, logs=None):
+    keras.callbacks.Callback.on_train_batch_end(self, batch, logs)
+
+
+def looks_at_the_number(self, batch, logs=None):
+    return batch
+
+
+def looks_nowhere(self, batch, logs=None):
+    pass
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        looks,
+        looks_by_another_name,
+        looks_in_a_closure,
+        looks_in_a_comprehension,
+        takes_anything,
+        takes_any_keyword,
+        looks_at_a_keyword_only,
+        passes_on,
+        functools.partial(looks),
+        Callable(),
+        print,
+    ],
+)
+def test_hooks_that_look_or_might(hook):
+    assert uses_batch_logs(on_end(hook), "train")
+
+
+@pytest.mark.parametrize("hook", [looks_nowhere, looks_at_the_number])
+def test_hooks_that_do_not_look(hook):
+    assert not uses_batch_logs(on_end(hook), "train")
+
+
+@pytest.mark.parametrize("kind", ["train", "test"])
+def test_a_callback_without_hooks_does_not_look(kind):
+    assert not uses_batch_logs(keras.callbacks.Callback(), kind)
+
+
+def test_training_and_testing_are_told_apart():
+    looker = callback(on_test_batch_end=looks)
+    assert uses_batch_logs(looker, "test")
+    assert not uses_batch_logs(looker, "train")
+    assert not uses_batch_logs(on_end(looks), "test")
+
+
+def test_the_older_name_of_the_hook_counts():
+    assert uses_batch_logs(callback(on_batch_end=looks), "train")
+
+
+def test_the_older_name_is_not_called_beside_the_newer():
+    both = callback(on_batch_end=looks, on_train_batch_end=looks_nowhere)
+    assert not uses_batch_logs(both, "train")
+
+
+def test_a_hook_set_on_the_object_counts():
+    own = keras.callbacks.Callback()
+    own.on_train_batch_end = lambda batch, logs: logs["loss"]
+    assert uses_batch_logs(own, "train")
+
+
+def test_an_older_hook_set_on_the_object_counts():
+    own = keras.callbacks.Callback()
+    own.on_batch_end = lambda batch, logs: logs["loss"]
+    assert uses_batch_logs(own, "train")
+
+
+def test_lambda_callbacks_are_looked_into():
+    Lambda = keras.callbacks.LambdaCallback
+    assert not uses_batch_logs(Lambda(), "train")
+    assert uses_batch_logs(Lambda(on_train_batch_end=lambda batch, logs: print(logs)), "train")
+    assert not uses_batch_logs(Lambda(on_train_batch_end=lambda batch, logs: batch), "train")
+
+
+def test_an_inherited_hook_counts():
+    parent = type("Parent", (keras.callbacks.Callback,), {"on_train_batch_end": looks})
+    assert uses_batch_logs(type("Child", (parent,), {})(), "train")
+
+
+def test_something_that_only_has_the_hook_counts():
+    class Duck:
+        def on_train_batch_end(self, batch, logs):
+            return logs
+
+    assert uses_batch_logs(Duck(), "train")
+
+
+@pytest.mark.parametrize(
+    ("make", "looks_each_batch"),
+    [
+        (lambda _: keras.callbacks.TerminateOnNaN(), True),
+        (lambda _: keras.callbacks.History(), False),
+        (lambda _: keras.callbacks.EarlyStopping(), False),
+        (lambda _: keras.callbacks.ReduceLROnPlateau(), False),
+        (lambda _: keras.callbacks.LearningRateScheduler(lambda epoch: 0.1), False),
+        (lambda path: keras.callbacks.CSVLogger(str(path / "log.csv")), False),
+        # Those that mention their logs on the way to doing something every so often.
+        (lambda path: keras.callbacks.ModelCheckpoint(str(path / "{epoch}.keras")), True),
+        (lambda path: keras.callbacks.TensorBoard(str(path)), True),
+    ],
+)
+def test_the_callbacks_of_keras(make, looks_each_batch, tmp_path):
+    assert uses_batch_logs(make(tmp_path), "train") is looks_each_batch
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def readings(seconds_a_step, steps, **options):
+    """The steps at which a chief with such steps reads, and its peer, which takes its word."""
+    clock = Clock()
+    options = {"shows_progress": True, **options}
+    chief = ReadingCadence([], "train", clock=clock, **options)
+    peer = ReadingCadence([], "train", clock=lambda: 0.0, **options)
+    chief.start_epoch()
+    peer.start_epoch()
+    read = []
+    for step in range(1, steps + 1):
+        clock.now += seconds_a_step
+        assert chief.is_due(step) == peer.is_due(step)
+        if chief.is_due(step):
+            proposed = chief.propose(step)
+            peer.propose(step)
+            chief.agree(proposed)
+            peer.agree(proposed)
+            read.append(step)
+    return read
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(seconds=st.floats(0, 5), steps=st.integers(1, 400))
+def test_chief_and_peer_read_at_the_same_steps_and_at_the_first(seconds, steps):
+    assert readings(seconds, steps)[0] == 1
+
+
+def test_slow_steps_are_read_each():
+    assert readings(2.0, 10) == list(range(1, 11))
+
+
+def test_fast_steps_are_read_twice_a_second():
+    read = readings(0.01, 1000)
+    assert read[:2] == [1, 2], "the second reading is the first that can tell the pace"
+    gaps = [b - a for a, b in itertools.pairwise(read[1:])]
+    assert all(49 <= gap <= 51 for gap in gaps)
+
+
+def test_steps_too_fast_for_the_clock_are_still_read_now_and_then():
+    assert readings(0.0, 20_005) == [1, 2, 10_002, 20_002]
+
+
+def test_without_progress_nothing_is_read():
+    assert readings(0.1, 100, shows_progress=False) == []
+
+
+def test_a_callback_that_looks_has_every_step_read():
+    cadence = ReadingCadence([on_end(looks)], "train", shows_progress=False, clock=Clock())
+    assert all(cadence.is_due(step) for step in range(1, 20))
+
+
+def test_an_epoch_begins_with_a_reading():
+    clock = Clock()
+    cadence = ReadingCadence([], "train", shows_progress=True, clock=clock)
+    cadence.agree(cadence.propose(1))
+    cadence.agree(5000)
+    assert not cadence.is_due(1)
+    cadence.start_epoch()
+    assert cadence.is_due(1)
+
+
+def test_reading_twice_at_one_step_proposes_the_next():
+    cadence = ReadingCadence([], "train", shows_progress=True, clock=Clock())
+    assert cadence.propose(7) == 8
+    assert cadence.propose(7) == 8

@@ -1,0 +1,163 @@
+"""What training computes without a strategy: messages, bytes, and the order of rows."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.data.place import ReplicaPlace, rows_of
+from phalanx.errors import TrainingError
+from phalanx.training import agreement, exchange, predict
+
+stable = settings(derandomize=True, deadline=None, max_examples=60)
+
+DTYPES = [
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64", "complex64", "complex128", "S7", "U5",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (0, 4), (2, 1, 5)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arrays_survive_the_way_as_words(dtype, shape):
+    array = (np.arange(np.prod(shape, dtype=int)) % 2).reshape(shape).astype(dtype)
+    (back,) = exchange.from_words(exchange.to_words([array]))
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    assert (back == array).all()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 11])
+def test_any_number_of_arrays_comes_back_in_order(number):
+    arrays = [np.full(i, i, "int16") for i in range(number)]
+    words = exchange.to_words(arrays)
+    assert words.dtype == np.int64
+    back = exchange.from_words(words)
+    assert [a.tolist() for a in back] == [a.tolist() for a in arrays]
+
+
+def test_what_follows_the_words_is_ignored():
+    words = exchange.to_words([np.arange(3)])
+    (back,) = exchange.from_words(np.concatenate([words, [1, 2, 3]]))
+    assert back.tolist() == [0, 1, 2]
+
+
+def test_special_numbers_come_back_bit_by_bit():
+    array = np.array([np.nan, np.inf, -0.0, np.finfo("float32").tiny], "float32")
+    (back,) = exchange.from_words(exchange.to_words([array]))
+    assert back.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("rows", [[], ["a"], ["text", "ragged length", ""]])
+def test_strings_as_tensorflow_gives_them_come_back(rows):
+    array = tf.constant([r.encode() for r in rows], tf.string).numpy()
+    (back,) = exchange.from_words(exchange.to_words([array]))
+    assert [bytes(r) for r in back] == [r.encode() for r in rows]
+
+
+def test_bfloat16_comes_back():
+    array = tf.constant([1.5, -2.0], tf.bfloat16).numpy()
+    (back,) = exchange.from_words(exchange.to_words([array]))
+    assert back.dtype == array.dtype
+    assert back.astype("float32").tolist() == [1.5, -2.0]
+
+
+def test_alone_nothing_is_gathered():
+    arrays = [np.arange(2)]
+    place = ReplicaPlace(first=0, local=3, total=3)
+    assert exchange.all_gather_arrays(None, place, arrays) == [arrays]
+
+
+@stable
+@given(
+    totals=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    workers=st.integers(1, 4),
+    local=st.integers(1, 3),
+)
+def test_rows_of_workers_interleave_to_the_order_of_the_data(totals, workers, local):
+    place = ReplicaPlace(first=0, local=local, total=workers * local)
+    by_worker = [[] for _ in range(workers)]
+    for batch, total in enumerate(totals):
+        for replica in range(place.total):
+            start, count = rows_of(replica, place.total, total)
+            by_worker[replica // local] += [(batch, start + i) for i in range(count)]
+    arrays = [np.array(rows, int).reshape(-1, 2) for rows in by_worker]
+    merged = predict._interleave(arrays, totals, place)
+    expected = [[batch, row] for batch, total in enumerate(totals) for row in range(total)]
+    assert merged.tolist() == expected
+
+
+def test_rows_that_only_stand_in_are_cut_from_every_output():
+    output = {"a": tf.constant([[1], [2], [3]]), "b": (tf.constant([1, 2, 3]),)}
+    kept = predict._only_real_rows(tf.constant(2), output)
+    assert kept["a"].tolist() == [[1], [2]]
+    assert kept["b"][0].tolist() == [1, 2]
+    empty = predict._only_real_rows(tf.constant(0), output)
+    assert empty["a"].shape == (0, 1)
+
+
+def test_an_output_that_cannot_be_gathered_is_named():
+    ragged = tf.ragged.constant([[1], [2, 3]])
+    with pytest.raises(TrainingError, match=r"RaggedTensor.*--workers 1"):
+        predict._only_real_rows(tf.constant(1), ragged)
+
+
+def test_a_difference_in_numbers_is_shown_by_worker():
+    text = agreement._explain("fit", "number of batches", [4, 5, -1], 4)
+    assert text.startswith("fit needs the same number of batches on every worker; found ")
+    assert "worker 0: 4, worker 1: 5, worker 2: unknown" in text
+    assert "Give every worker the same global data" in text
+
+
+def test_a_difference_in_an_unknown_number_is_shown_by_worker():
+    assert "worker 0: unknown, worker 1: 5" in agreement._explain("fit", "steps", [-1, 5], None)
+
+
+def test_a_difference_in_kind_names_the_odd_workers_and_what_is_here():
+    text = agreement._explain("evaluate", "model", [9, 8, 9, 7], [("kernel", (3, 4))])
+    assert "worker(s) [1, 3] differ from worker 0" in text
+    assert "here it is [('kernel', (3, 4))]" in text
+
+
+def test_alone_there_is_nothing_to_agree_on():
+    assert agreement.agree(None, ReplicaPlace(), "fit", {"a": object()}, 7) == 7
+
+
+@pytest.mark.parametrize(
+    ("one", "same"),
+    [
+        (None, None),
+        (3, np.int64(3)),
+        ([("a", (1, 2))], [("a", (1, 2))]),
+        (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 3])),
+    ],
+)
+def test_equal_wishes_are_equal_numbers(one, same):
+    assert agreement._as_integer(one) == agreement._as_integer(same)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (None, 0),
+        ("fit", "evaluate"),
+        (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 4])),
+        (tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64)),
+    ],
+)
+def test_unequal_wishes_are_unequal_numbers(one, other):
+    assert agreement._as_integer(one) != agreement._as_integer(other)
+
+
+@stable
+@given(st.text("aä'\n", max_size=9))
+def test_a_wish_fits_an_int64_whatever_it_is(wish):
+    assert 0 <= agreement._as_integer([wish]) < 2**63
+
+
+def test_the_structures_of_keras_trees_are_kept():
+    output = [tf.constant([1]), {"z": tf.constant([2]), "a": tf.constant([3])}]
+    kept = predict._only_real_rows(tf.constant(1), output)
+    assert [a.tolist() for a in keras.tree.flatten(kept)] == [[1], [3], [2]]
