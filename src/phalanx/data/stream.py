@@ -59,7 +59,7 @@ class BatchStream:
         self.source.on_epoch_end()
 
     def _next_size(self, step: int) -> int:
-        if self._ran_out:
+        if self._ran_out or self.source.num_batches == 0:
             return 0
         sizes = [self._chunk]
         if self._asked is not None:
