@@ -17,11 +17,12 @@ CHARTS = {"Gradients": {"Norm": ["gradients/norm.*"], "Clipped": ["clip/share"]}
 def test_scalars_and_histograms_come_back(tmp_path):
     with TensorBoardRun(tmp_path) as run:
         run.scalars(10, {"loss": 0.5, "gradients/dense/norm": np.float32(2)})
-        run.scalars(20, {"loss": float("nan")})
+        run.scalars(20, {"loss": float("nan"), "huge": 1e300})
         run.histograms(10, {"gradients/dense": BUCKETS})
         run.histograms(2**40, {"gradients/dense": BUCKETS.tolist()})
     scalars = read_scalars(tmp_path)
-    assert set(scalars) == {"loss", "gradients/dense/norm"}
+    assert set(scalars) == {"loss", "gradients/dense/norm", "huge"}
+    assert scalars["huge"] == [(20, math.inf)]
     assert scalars["gradients/dense/norm"] == [(10, 2.0)]
     assert scalars["loss"][0] == (10, 0.5)
     assert scalars["loss"][1][0] == 20

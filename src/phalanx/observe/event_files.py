@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
+from tensorboard.backend.event_processing.event_accumulator import (
+    SCALARS,
+    TENSORS,
+    EventAccumulator,
+)
 from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 from tensorboard.util import tensor_util
 
@@ -22,10 +27,15 @@ def read_scalars(directory: Directory) -> dict[str, list[tuple[int, float]]]:
     Raises:
         OptionError: there is no event file in the directory itself.
     """
-    return {
+    accumulator = _open(directory)
+    found = {
         tag: [(step, float(value.item())) for step, value in points]
-        for tag, points in _read(directory, "scalars")
+        for tag, points in _tensors(accumulator, "scalars")
     }
+    for tag in accumulator.Tags()[SCALARS]:
+        points = [(event.step, float(event.value)) for event in accumulator.Scalars(tag)]
+        found[tag] = found.get(tag, []) + points
+    return found
 
 
 def read_histograms(directory: Directory) -> dict[str, list[tuple[int, np.ndarray]]]:
@@ -38,7 +48,7 @@ def read_histograms(directory: Directory) -> dict[str, list[tuple[int, np.ndarra
     """
     return {
         tag: [(step, value.astype(np.float64)) for step, value in points]
-        for tag, points in _read(directory, "histograms")
+        for tag, points in _tensors(_open(directory), "histograms")
     }
 
 
@@ -49,7 +59,7 @@ def read_layout(directory: Directory) -> dict[str, dict[str, list[str]]]:
         OptionError: there is no event file in the directory itself.
     """
     found: dict[str, dict[str, list[str]]] = {}
-    for _, points in _read(directory, metadata.PLUGIN_NAME):
+    for _, points in _tensors(_open(directory), metadata.PLUGIN_NAME):
         layout = layout_pb2.Layout.FromString(points[-1][1].item())
         for category in layout.category:
             charts = {chart.title: list(chart.multiline.tag) for chart in category.chart}
@@ -57,13 +67,17 @@ def read_layout(directory: Directory) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def _read(directory: Directory, plugin: str) -> Iterator[tuple[str, list[tuple[int, np.ndarray]]]]:
+def _open(directory: Directory) -> Any:
     if not any(Path(directory).glob("*tfevents*")):
         raise OptionError(f"There is no TensorBoard event file in {directory}.")
+    everything = {SCALARS: 0, TENSORS: 0}
     accumulator = EventAccumulator(
-        os.fspath(directory), size_guidance={TENSORS: 0}, purge_orphaned_data=False
+        os.fspath(directory), size_guidance=everything, purge_orphaned_data=False
     )
-    accumulator.Reload()
+    return accumulator.Reload()
+
+
+def _tensors(accumulator: Any, plugin: str) -> Iterator[tuple[str, list[tuple[int, np.ndarray]]]]:
     for tag in accumulator.Tags()[TENSORS]:
         if accumulator.SummaryMetadata(tag).plugin_data.plugin_name == plugin:
             yield (

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalar
 from tensorboard.plugins.histogram import metadata as histogram_metadata
-from tensorboard.plugins.scalar import metadata as scalar_metadata
 
 from phalanx.errors import OptionError
 
@@ -44,11 +43,10 @@ class TensorBoardRun:
         self._closed = False
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one number for each tag; NaN and infinity are shown as such."""
+        """Write one number for each tag, as float32; NaN and infinity are shown as such."""
         summary = tf.compat.v1.Summary()
         for tag, value in values.items():
-            tensor = tf.make_tensor_proto(float(value), dtype=tf.float32)
-            summary.value.add(tag=tag, metadata=_SCALAR, tensor=tensor)
+            summary.value.add(tag=tag, simple_value=float(value))
         self._write(step, summary)
 
     def histograms(self, step: int, values: Mapping[str, ArrayLike]) -> None:
@@ -64,8 +62,13 @@ class TensorBoardRun:
         """
         summary = tf.compat.v1.Summary()
         for tag, buckets in values.items():
-            tensor = tf.make_tensor_proto(_checked(tag, buckets), dtype=tf.float64)
-            summary.value.add(tag=tag, metadata=_HISTOGRAM, tensor=tensor)
+            array = _checked(tag, buckets)
+            # By hand: tf.make_tensor_proto takes several times as long.
+            tensor = summary.value.add(tag=tag, metadata=_HISTOGRAM).tensor
+            tensor.dtype = tf.float64.as_datatype_enum
+            for size in array.shape:
+                tensor.tensor_shape.dim.add(size=size)
+            tensor.tensor_content = array.tobytes()
         self._write(step, summary)
 
     def layout(self, charts: Charts) -> None:
@@ -159,10 +162,7 @@ def _checked(tag: str, buckets: ArrayLike) -> np.ndarray:
     return array
 
 
-def _metadata(made: Any) -> Any:
-    """TensorBoard's own copy of the message, as TensorFlow's."""
-    return tf.compat.v1.SummaryMetadata.FromString(made.SerializeToString())
-
-
-_SCALAR = _metadata(scalar_metadata.create_summary_metadata("", ""))
-_HISTOGRAM = _metadata(histogram_metadata.create_summary_metadata("", ""))
+# TensorBoard's own copy of the message, as TensorFlow's.
+_HISTOGRAM = tf.compat.v1.SummaryMetadata.FromString(
+    histogram_metadata.create_summary_metadata("", "").SerializeToString()
+)
