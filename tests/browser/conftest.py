@@ -6,9 +6,9 @@ import pytest
 from browsing import chromium, look, serving
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tensorboard_server():
-    """`tensorboard_server(logdir)` starts a server, stopped after the test; gives its URL."""
+    """`tensorboard_server(logdir)` starts a server, stopped after the module; gives its URL."""
     with contextlib.ExitStack() as servers:
         yield lambda logdir: servers.enter_context(serving(logdir))
 

@@ -1,5 +1,6 @@
 """What a person sees who opens TensorBoard on what `phalanx.observe` wrote."""
 
+import browsing
 import numpy as np
 import pytest
 
@@ -33,11 +34,8 @@ def logdir(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def url(logdir):
-    from browsing import serving
-
-    with serving(logdir) as url:
-        yield url
+def url(logdir, tensorboard_server):
+    return tensorboard_server(logdir)
 
 
 def test_the_scalars_of_every_worker_are_seen(url, tmp_path, page_text_and_screenshot):
@@ -56,3 +54,17 @@ def test_the_layout_is_seen(url, tmp_path, page_text_and_screenshot):
     png = tmp_path / "custom_scalars.png"
     page_text_and_screenshot(f"{url}#custom_scalars", png, shown)
     assert png.stat().st_size > 10_000
+
+
+def test_what_is_not_on_the_page_is_not_seen(url, tmp_path, page_text_and_screenshot, monkeypatch):
+    monkeypatch.setattr(browsing, "PAGE_SECONDS", 5.0)
+    with pytest.raises(browsing.BrowsingError, match=r"does not show \['gradients/dense/kernel'\]"):
+        page_text_and_screenshot(f"{url}#scalars", tmp_path / "x.png", [*RUNS, HISTOGRAM])
+
+
+def test_a_missing_browser_is_said_and_how_to_get_it(monkeypatch, tmp_path):
+    for tool in ("sh", "id"):
+        (tmp_path / tool).symlink_to(browsing.shutil.which(tool))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(browsing.BrowsingError, match="no apt-get: install both by hand"):
+        browsing.ensure_chromium()

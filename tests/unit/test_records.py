@@ -3,6 +3,8 @@
 import json
 import math
 import multiprocessing
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -187,3 +189,14 @@ def test_the_place_in_the_run_directory(tmp_path):
 def test_no_file_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_records(tmp_path / "none.jsonl")
+
+
+def test_records_need_no_tensorflow():
+    program = (
+        "import sys, phalanx.observe.records; "
+        "print(sorted({'tensorflow', 'keras', 'tensorboard'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
