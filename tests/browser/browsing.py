@@ -1,6 +1,7 @@
 """A real TensorBoard server, and a real Chromium that looks at it."""
 
 import contextlib
+import fcntl
 import re
 import shutil
 import subprocess
@@ -44,7 +45,9 @@ class BrowsingError(AssertionError):
 
 def ensure_chromium():
     """Install Chromium and its driver where they are missing; return both paths."""
-    done = subprocess.run(["sh", INSTALL], capture_output=True, text=True, timeout=600)
+    with INSTALL.open() as lock:  # Two installations at once would get in each other's way.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(["sh", INSTALL], capture_output=True, text=True, timeout=600)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     driver = shutil.which("chromedriver")
     if done.returncode or not (browser and driver):
