@@ -19,6 +19,7 @@ from phalanx.seam.models import (
 )
 from phalanx.training.cadence import ReadingCadence
 from phalanx.training.evaluate import Evaluation
+from phalanx.training.executor import Executor
 from phalanx.training.local_state import LocalState
 from phalanx.training.metrics import MetricReader
 from phalanx.training.prepare import (
@@ -147,6 +148,8 @@ class _Loop:
         self._cadence = ReadingCadence(
             others, "train", shows_progress=shows_progress, clock=time.monotonic
         )
+        self._executor = Executor(stage.model, function, callbacks.callbacks)
+        stream.limit = self._executor.steps_until_look
         self._evaluation: Evaluation | None = None
         self._validation_freq: Any = 1
 
@@ -167,6 +170,7 @@ class _Loop:
         callbacks.on_train_begin()
         begin = first_epoch(model, initial_epoch)
         self._stream.start(begin)
+        self._executor.start(begin * (self._stream.steps or 0))
         logs: dict[str, float] = {}
         for epoch in range(begin, epochs):
             model.reset_metrics()
@@ -192,7 +196,7 @@ class _Loop:
         for step, size, iterator in self._stream.epoch():
             callbacks.on_train_batch_begin(step)
             try:
-                done, outputs = self._function.on_iterator(iterator, size)
+                done, outputs = self._executor.run(iterator, size)
             except StopIteration:
                 self._stream.ran_out(steps_done=0)
                 continue
@@ -209,4 +213,5 @@ class _Loop:
                 "Asked to train an epoch, but the data gave no batch. Is it exhausted, or "
                 "smaller than one batch with drop_remainder?"
             )
-        return self._reader.read(outputs)[0]
+        self._executor.check()
+        return {**self._reader.read(outputs)[0], **self._executor.logs()}
