@@ -70,6 +70,8 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := sorted(set(options.cases) - set(chosen())):
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(chosen())}")
+    if options.write and options.cases:
+        parser.error("--write takes the whole table; leave the cases out")
     return options
 
 

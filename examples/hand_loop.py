@@ -12,8 +12,9 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import phalanx
 import tensorflow as tf
+
+import phalanx
 
 BATCH = 128
 

@@ -1,7 +1,7 @@
 """Train a small CNN on MNIST: plain Keras, with no word about distribution.
 
-    python examples/mnist.py                          on one device
-    phalanx run --workers 2 examples/mnist.py         on two workers, with the same answer
+python examples/mnist.py                          on one device
+phalanx run --workers 2 examples/mnist.py         on two workers, with the same answer
 """
 
 import argparse

@@ -12,7 +12,7 @@ if _TESTS not in sys.path:
 from equivalence_case import Case, Outcome, by_phalanx, distance, plain_keras, run  # noqa: E402
 from equivalence_cases import CASES  # noqa: E402
 
-from equivalence.even import made_even  # noqa: E402
+from equivalence.one_topic import on_its_topic  # noqa: E402
 
 __all__ = ["Case", "Outcome", "by_phalanx", "chosen", "distance", "plain_keras", "run"]
 
@@ -24,7 +24,7 @@ def chosen() -> dict[str, Case]:
     own invention have no answer of Keras's to be held against.
     """
     return {
-        name: made_even(case)
+        name: on_its_topic(case)
         for name, case in CASES.items()
         if case.reference == "keras" and name not in {f"remainder_{r}" for r in range(2, 8)}
     }

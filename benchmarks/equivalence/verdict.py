@@ -32,7 +32,7 @@ def judge(case: Case, expected: Result, got: Result) -> Verdict:
     for part, error in _errors(expected, got).items():
         if error > limit:
             shown = _of_all(expected.weights, got.weights) if part == "weights" else error
-            return Verdict(right=False, text=f"{part} off by {_percent(shown)}", detail=f"{error}")
+            return Verdict(right=False, text=f"{part} {_how_far(shown)}", detail=f"{error}")
     return Verdict(right=True, text="right")
 
 
@@ -55,6 +55,8 @@ def _of_all(expected: list, got: list) -> float:
 def _of_lists(expected: list, got: list) -> float:
     if [np.shape(a) for a in expected] != [np.shape(b) for b in got]:
         return np.inf
+    if any(np.asarray(b).dtype == object for b in got):  # rows of several lengths, or not rows
+        return np.inf
     return max((distance(b, a) for a, b in zip(expected, got, strict=True)), default=0.0)
 
 
@@ -66,7 +68,7 @@ def _of_dicts(expected: dict, got: dict) -> float:
     )
 
 
-def _percent(error: float) -> str:
+def _how_far(error: float) -> str:
     if not np.isfinite(error):
-        return "more than can be said"
-    return f"{error:.0%}" if error >= 0.1 else f"{error * 100:.2g}%"
+        return "of another form"
+    return f"off by {error:.0%}" if error >= 0.1 else f"off by {error * 100:.2g}%"

@@ -11,9 +11,9 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phalanx.training.hand_loop import distribute_optimizer as distribute_optimizer
     from phalanx.training.evaluate import evaluate as evaluate
     from phalanx.training.fit import fit as fit
+    from phalanx.training.hand_loop import distribute_optimizer as distribute_optimizer
     from phalanx.training.hand_observation import observe_gradients as observe_gradients
     from phalanx.training.predict import predict as predict
     from phalanx.training.switch import disable as disable

@@ -203,8 +203,9 @@ def test_the_length_of_an_epoch_is_learned_from_the_first():
     assert stream.steps == 4
 
 
-def test_an_empty_source_gives_no_step():
-    seen, _, _ = walk(FakeSource(0, known=False), epochs=2, chunk=3)
+@pytest.mark.parametrize("known", [True, False])
+def test_an_empty_source_gives_no_step(known):
+    seen, _, _ = walk(FakeSource(0, known=known), epochs=2, chunk=3)
     assert seen == [[], []]
 
 

@@ -233,3 +233,18 @@ def test_reading_twice_at_one_step_proposes_the_next():
     cadence = ReadingCadence([], "train", shows_progress=True, clock=Clock())
     assert cadence.propose(7) == 8
     assert cadence.propose(7) == 8
+
+
+@pytest.mark.parametrize(("needs", "due"), [((True, False), [1, 2, 3]), ((False, True), [1])])
+def test_what_another_worker_needs_is_read_here_too(needs, due):
+    cadence = ReadingCadence(
+        [], "train", shows_progress=False, clock=Clock(), on_any_worker=lambda *own: needs
+    )
+    cadence.agree(9)
+    cadence.start_epoch()
+    read = []
+    for step in (1, 2, 3):
+        if cadence.is_due(step):
+            read.append(step)
+            cadence.agree(9)
+    assert read == due

@@ -61,7 +61,7 @@ class BatchStream:
         self.source.on_epoch_end()
 
     def _next_size(self, step: int) -> int:
-        if self._ran_out:
+        if self._ran_out or self.source.num_batches == 0:
             return 0
         sizes = [n for n in (self._chunk, self.limit()) if n is not None]
         if self._asked is not None:

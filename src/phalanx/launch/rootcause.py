@@ -99,7 +99,7 @@ def describe(cause: Ending, endings: Sequence[Ending], log: Path) -> str:
             lines += ["Its last output:", *(f"  {line}" for line in tail)]
     lines.append(f"Its log: {log}")
     lines += [
-        f"Worker {other.rank} {_fate(other, cause)}."
+        f"Worker {other.rank} {_fate(other, cause).rstrip('.')}."
         for other in sorted(endings, key=lambda ending: ending.rank)
         if other.rank != cause.rank
     ]

@@ -65,17 +65,19 @@ class ReadingCadence:
         *,
         shows_progress: bool,
         clock: Callable[[], float],
+        on_any_worker: Callable[[bool, bool], tuple[bool, bool]] = lambda *own: own,
     ) -> None:
-        """Look at the callbacks once; they must be of the same kinds on every worker.
+        """Look at the callbacks once; what one worker needs, all workers read.
 
         Args:
             callbacks: the callbacks of this call.
             kind: "train" or "test".
             shows_progress: whether the chief shows progress between epochs' ends.
             clock: seconds, increasing.
+            on_any_worker: tells of each of two needs whether some worker has it.
         """
-        self._every_step = any(uses_batch_logs(c, kind) for c in callbacks)
-        self._shows_progress = shows_progress
+        every_step = any(uses_batch_logs(c, kind) for c in callbacks)
+        self._every_step, self._shows_progress = on_any_worker(every_step, shows_progress)
         self._clock = clock
         self._next = 1
         self._last: tuple[int, float] | None = None

@@ -16,6 +16,7 @@ from phalanx.training.prepare import (
     callback_list,
     make_function,
     make_stream,
+    on_any_worker,
     on_stage,
     open_source,
 )
@@ -75,6 +76,7 @@ class Evaluation:
 
     def __init__(self, stage: Stage, source: BatchSource, steps: int | None) -> None:
         """Prepare; nothing runs yet."""
+        self._stage = stage
         self._model = stage.model
         self._function = make_function(stage, "test", source)
         self._stream = make_stream(stage, source, steps)
@@ -94,7 +96,11 @@ class Evaluation:
         model = self._model
         others = [c for c in callbacks.callbacks if not isinstance(c, Progress)]
         cadence = ReadingCadence(
-            others, "test", shows_progress=shows_progress, clock=time.monotonic
+            others,
+            "test",
+            shows_progress=shows_progress,
+            clock=time.monotonic,
+            on_any_worker=lambda *needs: on_any_worker(self._stage, needs),
         )
         model.stop_evaluating = False
         callbacks.on_test_begin()

@@ -27,6 +27,7 @@ from phalanx.training.prepare import (
     callback_list,
     make_function,
     make_stream,
+    on_any_worker,
     on_stage,
     open_source,
 )
@@ -146,7 +147,11 @@ class _Loop:
         self._local_state = LocalState(stage.model, function)
         others = [c for c in callbacks.callbacks if not isinstance(c, Progress)]
         self._cadence = ReadingCadence(
-            others, "train", shows_progress=shows_progress, clock=time.monotonic
+            others,
+            "train",
+            shows_progress=shows_progress,
+            clock=time.monotonic,
+            on_any_worker=lambda *needs: on_any_worker(stage, needs),
         )
         self._executor = Executor(stage.model, function, callbacks.callbacks)
         stream.limit = self._executor.steps_until_look

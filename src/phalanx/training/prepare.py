@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from phalanx.callbacks.progress import Progress, is_live
@@ -22,6 +23,7 @@ from phalanx.seam.models import adopt, build, strategy_of
 from phalanx.seam.optimizers import optimizers_reduce_first
 from phalanx.seam.steps import steps_know_their_share
 from phalanx.training.agreement import agree
+from phalanx.training.exchange import all_gather_rows
 from phalanx.training.step import Kind, StepFunction, StepPlan, step_function
 
 
@@ -110,6 +112,15 @@ def callback_list(
         epochs=epochs,
         steps=steps,
     )
+
+
+def on_any_worker(stage: Stage, needs: tuple[bool, bool]) -> tuple[bool, bool]:
+    """Of each need, whether some worker has it; a collective that all workers must call."""
+    if not stage.place.has_peers:
+        return needs
+    rows = all_gather_rows(stage.strategy, stage.place, np.array(needs, np.int64))
+    first, second = rows.any(axis=0)
+    return bool(first), bool(second)
 
 
 def _as_list(callbacks: Any) -> Iterable[Any]:

@@ -53,6 +53,8 @@ class StepFunction:
     def __init__(self, model: Any, kind: Kind, plan: StepPlan) -> None:
         self.plan = plan
         self.assigned: dict[int, Any] = {}
+        self._model = model
+        self._kind = kind
         self._eager = bool(model.run_eagerly)
         self._step = getattr(model, f"{kind}_step")
         whole = bool(model.jit_compile) and not self._eager
@@ -64,9 +66,10 @@ class StepFunction:
         self._next = self._function(lambda iterator: self._one(next(iterator)))
         self._many = self._function(self._while_data)
 
-    def __bool__(self) -> bool:
-        """False: where Keras's own `fit` finds it, Keras makes a function of its own."""
-        return False
+    def __call__(self, *arguments: Any) -> Any:
+        """Called by Keras's own `fit`, which found it in its place: give that to Keras's own."""
+        getattr(self._model, f"make_{self._kind}_function")(force=True)
+        return getattr(self._model, f"{self._kind}_function")(*arguments)
 
     def on_batch(self, element: Any) -> Outputs:
         """Run one step on one element."""

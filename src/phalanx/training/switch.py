@@ -1,8 +1,8 @@
 """`phalanx.enable()`: Keras's own methods become Phalanx's, until `disable()`.
 
 One switch, no pile of patches: `fit`, `evaluate`, `predict` and the `on_batch` methods of
-`keras.Model`, and the two seams that make optimizers and steps right, for hand-written
-loops too.
+`keras.Model`, the two seams that make optimizers and steps right, for hand-written loops
+too, and one that lets a worker save by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import keras
 
 from phalanx.seam.optimizers import optimizers_reduce_first
 from phalanx.seam.patching import Patches
+from phalanx.seam.saving import saving_makes_no_variables
 from phalanx.seam.steps import steps_know_their_share
 from phalanx.training.evaluate import evaluate
 from phalanx.training.fit import fit
@@ -28,6 +29,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
 
 
 _methods = Patches(_replacements)
+_ALL = (_methods, optimizers_reduce_first, steps_know_their_share, saving_makes_no_variables)
 
 
 def enable() -> None:
@@ -37,14 +39,14 @@ def enable() -> None:
     them, in hand-written loops too. Calling it again changes nothing.
     """
     if not _methods.on:
-        for patches in (_methods, optimizers_reduce_first, steps_know_their_share):
+        for patches in _ALL:
             patches.__enter__()
 
 
 def disable() -> None:
     """Take `enable()` back: Keras's own methods, as if nothing had been."""
     if _methods.on:
-        for patches in (steps_know_their_share, optimizers_reduce_first, _methods):
+        for patches in reversed(_ALL):
             patches.__exit__()
 
 

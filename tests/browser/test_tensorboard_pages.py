@@ -1,0 +1,58 @@
+"""What a person sees who opens TensorBoard on what `phalanx.observe` wrote."""
+
+import numpy as np
+import pytest
+
+from phalanx.observe.tensorboard import TensorBoardRun
+
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
+
+RUNS = ["worker-0", "worker-1", "aggregate"]
+TAGS = ["gradients/norm", "loss"]
+HISTOGRAM = "gradients/dense/kernel"
+CHARTS = {"Training": {"Loss of every worker": ["loss"], "Gradient norm": ["gradients/norm"]}}
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory):
+    """Two workers and their aggregate, as a gradient logger would leave them."""
+    directory = tmp_path_factory.mktemp("tensorboard")
+    for number, name in enumerate(RUNS):
+        random = np.random.default_rng(number)
+        with TensorBoardRun(directory / name) as run:
+            if name == "aggregate":
+                run.layout(CHARTS)
+            for step in range(0, 100, 5):
+                loss = np.exp(-step / 40) + 0.05 * random.normal()
+                run.scalars(step, {"loss": loss, "gradients/norm": 3 * loss + number})
+                gradient = random.normal(0, 2 * loss + 0.1, 2000)
+                counts, edges = np.histogram(gradient, bins=30)
+                buckets = np.stack([edges[:-1], edges[1:], counts], axis=1)
+                run.histograms(step, {HISTOGRAM: buckets})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def url(logdir):
+    from browsing import serving
+
+    with serving(logdir) as url:
+        yield url
+
+
+def test_the_scalars_of_every_worker_are_seen(url, tmp_path, page_text_and_screenshot):
+    page_text_and_screenshot(f"{url}#scalars", tmp_path / "scalars.png", RUNS + TAGS)
+    assert (tmp_path / "scalars.png").stat().st_size > 10_000
+
+
+def test_the_histogram_is_seen(url, tmp_path, page_text_and_screenshot):
+    png = tmp_path / "histograms.png"
+    page_text_and_screenshot(f"{url}#histograms", png, [*RUNS, HISTOGRAM])
+    assert png.stat().st_size > 10_000
+
+
+def test_the_layout_is_seen(url, tmp_path, page_text_and_screenshot):
+    shown = [*RUNS, "Training", *CHARTS["Training"]]
+    png = tmp_path / "custom_scalars.png"
+    page_text_and_screenshot(f"{url}#custom_scalars", png, shown)
+    assert png.stat().st_size > 10_000

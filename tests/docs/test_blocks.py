@@ -1,0 +1,174 @@
+"""Every command and every piece of Python in the documentation is run, or checked.
+
+Python runs as it stands, in a fresh process. Commands of `phalanx run` are taken as far as
+the plan of the run; those with an example of ours are run on a few images. A block is left
+out only where the page says so and why: `<!-- not run: why -->` in the line before it.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from pages import ROOT, blocks
+from typer.testing import CliRunner
+
+from phalanx.testing import run_alone
+
+SHELLS = ("bash", "console")
+COMMANDS = [
+    pytest.param(words, id=f"{block} {' '.join(words)[:60]}")
+    for block in blocks(*SHELLS)
+    if block.why_not is None
+    for words in block.commands
+]
+PYTHON = blocks("python")
+
+NOT_RUN = {
+    "installs packages": 2,
+    "needs the process id of a worker that runs": 1,
+    "needs a run that hangs": 1,
+    "needs Horovod": 1,
+    "what it replaces": 1,
+}
+
+
+def test_what_is_not_run():
+    """Whoever adds to this list has a reason that will do for a reader too."""
+    why = [block.why_not for block in blocks(*SHELLS, "python") if block.why_not]
+    assert {reason: why.count(reason) for reason in why} == NOT_RUN
+
+
+def test_other_blocks_are_text():
+    known = {*SHELLS, "python", "text", "json"}
+    text = "\n".join(path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+    assert set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE)) <= known
+    assert len(re.findall(r"^ *```", text, re.MULTILINE)) % 2 == 0
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A directory with the scripts that the pages speak of."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text("print('trained')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_command(words, place, monkeypatch):
+    match words:
+        case ["phalanx", "run", *options]:
+            plan_of(options, monkeypatch)
+        case ["phalanx", "--help" | "--version"]:
+            finished = subprocess.run([sys.executable, "-m", *words], check=False, timeout=20)
+            assert finished.returncode == 0
+        case ["make", target]:
+            makefile = (ROOT / "Makefile").read_text()
+            assert re.search(rf"^{target}: ", makefile, re.MULTILINE)
+        case ["python", script, *_]:
+            assert (ROOT / script).exists()
+        case _:
+            pytest.fail(f"nobody knows how to check {words}")
+
+
+def plan_of(options, monkeypatch):
+    """What `phalanx run` would do, without doing it."""
+    from phalanx.cli import run as command
+    from phalanx.cli.app import app
+    from phalanx.launch import run as launcher
+
+    made = []
+
+    def plan_only(asked, surroundings):
+        (launcher.check_module if asked.as_module else lambda name: None)(asked.target)
+        made.append(launcher.make_plan(asked, surroundings))
+        return launcher.RunResult(exit_code=0, run_dir=made[0][0].run_dir)
+
+    monkeypatch.setattr(command, "launch", plan_only)
+    result = CliRunner().invoke(app, ["run", *options])
+    assert result.exit_code == 0, result.output
+    (plan, asked) = made[0]
+    assert asked.as_module or os.path.exists(asked.target)
+    return plan
+
+
+@pytest.mark.parametrize("block", [pytest.param(b, id=str(b)) for b in PYTHON if b.why_not is None])
+def test_python(block, tmp_path):
+    def as_a_script():
+        os.chdir(tmp_path)
+        exec(compile(block.body, str(block), "exec"), {"__name__": "__main__"})
+
+    run_alone(as_a_script, deadline=100)
+
+
+@pytest.mark.parametrize("block", [pytest.param(b, id=str(b)) for b in PYTHON if b.why_not])
+def test_python_that_is_not_run_is_python(block):
+    ast.parse(block.body)
+
+
+def test_the_extras_that_are_named_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = set()
+    for block in blocks("bash"):
+        named |= set(re.findall(r"phalanx\[(\w+)\]", block.body))
+    assert named == {"cpu", "gpu"}
+    assert named < set(extras["optional-dependencies"])
+
+
+def shape(line):
+    """A line without what differs from run to run."""
+    return re.sub(r"[\d.]+(?:ms|us|s)?", "#", line)
+
+
+@pytest.mark.long
+def test_the_readme_shows_what_happens(place):
+    """The transcript, again on a few images: the same lines but for the numbers."""
+    (block,) = (b for b in blocks("console") if b.page == "README.md")
+    (words,) = block.commands
+    small = ["--limit", "240", "--epochs", "3"]
+    finished = subprocess.run(
+        [sys.executable, "-m", *words, *small],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout
+    assert [shape(s) for s in finished.stdout.splitlines()] == [shape(s) for s in block.output]
+
+
+@pytest.mark.long
+def test_a_hand_written_loop_has_one_devices_answer(place):
+    options = ["--limit", "640", "--epochs", "1"]
+    one, two = (losses_of(n, "hand_loop.py", options, r"loss (\S+)") for n in (1, 2))
+    assert len(one) == 1
+    assert one == pytest.approx(two, rel=1e-3)  # As far as they are printed.
+
+
+@pytest.mark.long
+def test_a_script_with_its_own_strategy(place):
+    options = ["--limit", "640", "--epochs", "1", "--steps", "4"]
+    said = losses_of(2, "own_strategy.py", options, r"worker \d: accuracy (\S+)", tee="all")
+    assert len(said) == 2
+    assert said[0] == said[1]
+
+
+def losses_of(workers, script, options, says, tee="chief"):
+    words = ["run", "--workers", str(workers), "--seed", "3", "--tee", tee, f"examples/{script}"]
+    finished = subprocess.run(
+        [sys.executable, "-m", "phalanx", *words, *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return [float(value) for value in re.findall(says, finished.stdout)]

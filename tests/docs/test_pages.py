@@ -1,0 +1,135 @@
+"""Links lead somewhere, and what a page says of the program is what the program says."""
+
+import ast
+import re
+
+import pytest
+import typer
+from pages import PAGES, ROOT, anchors, links, prose
+
+from phalanx.cli.app import app
+
+SOURCE = ROOT / "src" / "phalanx"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page):
+    for target in links(page):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked), target
+
+
+def test_every_page_can_be_reached_from_the_index():
+    index = ROOT / "docs" / "index.md"
+    listed = {(index.parent / target).resolve() for target in links(index)}
+    assert {page for page in PAGES if ROOT / "docs" in page.parents} - listed == {index}
+
+
+def test_the_options_are_those_of_the_command():
+    command = typer.main.get_command(app).commands["run"]
+    real = {name for p in command.params if p.param_type_name == "option" for name in p.opts}
+    rows = re.findall(r"^\| (`-.+?) \|", prose(ROOT / "docs" / "cli.md"), re.MULTILINE)
+    written = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join(rows)))
+    assert written == real | {"-h", "--help"}
+
+
+def test_the_pages_wrap_and_name_no_place_on_a_machine():
+    for page in PAGES:
+        text = page.read_text()
+        assert not re.search(r"/(?:home|root|work|tmp)/", text), page
+        if page.name not in ("equivalence-table.md", "benchmarks.md"):
+            long = [s for s in prose(page).splitlines() if len(s) > 104 and not s.startswith("|")]
+            assert not long, (page, long)
+
+
+def test_the_readmes_table_is_from_the_whole_table():
+    """README's rows are rows that benchmarks/equivalence.py has written."""
+    whole = (ROOT / "docs" / "equivalence-table.md").read_text()
+    rows = [s for s in (ROOT / "README.md").read_text().splitlines() if s.startswith("| ")]
+    assert len(rows) > 5
+    assert [row for row in rows if row not in whole] == []
+
+
+def raised_messages():
+    """(where, text) of every message that Phalanx raises on purpose; what varies is NUL."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Raise)
+                and isinstance(node.exc, ast.Call)
+                and isinstance(node.exc.func, ast.Name)
+                and node.exc.func.id in OWN_ERRORS
+                and node.exc.args
+            ):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", constant_text(node.exc.args[0])
+
+
+def constant_text(node):
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(constant_text(value) for value in node.values)
+    if isinstance(node, ast.BinOp):
+        return constant_text(node.left) + constant_text(node.right)
+    return "\0"
+
+
+OWN_ERRORS = {
+    node.name
+    for node in ast.parse((SOURCE / "errors.py").read_text()).body
+    if isinstance(node, ast.ClassDef)
+}
+
+
+def documented_messages():
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    return re.findall(r"\*\*`([^`]+)`", text)
+
+
+def says(message, pattern):
+    """Whether `pattern`, in which "..." stands for anything, is in `message`."""
+    plain = message.replace("`", "")
+    parts = [part.strip() for part in pattern.split("...")]
+    return re.search(".*".join(map(re.escape, filter(None, parts))), plain, re.DOTALL)
+
+
+def test_every_message_is_in_the_troubleshooting():
+    patterns = documented_messages()
+    missing = [
+        (where, text)
+        for where, text in raised_messages()
+        if text.strip("\0 ") and not any(says(text, pattern) for pattern in patterns)
+    ]
+    assert missing == []
+
+
+def test_the_troubleshooting_invents_no_message():
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    own = text[: text.index("## TensorFlow and Keras")].split("## The report")[0]
+    source = [text for _, text in raised_messages()]
+    source += [constant_text(node) for node in text_of_logs()]
+    explained = (SOURCE / "training" / "agreement.py").read_text()
+    assert "needs the same" in explained
+    invented = [
+        pattern
+        for pattern in re.findall(r"\*\*`([^`]+)`", own)
+        if not any(says(re.sub(r"%\w", "\0", text), pattern) for text in source)
+        and "needs the same" not in pattern
+    ]
+    assert invented == []
+
+
+def text_of_logs():
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and node.args and called.attr in LOUD:
+                yield node.args[0]
+
+
+LOUD = ("info", "warning", "warn", "announce")

@@ -1,0 +1,309 @@
+"""Training by several processes: equal on all, in order, one collective a step."""
+
+import os
+
+import numpy as np
+import pytest
+
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.testing import GangFailedError, run_alone, run_gang
+
+
+def rank():
+    return WorkerSpec.from_environment(os.environ).rank
+
+
+def features(n, seed=0, width=4):
+    return np.random.default_rng(seed).normal(size=(n, width)).astype("float32")
+
+
+def targets(n, seed=0):
+    return np.random.default_rng(seed + 100).normal(size=(n, 1)).astype("float32")
+
+
+def small_model(**compile_options):
+    import keras
+
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)]
+    )
+    options = {"optimizer": keras.optimizers.Adam(0.01), "loss": "mse", "metrics": ["mae"]}
+    model.compile(**{**options, **compile_options})
+    return model
+
+
+def bits(model):
+    return [v.numpy().tobytes() for v in [*model.variables, *model.optimizer.variables]]
+
+
+def assert_all_equal(results):
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_all_workers_hold_the_same_to_the_last_bit(workers):
+    def function():
+        import phalanx
+
+        model = small_model()
+        held_out = (features(10, seed=1), targets(10, seed=1))
+        history = phalanx.fit(
+            model, features(29), targets(29), batch_size=8, epochs=3, verbose=0,
+            validation_data=held_out,
+        ).history  # fmt: skip
+        evaluations = [
+            phalanx.evaluate(model, features(n), targets(n), batch_size=4, verbose=0)
+            for n in (1, 6, 7)
+        ]
+        return history, evaluations, bits(model)
+
+    results = run_gang(function, workers, deadline=120)
+    history, evaluations, _ = results[0]
+    assert sorted(history) == ["loss", "mae", "val_loss", "val_mae"]
+    assert all(len(column) == 3 for column in history.values())
+    assert np.isfinite(evaluations).all()
+    assert_all_equal(results)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_every_row_is_predicted_once_in_order_on_every_worker(workers):
+    def function():
+        import keras
+
+        import phalanx
+
+        inputs = keras.Input((1,))
+        outputs = {"same": keras.layers.Identity()(inputs), "pair": [inputs + 1, inputs * 2]}
+        model = keras.Model(inputs, outputs)
+        results = []
+        for n in range(1, 8):
+            x = np.arange(n, dtype="float32")[:, None]
+            results.append(phalanx.predict(model, x, batch_size=3, verbose=0))
+        on_batch = phalanx.predict(model, np.ones((1, 1)), verbose=0)["same"]
+        return results, on_batch.tolist()
+
+    for results, on_batch in run_gang(function, workers, deadline=120):
+        assert on_batch == [[1.0]]
+        for n, predicted in enumerate(results, start=1):
+            rows = np.arange(n)
+            assert predicted["same"][:, 0].tolist() == rows.tolist()
+            assert predicted["pair"][0][:, 0].tolist() == (rows + 1).tolist()
+            assert predicted["pair"][1][:, 0].tolist() == (rows * 2).tolist()
+
+
+def test_arrays_of_different_lengths_are_named_by_worker():
+    def function():
+        import phalanx
+
+        n = 8 if rank() == 0 else 21
+        phalanx.fit(small_model(), features(n), targets(n), batch_size=4, verbose=0)
+
+    with pytest.raises(GangFailedError) as caught:
+        run_gang(function, deadline=60)
+    first = caught.value.first
+    assert first.type_name == "DisagreementError"
+    assert "number of batches" in first.message
+    assert "worker 0: 2, worker 1: 6" in first.message
+
+
+def test_models_that_train_something_else_are_named_by_worker():
+    def function():
+        import phalanx
+
+        model = small_model()
+        model.layers[0].trainable = rank() != 2
+        phalanx.fit(model, features(8), targets(8), verbose=0)
+
+    with pytest.raises(GangFailedError) as caught:
+        run_gang(function, 3, deadline=60)
+    first = caught.value.first
+    assert first.type_name == "DisagreementError"
+    assert "model" in first.message
+    assert "worker(s) [2] differ from worker 0" in first.message
+
+
+def test_different_calls_are_named():
+    def function():
+        import phalanx
+
+        call = phalanx.fit if rank() == 0 else phalanx.evaluate
+        call(small_model(), features(8), targets(8), verbose=0)
+
+    with pytest.raises(GangFailedError) as caught:
+        run_gang(function, deadline=60)
+    assert caught.value.first.type_name == "DisagreementError"
+
+
+def test_each_worker_may_bring_its_own_data():
+    """`distribute_datasets_from_function`: here uneven, and the same 8 samples in all."""
+
+    def function():
+        import keras
+        import tensorflow as tf
+
+        import phalanx
+
+        strategy = tf.distribute.get_strategy()
+        rows = slice(0, 5) if rank() == 0 else slice(5, 8)
+
+        def dataset(context):
+            assert context.input_pipeline_id == rank()
+            return tf.data.Dataset.from_tensors((features(8)[rows], targets(8)[rows])).repeat()
+
+        data = strategy.distribute_datasets_from_function(dataset)
+        model = small_model(optimizer=keras.optimizers.SGD(0.1, global_clipnorm=0.1))
+        history = phalanx.fit(model, data, steps_per_epoch=1, epochs=3, verbose=0).history
+        return history, [v.numpy() for v in model.weights]
+
+    def one_device():
+        import keras
+
+        model = small_model(optimizer=keras.optimizers.SGD(0.1, global_clipnorm=0.1))
+        history = model.fit(
+            features(8), targets(8), batch_size=8, epochs=3, shuffle=False, verbose=0
+        ).history
+        return history, [v.numpy() for v in model.weights]
+
+    expected_history, expected = run_alone(one_device)
+    for history, weights in run_gang(function, deadline=60):
+        assert history["loss"] == pytest.approx(expected_history["loss"], rel=1e-5)
+        for a, b in zip(weights, expected, strict=True):
+            assert a == pytest.approx(b, rel=1e-5, abs=1e-6)
+
+
+def test_a_callback_that_looks_at_every_batch_hangs_nobody():
+    def function(everywhere):
+        import keras
+
+        import phalanx
+
+        seen = []
+
+        class Looks(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                seen.append(float(logs["loss"]))
+
+        chief = everywhere or rank() == 0
+        phalanx.fit(
+            small_model(), features(16), targets(16), batch_size=4, epochs=2,
+            verbose=2 if rank() == 0 else 0, callbacks=[Looks()] if chief else [],
+        )  # fmt: skip
+        return seen
+
+    everywhere = run_gang(function, args=(True,), deadline=60)
+    assert len(everywhere[0]) == 8
+    assert_all_equal(everywhere)
+    on_chief = run_gang(function, args=(False,), deadline=60)
+    assert on_chief[0] == everywhere[0]
+    assert on_chief[1] == []
+
+
+def test_a_progress_bar_on_the_chief_alone_hangs_nobody():
+    def function():
+        import phalanx
+
+        model = small_model()
+        shown = 1 if rank() == 0 else 0
+        phalanx.fit(model, features(16), targets(16), batch_size=4, verbose=shown)
+        phalanx.evaluate(model, features(16), targets(16), batch_size=4, verbose=shown)
+        return bits(model)
+
+    assert_all_equal(run_gang(function, deadline=60))
+
+
+def test_clear_session_does_not_end_distribution():
+    def function():
+        import keras
+        import tensorflow as tf
+
+        import phalanx
+        from phalanx.worker.adopt import keep_through_clear_session
+
+        strategy = tf.distribute.get_strategy()
+        with keep_through_clear_session(strategy):
+            keras.backend.clear_session()
+            assert tf.distribute.get_strategy() is strategy
+            model = small_model()
+            phalanx.fit(model, features(7), targets(7), batch_size=4, epochs=2, verbose=0)
+        return bits(model)
+
+    assert_all_equal(run_gang(function, deadline=60))
+
+
+COLLECTIVES = ("CollectiveReduce", "CollectiveGather", "CollectiveBcast", "CollectiveAllToAll")
+
+
+def collectives_of_a_step(steps_per_execution):
+    """The collective operations in everything that one training step runs."""
+    import keras
+    import tensorflow as tf
+
+    import phalanx
+    from phalanx.training.step import StepFunction
+
+    captured = []
+    original = StepFunction.on_iterator
+
+    def capturing(self, iterator, steps):
+        if not captured:
+            # The functions are traced at first use, so the first step is run before.
+            result = original(self, iterator, steps)
+            captured.append((self, iterator))
+            return result
+        return original(self, iterator, steps)
+
+    StepFunction.on_iterator = capturing
+    model = small_model(steps_per_execution=steps_per_execution,
+                        optimizer=keras.optimizers.Adam(0.01, global_clipnorm=1.0))  # fmt: skip
+    phalanx.fit(model, features(32), targets(32), batch_size=8, verbose=0)
+    function, iterator = captured[0]
+    if steps_per_execution == 1:
+        graph = function._next.get_concrete_function(iterator).graph
+    else:
+        graph = function._many.get_concrete_function(iterator, tf.constant(2)).graph
+    definition = graph.as_graph_def()
+    bodies = [f.node_def for f in definition.library.function]
+    nodes = [node for body in [definition.node, *bodies] for node in body]
+    return sorted({(n.op, n.name) for n in nodes if n.op.startswith(COLLECTIVES)})
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_a_step_is_one_packed_all_reduce_and_no_other_collective(steps_per_execution):
+    for found in run_gang(collectives_of_a_step, args=(steps_per_execution,), deadline=60):
+        assert [op for op, _ in found] == ["CollectiveReduceV2"], found
+
+
+@pytest.mark.parametrize("rows", [24, 29])
+def test_several_steps_in_one_execution_change_nothing(rows):
+    def function(rows):
+        import phalanx
+
+        results = []
+        for steps in (1, 3):
+            model = small_model(steps_per_execution=steps)
+            history = phalanx.fit(
+                model, features(rows), targets(rows), batch_size=4, epochs=2, verbose=0,
+                shuffle=False,
+            ).history  # fmt: skip
+            results.append((history, [v.numpy() for v in model.weights], bits(model)))
+        return results
+
+    gang = run_gang(function, args=(rows,), deadline=120)
+    (history, weights, _), (history_of_three, weights_of_three, _) = gang[0]
+    assert history_of_three["loss"] == pytest.approx(history["loss"], rel=1e-5)
+    for a, b in zip(weights_of_three, weights, strict=True):
+        assert a == pytest.approx(b, rel=1e-5, abs=1e-6)
+    assert_all_equal([[part[2] for part in worker] for worker in gang])
+
+
+def test_plain_keras_still_cannot_fit_on_several_workers():
+    """A canary (keras issue 20585): on the day this fails, much of Phalanx can be looked at."""
+
+    def function():
+        model = small_model()
+        model.fit(features(8), targets(8), verbose=0)
+
+    with pytest.raises(GangFailedError) as caught:
+        run_gang(function, deadline=60)
+    assert caught.value.first.type_name == "ValueError"

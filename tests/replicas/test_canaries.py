@@ -1,0 +1,298 @@
+"""Keras's and TensorFlow's private names still are and do what src/phalanx/seam says.
+
+A test that fails here tells that upstream changed: look at the seam, then at the test.
+"""
+
+import importlib
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import features, on_replicas, small_model, targets, values
+
+ADAPTERS = importlib.import_module("keras.src.trainers.data_adapters")
+SLICING = importlib.import_module("keras.src.trainers.data_adapters.array_slicing")
+LOSSES = importlib.import_module("keras.src.losses.loss")
+NN = importlib.import_module("keras.src.backend.tensorflow.nn")
+PLAIN = importlib.import_module("keras.src.optimizers.base_optimizer").BaseOptimizer
+OPTIMIZERS = keras.optimizers
+
+
+def parameters(function):
+    return list(inspect.signature(function).parameters)
+
+
+class TestAdapters:
+    def test_arrays_are_kept_where_we_look(self):
+        adapter = ADAPTERS.get_data_adapter(
+            x=features(5),
+            y=targets(5),
+            sample_weight=None,
+            batch_size=2,
+            steps_per_epoch=None,
+            shuffle="batch",
+            class_weight=None,
+        )
+        assert isinstance(adapter, ADAPTERS.ArrayDataAdapter)
+        assert (adapter._num_samples, adapter._batch_size, adapter._shuffle) == (5, 2, "batch")
+        assert [a.shape for a in keras.tree.flatten(adapter._inputs)] == [(5, 4), (5, 1)]
+        assert adapter.num_batches == 3
+
+    def test_a_dataset_is_not_arrays(self):
+        adapter = ADAPTERS.get_data_adapter(x=tf.data.Dataset.range(3))
+        assert not isinstance(adapter, ADAPTERS.ArrayDataAdapter)
+        assert isinstance(adapter.get_tf_dataset(), tf.data.Dataset)
+
+    def test_slicing_takes_rows_of_sparse_tensors(self):
+        dense = np.eye(4, dtype="float32")
+        (wrapped,) = SLICING.convert_to_sliceable(
+            [tf.sparse.from_dense(dense)], target_backend="tensorflow"
+        )
+        assert isinstance(wrapped, SLICING.TensorflowSparseWrapper)
+        rows = SLICING.slice_tensorflow_sparse_wrapper(wrapped, tf.constant([3, 1], tf.int64))
+        assert (tf.sparse.to_dense(rows).numpy() == dense[[3, 1]]).all()
+
+    def test_the_last_samples_validate(self):
+        training, validation = SLICING.train_validation_split(
+            (np.arange(10), None, None), validation_split=0.2
+        )
+        assert training[0].tolist() == list(range(8))
+        assert validation[0].tolist() == [8, 9]
+
+
+class TestModels:
+    def test_a_model_knows_the_strategy_it_was_made_in(self, mirrored2):
+        with mirrored2.scope():
+            inside = small_model()
+        assert inside._distribute_strategy is mirrored2
+        assert inside.optimizer._distribution_strategy is mirrored2
+
+    def test_a_model_is_built_from_a_spec(self):
+        model = keras.Sequential([keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+        spec = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2]))
+        model._symbolic_build(data_batch=spec)
+        assert model.built
+        assert model.optimizer.built
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("_flatten_metrics_in_order", ["logs"]),
+            ("_should_eval", ["epoch", "validation_freq"]),
+            ("_assert_compile_called", ["method_name"]),
+            ("_compute_loss", ["x", "y", "y_pred", "sample_weight", "training"]),
+        ],
+    )
+    def test_methods_take_what_we_give(self, name, expected):
+        assert parameters(getattr(small_model(), name)) == expected
+
+    def test_attributes_are_there(self):
+        model = small_model()
+        assert model._initial_epoch is None
+        assert isinstance(model._loss_tracker, keras.metrics.Mean)
+        assert model._should_eval(1, 2)
+        assert not model._should_eval(0, 2)
+
+    def test_a_keras_variable_holds_a_tensorflow_variable(self):
+        variable = keras.Variable(1.0)
+        assert isinstance(variable._value, tf.Variable)
+        replacement = tf.Variable(2.0)
+        variable._value = replacement
+        assert variable.value is replacement
+        assert float(variable) == 2.0
+
+    def test_a_keras_variable_maps_what_tensorflow_calls_otherwise(self):
+        variable = keras.Variable(1.0, aggregation="sum", synchronization="on_read")
+        aggregation = variable._map_aggregation(variable.aggregation)
+        synchronization = variable._map_synchronization(variable.synchronization)
+        assert aggregation == tf.VariableAggregation.SUM
+        assert synchronization == tf.VariableSynchronization.ON_READ
+
+    def test_an_optimizer_finds_variables_by_key(self):
+        model = small_model()
+        optimizer = model.optimizer
+        optimizer.build(model.trainable_variables)
+        found = optimizer._trainable_variables_indices
+        assert found == {
+            optimizer._var_key(v): i for i, v in enumerate(optimizer._trainable_variables)
+        }
+
+    def test_class_weights_become_sample_weights(self):
+        utils = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
+        weights = utils.class_weight_to_sample_weights(np.array([0, 1, 0]), {0: 1.0, 1: 3.0})
+        assert weights.tolist() == [1.0, 3.0, 1.0]
+
+    def test_the_trainer_predicts(self):
+        trainer = importlib.import_module("keras.src.backend.tensorflow.trainer")
+        assert keras.Model.predict is trainer.TensorFlowTrainer.predict
+
+
+class TestOptimizers:
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("_backend_update_step", ["self", "grads", "trainable_variables", "learning_rate"]),
+            ("_apply_weight_decay", ["self", "variables"]),
+            ("_backend_increment_gradient_accumulators", ["self", "grads", "acc_grads"]),
+            ("_overwrite_model_variables_with_average_value", ["self", "trainable_variables"]),
+        ],
+    )
+    def test_the_distributed_method_and_the_plain_one_agree(self, name, expected):
+        assert parameters(getattr(PLAIN, name)) == expected
+        assert parameters(getattr(OPTIMIZERS.Optimizer, name)) == expected
+        assert getattr(OPTIMIZERS.Optimizer, name) is not getattr(PLAIN, name)
+
+    def test_the_plain_optimizer_is_found_in_the_family(self):
+        assert PLAIN in OPTIMIZERS.Optimizer.__mro__
+        assert PLAIN.__module__.endswith("base_optimizer")
+
+    def test_loss_scaling_has_one_common_apply(self):
+        assert parameters(OPTIMIZERS.LossScaleOptimizer._common_apply) == [
+            "self",
+            "grads",
+            "trainable_variables",
+        ]
+        assert "inner_optimizer" in vars(OPTIMIZERS.LossScaleOptimizer(OPTIMIZERS.SGD()))
+
+    def test_the_step_counter_is_assigned_by_the_first_replica_only(self, mirrored2):
+        with mirrored2.scope():
+            counter = OPTIMIZERS.SGD()._iterations.value
+        assert isinstance(counter, tf.distribute.DistributedValues)
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        assert [counter._aggregation, *(c._aggregation for c in counter.values)] == [first] * 3
+
+
+class TestSteps:
+    """Replaced functions are looked up where we replace them."""
+
+    def spy(self, monkeypatch, owner, name):
+        original, calls = getattr(owner, name), []
+
+        def spying(*args, **kwargs):
+            calls.append(name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, spying)
+        return calls
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("reduce_values", ["values", "sample_weight", "reduction"]),
+            ("apply_mask", ["sample_weight", "mask", "dtype", "reduction"]),
+            ("scale_loss_for_distribution", ["value"]),
+            ("unscale_loss_for_distribution", ["value"]),
+        ],
+    )
+    def test_losses_take_what_we_give(self, name, expected):
+        assert parameters(getattr(LOSSES, name)) == expected
+
+    def test_a_loss_reduces_its_values_there(self, monkeypatch):
+        calls = self.spy(monkeypatch, LOSSES, "reduce_values")
+        keras.losses.MeanSquaredError()(targets(3), targets(3))
+        assert calls
+
+    def test_a_loss_applies_its_mask_there(self, monkeypatch):
+        calls = self.spy(monkeypatch, LOSSES, "apply_mask")
+        predicted = tf.constant(targets(3))
+        importlib.import_module("keras.src.backend").set_keras_mask(
+            predicted, tf.constant([True, False, True])
+        )
+        keras.losses.MeanSquaredError()(targets(3), predicted)
+        assert calls
+
+    def test_synchronized_moments_are_computed_there(self, monkeypatch):
+        calls = self.spy(monkeypatch, NN, "_compute_moments_sync")
+        assert parameters(NN.moments)[:4] == ["x", "axes", "keepdims", "synchronized"]
+        NN.moments(tf.constant(features(4)), axes=[0], synchronized=True)
+        assert calls
+
+    def test_dropout_draws_from_a_seed_generator(self, monkeypatch):
+        calls = self.spy(monkeypatch, keras.random.SeedGenerator, "next")
+        keras.layers.Dropout(0.5)(tf.ones([2, 2]), training=True)
+        assert calls
+
+    def test_moving_statistics_and_metrics_are_assigned_through_the_variable(self, monkeypatch):
+        calls = self.spy(monkeypatch, keras.Variable, "assign")
+        keras.layers.BatchNormalization()(tf.constant(features(4)), training=True)
+        assert len(calls) >= 2
+        before = len(calls)
+        keras.metrics.Mean().update_state(1.0)
+        assert len(calls) >= before + 2
+
+    def test_the_loss_of_a_batch_is_one_value_of_a_mean(self, monkeypatch):
+        calls = self.spy(monkeypatch, keras.metrics.Mean, "update_state")
+        small_model(metrics=()).evaluate(features(4), targets(4), verbose=0)
+        assert calls
+
+    def test_the_state_of_seeds_is_known_by_its_path(self):
+        layer = keras.layers.Dropout(0.5)
+        layer.build((None, 2))
+        assert "seed_generator_state" in layer.seed_generator.state.path
+
+    def test_an_activity_regularizer_is_called_with_a_batch_in_one_of_two_ways(self):
+        layer = keras.layers.Dense(1, kernel_initializer="ones", activity_regularizer=tf.reduce_sum)
+        layer(tf.ones([4, 2]))
+        (loss,) = layer.losses
+        divides = "batch_size" in inspect.getsource(keras.layers.Layer.__call__)
+        assert float(loss) == (2.0 if divides else 8.0)
+
+
+class TestDistribution:
+    def test_a_distributed_spec_lists_its_parts(self, mirrored2):
+        whole = tf.data.Dataset.from_tensor_slices(features(8)).batch(4)
+        spec = mirrored2.experimental_distribute_dataset(whole).element_spec
+        assert [p.shape.as_list() for p in spec._value_specs] == [[None, 4], [None, 4]]
+
+
+class TestWhatPlainKerasDoes:
+    """Why the seam exists. A failure here is good news: some of it can go."""
+
+    def test_it_clips_each_replica_before_it_adds_them_up(self, mirrored2):
+        with mirrored2.scope():
+            variable, optimizer = (
+                keras.Variable([0.0, 0.0]),
+                OPTIMIZERS.SGD(1.0, global_clipnorm=1.0),
+            )
+            optimizer.build([variable])
+        gradients = tf.constant([[100.0, 0.0], [0.0, 1.0]])
+        on_replicas(mirrored2, lambda g: optimizer.apply([g], [variable]), gradients)
+        assert variable.numpy().tolist() == pytest.approx([-1.0, -1.0])
+
+    def test_it_divides_a_loss_by_the_number_of_replicas(self, mirrored3):
+        with mirrored3.scope():
+            assert float(LOSSES.scale_loss_for_distribution(tf.constant(6.0))) == 2.0
+            assert float(LOSSES.unscale_loss_for_distribution(tf.constant(2.0))) == 6.0
+
+    def test_it_weighs_an_uneven_batch_wrongly(self, mirrored2):
+        def train(model):
+            model.fit(features(7), targets(7), batch_size=4, epochs=3, shuffle=False, verbose=0)
+            return values(model.weights)
+
+        expected = train(small_model())
+        with mirrored2.scope():
+            got = train(small_model())
+        assert max(np.max(np.abs(a - b)) for a, b in zip(got, expected, strict=True)) > 1e-3
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"gradient_accumulation_steps": 2},
+            {"use_ema": True, "ema_overwrite_frequency": 2},
+        ],
+        ids=["accumulation", "ema_overwriting"],
+    )
+    def test_it_cannot_merge_inside_a_condition(self, mirrored2, options):
+        with mirrored2.scope():
+            model = small_model(OPTIMIZERS.SGD(0.1, **options))
+        with pytest.raises(RuntimeError, match="merge_call"):
+            model.fit(features(8), targets(8), batch_size=4, verbose=0)
+
+    def test_it_cannot_run_several_steps_in_one_execution(self, mirrored2):
+        with mirrored2.scope():
+            model = small_model(steps_per_execution=2)
+        with pytest.raises((RuntimeError, ValueError, TypeError, tf.errors.OpError)):
+            model.fit(features(8), targets(8), batch_size=4, verbose=0)

@@ -1,0 +1,117 @@
+"""What replicas do on their own: plain BatchNormalization and Dropout."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import assert_close, features, values
+
+import phalanx
+from phalanx.data.place import rows_of
+
+MOMENTUM = 0.6
+
+
+def normalized():
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.BatchNormalization(momentum=MOMENTUM),
+            keras.layers.Dense(1, kernel_initializer="ones"),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    return model
+
+
+def moving_statistics_by_hand(x, batch_size, replicas, epochs):
+    """The mean over replicas of what each would have had, averaged after each epoch."""
+    mean, variance = np.zeros(4), np.ones(4)
+    for _ in range(epochs):
+        means, variances = [mean] * replicas, [variance] * replicas
+        for first in range(0, len(x), batch_size):
+            batch = x[first : first + batch_size]
+            for replica in range(replicas):
+                start, count = rows_of(replica, replicas, len(batch))
+                if count:
+                    rows = batch[start : start + count]
+                    keep, take = MOMENTUM, 1 - MOMENTUM
+                    means[replica] = keep * means[replica] + take * rows.mean(0)
+                    variances[replica] = keep * variances[replica] + take * rows.var(0)
+        mean, variance = np.mean(means, 0), np.mean(variances, 0)
+    return mean, variance
+
+
+@pytest.mark.parametrize("rows", [16, 17, 18, 21])
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_moving_statistics_are_the_mean_over_replicas(replicas, rows, request):
+    strategy = request.getfixturevalue(f"mirrored{replicas}")
+    x, y = features(rows), np.zeros((rows, 1))
+    with strategy.scope():
+        model = normalized()
+    phalanx.fit(model, x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    layer = model.layers[0]
+    expected = moving_statistics_by_hand(x, 8, replicas, 2)
+    for variable, value in zip((layer.moving_mean, layer.moving_variance), expected, strict=True):
+        for copy in strategy.experimental_local_results(variable.value):
+            assert_close([copy.numpy()], [value])
+
+
+def test_on_one_device_they_are_kerass_own():
+    x, y = features(18), np.zeros((18, 1))
+    ours, theirs = normalized(), normalized()
+    phalanx.fit(ours, x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    theirs.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    assert_close(values(ours.variables), values(theirs.variables))
+
+
+def test_validation_sees_the_averaged_statistics(mirrored2):
+    x, y = features(18), np.ones((18, 1))
+    with mirrored2.scope():
+        model = normalized()
+    history = phalanx.fit(
+        model, x, y, batch_size=8, shuffle=False, verbose=0, validation_data=(x, y)
+    ).history
+    loss = phalanx.evaluate(model, x, y, batch_size=5, verbose=0)
+    assert history["val_loss"][0] == pytest.approx(loss, rel=1e-5)
+
+
+WIDTH = 64
+SCALES = (1.0, 1000.0)  # tells the samples' masks apart in the gradient they share
+
+
+def dropped(strategy, rows, epochs=1):
+    """Which features each sample kept, read off the gradient: one row a sample."""
+    with strategy.scope():
+        keras.utils.set_random_seed(9)
+        model = keras.Sequential(
+            [
+                keras.Input((WIDTH,)),
+                keras.layers.Dropout(0.5, seed=13),
+                keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(1.0), lambda y, p: p)
+    x = np.ones((rows, WIDTH), "float32") * np.array(SCALES[:rows], "float32")[:, None]
+    phalanx.fit(model, x, np.zeros((rows, 1)), batch_size=rows, epochs=epochs, verbose=0,
+                shuffle=False)  # fmt: skip
+    kernel = -model.layers[-1].kernel.numpy()[:, 0] * rows / 2  # what is kept is doubled
+    return [np.round(kernel % 1000).astype(int), np.round(kernel // 1000).astype(int)][:rows]
+
+
+def test_replicas_draw_different_masks_and_the_first_draws_one_devices(mirrored2):
+    first, second = dropped(mirrored2, 2)
+    assert set(first) == set(second) == {0, 1}
+    assert (first != second).any()
+    (alone,) = dropped(tf.distribute.get_strategy(), 1)
+    assert first.tolist() == alone.tolist()
+
+
+def test_masks_are_the_same_in_the_next_run(mirrored2):
+    runs = [dropped(mirrored2, 2) for _ in range(2)]
+    assert np.array_equal(runs[0], runs[1])
+
+
+def test_masks_change_from_step_to_step(mirrored2):
+    one, two = dropped(mirrored2, 2, epochs=1)[0], dropped(mirrored2, 2, epochs=2)[0]
+    assert (two != 2 * one).any()
