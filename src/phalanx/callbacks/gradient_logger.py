@@ -208,5 +208,5 @@ def _check(every: int, rate: float, histograms: bool | int, overhead: float | No
         raise OptionError(f"sample_rate must be above 0 and at most 1; found {rate!r}.")
     if int(histograms) < 0:
         raise OptionError(f"histograms must be True, False or a positive n; found {histograms!r}.")
-    if overhead is not None and not 0.0 < overhead:
+    if overhead is not None and not overhead > 0.0:
         raise OptionError(f"max_overhead must be above 0, or None; found {overhead!r}.")

@@ -45,7 +45,9 @@ class Health:
             self._variable = _counter(_NEVER, "first_nonfinite_variable")
             self._count = _counter(0, "nonfinite_steps")
             self._replicas = tf.Variable(
-                tf.zeros([strategy.num_replicas_in_sync]), trainable=False, name="nonfinite_replicas"
+                tf.zeros([strategy.num_replicas_in_sync]),
+                trainable=False,
+                name="nonfinite_replicas",
             )
         self.policy: OnNonfinite = "ignore"
         self.paths: tuple[str, ...] = ()
@@ -53,16 +55,17 @@ class Health:
     @property
     def count(self) -> int:
         """Steps so far whose total gradient was not finite."""
-        return int(self._count)
+        return int(self._count.numpy())
 
     def trouble(self) -> Trouble | None:
         """The first such step, or None."""
-        if int(self._step) == _NEVER:
+        step = int(self._step.numpy())
+        if step == _NEVER:
             return None
         flags = self._replicas.numpy()
         return Trouble(
-            step=int(self._step),
-            variable=int(self._variable),
+            step=step,
+            variable=int(self._variable.numpy()),
             replicas=tuple(int(i) for i in flags.nonzero()[0]),
         )
 

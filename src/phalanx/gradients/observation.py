@@ -15,7 +15,14 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.gradients.reduce import Gradient, reduce_sum
-from phalanx.gradients.statistics import BUCKETS, STATISTICS, cosine, histogram, squared_norm, statistics
+from phalanx.gradients.statistics import (
+    BUCKETS,
+    STATISTICS,
+    cosine,
+    histogram,
+    squared_norm,
+    statistics,
+)
 
 _SALT = 0x5EED
 

@@ -76,18 +76,20 @@ def walk(
     total = _add_up(to_sum, flags, replicas)
     if flags is not None:
         flags = total.pop()
-    before = [tf.identity(v) for v in variables] if observation is not None else []
-    _finish(total, flags, hooks, health)
-    if observation is not None:
-        unscale = _unscaled(1.0, hooks.loss_scale)
-        unscaled = scale(total, unscale)
+    if observation is None:
+        _finish(total, flags, hooks, health)
+    else:
+        unscaled = scale(total, _unscaled(1.0, hooks.loss_scale))
+        clipped_total = hooks.clip_total(unscaled)
+        before = [tf.identity(v) for v in variables]
+        _finish(total, flags, hooks, health)
         observation.record(
             replica,
             Applied(
                 paths=[getattr(v, "path", v.name) for v in variables],
                 local=scale(own, _unscaled(factor, hooks.loss_scale)),
                 total=unscaled,
-                clipped=hooks.clip_total(unscaled),
+                clipped=clipped_total,
                 before=before,
                 after=[tf.identity(v) for v in variables],
                 count=tf.constant(0) if share is None else share.count,

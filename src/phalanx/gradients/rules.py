@@ -68,8 +68,18 @@ class GradientRules:
         gradients: Sequence[Gradient],
         variables: Sequence[Any],
         state: dict[str, Any],
+        *,
+        keep_state: bool = False,
     ) -> list[Gradient]:
-        """Run the clippers of one kind; assigns their new state to `state`'s variables."""
+        """Run the clippers of one kind.
+
+        Args:
+            when: the kind.
+            gradients: one per variable, none of them None.
+            variables: the variables.
+            state: what the clippers remember, as variables; they are assigned anew.
+            keep_state: only look, and leave `state` as it is.
+        """
         clipped = list(gradients)
         paths = [getattr(v, "path", v.name) for v in variables]
         for i, clipper in enumerate(self.clippers):
@@ -80,8 +90,9 @@ class GradientRules:
             held = {name: tf.convert_to_tensor(state[key]) for name, key in own.items()}
             result = clipper.clip(clipped, weights, paths, held)
             clipped = list(result.gradients)
-            for name, key in own.items():
-                state[key].assign(result.state[name])
+            if not keep_state:
+                for name, key in own.items():
+                    state[key].assign(result.state[name])
         return clipped
 
 

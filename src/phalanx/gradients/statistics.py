@@ -67,9 +67,7 @@ def squared_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
 
 def dot(a: Sequence[Gradient], b: Sequence[Gradient]) -> tf.Tensor:
     """The inner product of two gradients of the same variables, scalar float32."""
-    products = [
-        _dot(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None
-    ]
+    products = [_dot(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     return tf.add_n(products) if products else tf.zeros([])
 
 

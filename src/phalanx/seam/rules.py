@@ -21,6 +21,7 @@ from phalanx.gradients.reduce import Gradient
 from phalanx.gradients.rules import GradientRules
 
 _RULES = "_phalanx_rules"
+_STATE = "_phalanx_rule_state"
 _thread = threading.local()
 
 
@@ -42,7 +43,7 @@ def give_rules(optimizer: Any, rules: GradientRules) -> None:
     inner = innermost(optimizer)
     own = vars(inner)
     own[_RULES] = rules
-    state = own["_phalanx_rule_state"] = {}
+    state = own[_STATE] = {}
     for name, shape in rules.state_shapes().items():
         with inner._distribution_strategy.scope():
             state[name] = inner.add_variable(shape, dtype="float32", name=name)
@@ -79,7 +80,7 @@ def clip_own(
         return None
     if not any(clipper.when == "before" for clipper in rules.clippers):
         return None
-    state = vars(innermost(optimizer))["_phalanx_rule_state"]
+    state = vars(innermost(optimizer))[_STATE]
     return lambda gradients: rules.clip("before", gradients, variables, state)
 
 
@@ -94,11 +95,12 @@ def clip_total(
     if inner.gradient_accumulation_steps:
         return total
     present = [(g, v) for g, v in zip(total, variables, strict=True) if g is not None]
+    gradients, known = [g for g, _ in present], [v for _, v in present]
     rules = rules_of(inner)
-    if rules is not None and rules.state_shapes():
-        return total  # looking would move the clippers' running windows
-    with _knowing([v for _, v in present]):
-        clipped: Sequence[Gradient] = inner._clip_gradients([g for g, _ in present])
+    if rules is not None:
+        state = vars(inner)[_STATE]
+        gradients = rules.clip("after", gradients, known, state, keep_state=True)
+    clipped: Sequence[Gradient] = type(inner)._clip_gradients(inner, gradients)
     return clipped
 
 

@@ -94,8 +94,7 @@ def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> Health 
     inner = innermost(optimizer)
     if policy == "ignore" or inner is not optimizer:
         return None  # a LossScaleOptimizer leaves such steps out by itself
-    health = watch(inner, function.plan.strategy, policy)
-    return health
+    return watch(inner, function.plan.strategy, policy)
 
 
 def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:

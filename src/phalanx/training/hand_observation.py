@@ -85,7 +85,7 @@ class _ObservedLoop:
     def _function_for(self, lens: Any) -> Any:
         if lens not in self._functions:
 
-            @tf.autograph.experimental.do_not_convert
+            @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
             def observed(step: tf.Tensor, note: tf.Tensor, args: Any, kwargs: Any) -> Any:
                 observation = Observation(lens, step=step, note=note)
                 with optimizers_reduce_first, observing(observation):

@@ -67,7 +67,7 @@ class ObservedSteps:
     def _function_for(self, lens: Lens) -> Any:
         if lens not in self._functions:
 
-            @tf.autograph.experimental.do_not_convert
+            @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
             def observed(iterator: Any, step: tf.Tensor, note: tf.Tensor) -> Any:
                 observation = Observation(lens, step=step, note=note)
                 with observing(observation):

@@ -97,9 +97,7 @@ def _matches(pattern: str, path: str) -> bool:
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(layer, pattern)
 
 
-def by_layer(
-    rules: Mapping[str, Clipper | None], otherwise: Clipper | None = None
-) -> ByLayer:
+def by_layer(rules: Mapping[str, Clipper | None], otherwise: Clipper | None = None) -> ByLayer:
     """Clip variables by the first pattern that matches.
 
     Args:
