@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from phalanx.training.evaluate import evaluate as evaluate
     from phalanx.training.fit import fit as fit
     from phalanx.training.hand_loop import distribute_optimizer as distribute_optimizer
+    from phalanx.training.hand_observation import observe_gradients as observe_gradients
     from phalanx.training.predict import predict as predict
     from phalanx.training.switch import disable as disable
     from phalanx.training.switch import enable as enable
@@ -28,16 +29,21 @@ _HOMES = {
     "enable": "phalanx.training.switch",
     "evaluate": "phalanx.training.evaluate",
     "fit": "phalanx.training.fit",
+    "observe_gradients": "phalanx.training.hand_observation",
     "is_enabled": "phalanx.training.switch",
     "predict": "phalanx.training.predict",
     "strategy": "phalanx.worker.strategy",
 }
 
-__all__ = [*sorted(_HOMES), "__version__"]
+_MODULES = ("callbacks", "clip")
+
+__all__ = [*sorted(_HOMES), *_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its home on first use (PEP 562)."""
+    if name in _MODULES:
+        return importlib.import_module(f"phalanx.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

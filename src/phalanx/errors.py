@@ -8,6 +8,7 @@
     ├── WorkerFailedError           a worker ended badly; names the root cause
     ├── TrainingError               fit, evaluate or predict cannot give the right answer
     │   ├── DataError               the input data is unfit, or differs between workers
+    │   ├── NonFiniteError          a gradient has NaN or infinite entries
     │   └── DisagreementError       workers were asked to do different things
     └── UpstreamChangedError        a private Keras or TensorFlow name is not what it was
 
@@ -47,6 +48,10 @@ class TrainingError(PhalanxError):
 
 class DataError(TrainingError):
     """The input data is unfit, or differs between workers."""
+
+
+class NonFiniteError(TrainingError):
+    """A total gradient has NaN or infinite entries; names variable, step and workers."""
 
 
 class DisagreementError(TrainingError):

@@ -11,7 +11,7 @@ import phalanx
 HOME = Path(phalanx.__file__).parent
 FILES = sorted(HOME.rglob("*.py"))
 LAYERS = [
-    "errors", "cluster", "launch", "worker", "gradients", "seam",
+    "errors", "cluster", "launch", "worker", "observe", "gradients", "seam", "clip",
     "data", "callbacks", "training", "testing", "cli",
 ]  # fmt: skip
 PRIVATE_ROOMS = ("seam/", "worker/adopt.py")

@@ -11,7 +11,7 @@ from phalanx import errors
 
 PUBLIC = {
     "__version__", "disable", "distribute_optimizer", "enable", "evaluate", "fit",
-    "is_enabled", "predict", "strategy",
+    "is_enabled", "observe_gradients", "predict", "strategy", "callbacks", "clip",
 }  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def test_the_exported_names():
 def test_an_exported_name_is_there_and_documented(name):
     value = getattr(phalanx, name)
     if name != "__version__":
-        assert value.__name__ == name
+        assert value.__name__.removeprefix("phalanx.") == name
         assert inspect.getdoc(value)
 
 

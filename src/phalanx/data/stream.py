@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from phalanx.data.batches import BatchSource
@@ -27,6 +27,8 @@ class BatchStream:
         self._learned: int | None = None
         self._ran_out = False
         self._steps_short = 0
+        self.limit: Callable[[], int | None] = lambda: None
+        """Asked before each chunk: how many steps it may have at the most."""
 
     @property
     def steps(self) -> int | None:
@@ -61,7 +63,7 @@ class BatchStream:
     def _next_size(self, step: int) -> int:
         if self._ran_out or self.source.num_batches == 0:
             return 0
-        sizes = [self._chunk]
+        sizes = [n for n in (self._chunk, self.limit()) if n is not None]
         if self._asked is not None:
             sizes.append(self._asked - step)
         if self.source.num_batches is not None:

@@ -1,19 +1,20 @@
 """The one place that touches how a Keras optimizer applies gradients.
 
 Keras 3 clips each replica's gradient and only then adds the replicas up (FACTS: keras
-issue 20585 and the measurements in docs/what-is-the-same.md), and its TensorFlow
-optimizers update variables through `merge_call`, which TensorFlow forbids inside a
-`cond`; gradient accumulation, EMA overwriting and loss scaling all need one.
+issue 20585 and docs/what-is-the-same.md), and its TensorFlow optimizers update variables
+through `merge_call`, which TensorFlow forbids inside a `cond`; gradient accumulation, EMA
+overwriting and loss scaling all need one.
 
-Here `apply` adds the replicas up first. What remains is the same on every replica, so
-each replica runs Keras's plain, single-device algorithm (`BaseOptimizer`) on its own
-copy of the variables: clipping sees the total gradient, and nothing needs a merge.
+Here `apply` walks the pipeline, which adds the replicas up first. What remains is the same
+on every replica, so each replica runs Keras's plain, single-device algorithm
+(`BaseOptimizer`) on its own copy of the variables: clipping sees the total gradient, and
+nothing needs a merge.
 
 Private names used, all guarded by tests/replicas/test_canaries.py:
 `BaseOptimizer._backend_update_step`, `_apply_weight_decay`,
 `_backend_increment_gradient_accumulators`,
-`_overwrite_model_variables_with_average_value`, `_clip_by_norm`, `_iterations`;
-`LossScaleOptimizer._common_apply`; `tf.Variable._aggregation`.
+`_overwrite_model_variables_with_average_value`, `_clip_gradients`, `_iterations`,
+`_trainable_variables`; `LossScaleOptimizer._common_apply`; `tf.Variable._aggregation`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.gradients.reduce import Gradient, reduce_sum, scale
+from phalanx.gradients.health import health_of
+from phalanx.gradients.observation import current_observation
+from phalanx.gradients.pipeline import Hooks, walk
+from phalanx.gradients.reduce import Gradient
 from phalanx.gradients.share import current_share
 from phalanx.seam.patching import Patches
+from phalanx.seam.rules import clip_own, clip_total, innermost
 
 _LOCAL_METHODS = (
     "_apply_weight_decay",
@@ -49,13 +54,37 @@ def in_many_replicas() -> bool:
     )
 
 
-def apply_after_reduction(
+def applying_total() -> bool:
+    """Whether this thread applies a gradient that is already the total."""
+    return bool(getattr(_thread, "applying", False))
+
+
+@contextlib.contextmanager
+def _applying() -> Iterator[None]:
+    previous = applying_total()
+    _thread.applying = True
+    try:
+        yield
+    finally:
+        _thread.applying = previous
+
+
+def _must_walk(optimizer: Any) -> bool:
+    """Whether `optimizer`'s `apply` is to walk the pipeline, here and now."""
+    if applying_total() or tf.distribute.in_cross_replica_context():
+        return False
+    alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
+    watched = current_observation() is not None or health_of(innermost(optimizer)) is not None
+    return not alone or watched
+
+
+def _walk(
     optimizer: Any,
     apply: Callable[..., None],
     gradients: Sequence[Gradient],
     variables: Sequence[Any] | None,
 ) -> None:
-    """Add `gradients` up over all replicas, then let `apply` clip and apply the total.
+    """Let `gradients` walk the pipeline, `apply` at its end.
 
     Args:
         optimizer: the Keras optimizer whose `apply` was called.
@@ -63,15 +92,42 @@ def apply_after_reduction(
         gradients: this replica's gradients, one per variable, None where there is none.
         variables: the variables, or None for those that the optimizer was built with.
     """
-    share = current_share()
-    if share is not None and not share.loss_is_weighted(optimizer):
-        gradients = scale(gradients, share.weight)
-    total = reduce_sum(gradients)
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if not optimizer.built and variables is not None:
         optimizer.build(list(variables))
-    _let_counters_be_local(optimizer)
-    with _reduced():
-        apply(total, variables)
+    if replicas > 1:
+        _let_counters_be_local(optimizer)
+    known = list(innermost(optimizer)._trainable_variables if variables is None else variables)
+    context = tf.distribute.get_replica_context()
+    share = current_share()
+
+    def finish(total: Sequence[Gradient]) -> None:
+        with _applying():
+            apply(total, variables)
+
+    walk(
+        gradients,
+        known,
+        hooks=Hooks(
+            apply=finish,
+            clip_own=clip_own(optimizer, known),
+            clip_total=lambda total: clip_total(optimizer, total, known),
+            loss_scale=_loss_scale(optimizer),
+            step=innermost(optimizer)._iterations.value,
+        ),
+        share=share,
+        weighted=share is not None and share.loss_is_weighted(optimizer),
+        replica=int(tf.get_static_value(context.replica_id_in_sync_group)),
+        replicas=replicas,
+        health=None if optimizer is not innermost(optimizer) else health_of(optimizer),
+        observation=current_observation(),
+    )
+
+
+def _loss_scale(optimizer: Any) -> Any:
+    if isinstance(optimizer, _LossScaleOptimizer):
+        return tf.convert_to_tensor(optimizer.dynamic_scale)
+    return optimizer.loss_scale_factor
 
 
 def _let_counters_be_local(optimizer: Any) -> None:
@@ -87,25 +143,6 @@ def _let_counters_be_local(optimizer: Any) -> None:
             for component in variable.values:
                 component._aggregation = tf.VariableAggregation.NONE
         optimizer = getattr(optimizer, "inner_optimizer", None)
-
-
-@contextlib.contextmanager
-def _reduced() -> Iterator[None]:
-    previous = getattr(_thread, "reduced", False)
-    _thread.reduced = True
-    try:
-        yield
-    finally:
-        _thread.reduced = previous
-
-
-def applying_total() -> bool:
-    """Whether this thread applies a gradient that is already the total."""
-    return bool(getattr(_thread, "reduced", False))
-
-
-def _must_reduce() -> bool:
-    return in_many_replicas() and not applying_total()
 
 
 def _replacements() -> Mapping[tuple[Any, str], Any]:
@@ -134,18 +171,16 @@ def _routed(merging: Callable[..., Any], local: Callable[..., Any]) -> Callable[
 
 def _routed_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        if not _must_reduce():
+        if not _must_walk(self):
             return original(self, grads, trainable_variables)
-        return apply_after_reduction(
-            self, lambda g, v: original(self, g, v), list(grads), trainable_variables
-        )
+        return _walk(self, lambda g, v: original(self, g, v), list(grads), trainable_variables)
 
     return apply
 
 
 def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        if not _must_reduce():
+        if not _must_walk(self):
             return original(self, grads, trainable_variables)
 
         def finish(total: Any, variables: Any) -> None:
@@ -153,7 +188,7 @@ def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]
                 self.inner_optimizer.build(list(variables))
             self._common_apply(total, variables)
 
-        return apply_after_reduction(self, finish, list(grads), trainable_variables)
+        return _walk(self, finish, list(grads), trainable_variables)
 
     return apply
 

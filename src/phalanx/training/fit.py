@@ -19,6 +19,7 @@ from phalanx.seam.models import (
 )
 from phalanx.training.cadence import ReadingCadence
 from phalanx.training.evaluate import Evaluation
+from phalanx.training.executor import Executor
 from phalanx.training.local_state import LocalState
 from phalanx.training.metrics import MetricReader
 from phalanx.training.prepare import (
@@ -152,6 +153,8 @@ class _Loop:
             clock=time.monotonic,
             on_any_worker=lambda *needs: on_any_worker(stage, needs),
         )
+        self._executor = Executor(stage.model, function, callbacks.callbacks)
+        stream.limit = self._executor.steps_until_look
         self._evaluation: Evaluation | None = None
         self._validation_freq: Any = 1
 
@@ -172,6 +175,7 @@ class _Loop:
         callbacks.on_train_begin()
         begin = first_epoch(model, initial_epoch)
         self._stream.start(begin)
+        self._executor.start(begin * (self._stream.steps or 0))
         logs: dict[str, float] = {}
         for epoch in range(begin, epochs):
             model.reset_metrics()
@@ -197,7 +201,7 @@ class _Loop:
         for step, size, iterator in self._stream.epoch():
             callbacks.on_train_batch_begin(step)
             try:
-                done, outputs = self._function.on_iterator(iterator, size)
+                done, outputs = self._executor.run(iterator, size)
             except StopIteration:
                 self._stream.ran_out(steps_done=0)
                 continue
@@ -214,4 +218,5 @@ class _Loop:
                 "Asked to train an epoch, but the data gave no batch. Is it exhausted, or "
                 "smaller than one batch with drop_remainder?"
             )
-        return self._reader.read(outputs)[0]
+        self._executor.check()
+        return {**self._reader.read(outputs)[0], **self._executor.logs()}

@@ -62,7 +62,7 @@ class StepFunction:
             whole = False
             if kind == "train" and must_compile_apart(model):
                 self._step = compiled_train_step(model)
-        self._one = self._function(self._on_replicas, jit_compile=whole)
+        self._one = self._function(self.on_replicas, jit_compile=whole)
         self._next = self._function(lambda iterator: self._one(next(iterator)))
         self._many = self._function(self._while_data)
 
@@ -134,7 +134,8 @@ class StepFunction:
         )
         return done, tf.nest.pack_sequence_as(traced, outputs)
 
-    def _on_replicas(self, element: Any) -> Outputs:
+    def on_replicas(self, element: Any) -> Outputs:
+        """One step on one element, to be traced into a function, or run eagerly."""
         strategy, place = self.plan.strategy, self.plan.place
         arguments = element if self.plan.counted else (None, element)
         outputs = strategy.run(self._on_replica, args=arguments)

@@ -1,0 +1,69 @@
+"""Clip gradients after they were added up over all replicas: `phalanx.clip`.
+
+    optimizer = phalanx.clip.use(keras.optimizers.Adam(1e-3), phalanx.clip.by_global_norm(1.0))
+
+Keras's own `clipvalue`, `clipnorm` and `global_clipnorm` need none of this: under Phalanx
+they act on the total as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from phalanx.errors import OptionError
+from phalanx.gradients.clippers import (
+    Clipper,
+    adaptive,
+    by_global_norm,
+    by_layer,
+    by_norm,
+    by_percentile,
+    by_value,
+)
+from phalanx.gradients.rules import GradientRules, OnNonfinite
+from phalanx.seam.rules import give_rules, rules_of
+
+__all__ = [
+    "Clipper",
+    "adaptive",
+    "by_global_norm",
+    "by_layer",
+    "by_norm",
+    "by_percentile",
+    "by_value",
+    "use",
+]
+
+
+def use(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None = None) -> Any:
+    """Let `optimizer` clip every total gradient by `clippers`, in order.
+
+    Works under `fit`, with a custom `train_step` and in hand-written loops, with gradient
+    accumulation (the accumulated mean is clipped), loss scaling (the unscaled gradient
+    is) and on one device.
+
+    Args:
+        optimizer: a Keras 3 optimizer that has no clippers yet; it is changed and returned.
+        clippers: from this module; those with `when="before"` clip each replica's own mean
+            gradient before the reduction.
+        on_nonfinite: "raise", "skip", "zero" or "ignore" a step whose total gradient has a
+            NaN or infinite entry. None raises under `fit` and ignores elsewhere.
+
+    Raises:
+        OptionError: not an optimizer, not a clipper, a second call for one optimizer, or a
+            pattern that matches no variable (as soon as the variables are known).
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise OptionError(
+            "phalanx.clip.use needs a keras.optimizers.Optimizer (Keras 3); found "
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}."
+        )
+    if rules_of(optimizer) is not None:
+        raise OptionError(
+            f"Asked to give {optimizer.name!r} clippers a second time. Pass all of them in one "
+            "call; they run in the order given."
+        )
+    give_rules(optimizer, GradientRules(clippers=clippers, on_nonfinite=on_nonfinite))
+    return optimizer

@@ -1,0 +1,20 @@
+"""Clippers: pure, composable transforms of gradients. A new one is a file and a line here."""
+
+from phalanx.gradients.clippers.adaptive import adaptive
+from phalanx.gradients.clippers.base import Clipped, Clipper
+from phalanx.gradients.clippers.by_global_norm import by_global_norm
+from phalanx.gradients.clippers.by_layer import by_layer
+from phalanx.gradients.clippers.by_norm import by_norm
+from phalanx.gradients.clippers.by_percentile import by_percentile
+from phalanx.gradients.clippers.by_value import by_value
+
+__all__ = [
+    "Clipped",
+    "Clipper",
+    "adaptive",
+    "by_global_norm",
+    "by_layer",
+    "by_norm",
+    "by_percentile",
+    "by_value",
+]

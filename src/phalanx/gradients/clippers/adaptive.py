@@ -1,0 +1,76 @@
+"""Each unit's gradient relative to the unit's weights (Brock et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm, positive
+from phalanx.gradients.reduce import Gradient
+from phalanx.gradients.slices import sum_duplicates
+
+_SMALLEST_NORM = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptive(Clipper):
+    """Adaptive gradient clipping: no unit's gradient exceeds `ratio` times its weights' norm."""
+
+    ratio: float
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("ratio", self.ratio)
+        positive("epsilon", self.epsilon)
+
+    def clip(
+        self,
+        gradients: Sequence[Gradient],
+        weights: Sequence[tf.Tensor],
+        paths: Sequence[str],
+        state: Mapping[str, tf.Tensor],
+    ) -> Clipped:
+        """See `Clipper.clip`."""
+        clipped = [self._clip_one(g, w) for g, w in zip(gradients, weights, strict=True)]
+        return Clipped(gradients=clipped, norm=global_norm(gradients))
+
+    def _clip_one(self, gradient: Gradient, weight: tf.Tensor) -> Gradient:
+        if gradient is None:
+            return None
+        if isinstance(gradient, tf.IndexedSlices):
+            unique = sum_duplicates(gradient)
+            own = tf.gather(weight, unique.indices)
+            axes = list(range(1, own.shape.rank))
+            values = self._shorten(unique.values, own, axes)
+            return tf.IndexedSlices(values, unique.indices, gradient.dense_shape)
+        rank = gradient.shape.rank
+        axes = list(range(rank - 1)) if rank > 1 else list(range(rank))
+        return self._shorten(gradient, weight, axes)
+
+    def _shorten(self, gradient: tf.Tensor, weight: tf.Tensor, axes: list[int]) -> tf.Tensor:
+        values = tf.cast(gradient, tf.float32)
+        weight_norm = _norm(tf.cast(weight, tf.float32), axes)
+        limit = self.ratio * tf.maximum(weight_norm, self.epsilon)
+        norm = _norm(values, axes)
+        factor = tf.where(norm > limit, limit / tf.maximum(norm, _SMALLEST_NORM), 1.0)
+        return tf.cast(values * factor, gradient.dtype)
+
+
+def _norm(values: tf.Tensor, axes: list[int]) -> tf.Tensor:
+    return tf.sqrt(tf.reduce_sum(tf.square(values), axis=axes, keepdims=True))
+
+
+def adaptive(ratio: float = 0.01, epsilon: float = 1e-3, *, when: When = "after") -> Adaptive:
+    """Clip each unit's gradient to `ratio` times the norm of its weights.
+
+    A unit is what feeds one output: all axes but the last of a kernel, a whole vector, a
+    row of an embedding. Weights count with a norm of `epsilon` at least. The paper leaves
+    the last layer out: `by_layer({"*/head/*": None}, otherwise=adaptive())`.
+
+    Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization",
+    2021, equation 3.
+    """
+    return Adaptive(ratio=ratio, epsilon=epsilon, when=when)

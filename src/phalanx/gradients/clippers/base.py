@@ -1,0 +1,84 @@
+"""What every clipper is: a pure transform of gradients, as a value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import tensorflow as tf
+
+from phalanx.errors import OptionError
+from phalanx.gradients.reduce import Gradient
+from phalanx.gradients.slices import values_of
+
+When = Literal["after", "before"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipped:
+    """What a clipper made.
+
+    Attributes:
+        gradients: in the order, shapes and dtypes that came in.
+        norm: the global norm before clipping, scalar float32.
+        state: the clipper's new state, by name.
+    """
+
+    gradients: list[Gradient]
+    norm: tf.Tensor
+    state: dict[str, tf.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipper:
+    """Base of the clippers.
+
+    Attributes:
+        when: "after" acts on the total over all replicas, "before" on each replica's own
+            mean gradient.
+    """
+
+    when: When = "after"
+
+    def __post_init__(self) -> None:
+        if self.when not in ("after", "before"):
+            raise OptionError(f'when must be "after" or "before"; found {self.when!r}.')
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what the clipper remembers, float32 and 0 at first."""
+        return {}
+
+    def check(self, paths: Sequence[str]) -> None:
+        """Refuse what cannot work for variables of these paths."""
+
+    def clip(
+        self,
+        gradients: Sequence[Gradient],
+        weights: Sequence[tf.Tensor],
+        paths: Sequence[str],
+        state: Mapping[str, tf.Tensor],
+    ) -> Clipped:
+        """Clip one step's gradients.
+
+        Args:
+            gradients: dense, `tf.IndexedSlices` or None, one per variable. A NaN stays one.
+            weights: the variables' values.
+            paths: the variables' paths.
+            state: what the clipper remembered.
+        """
+        raise NotImplementedError
+
+
+def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
+    """The L2 norm of all entries together, scalar float32; rows that repeat are summed."""
+    squares = [tf.reduce_sum(tf.square(values_of(g))) for g in gradients if g is not None]
+    return tf.sqrt(tf.add_n(squares)) if squares else tf.zeros([])
+
+
+def positive(name: str, value: float) -> None:
+    """Refuse what is not a finite number above 0."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:
+        raise OptionError(f"{name} must be a finite number above 0; found {value!r}.")

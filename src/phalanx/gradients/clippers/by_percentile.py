@@ -1,0 +1,73 @@
+"""All gradients to a percentile of the norms seen lately (Seetharaman et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from phalanx.errors import OptionError
+from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm
+from phalanx.gradients.clippers.by_global_norm import shorten_all
+from phalanx.gradients.reduce import Gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByPercentile(Clipper):
+    """AutoClip: the limit is a percentile of the last `window` global norms."""
+
+    percentile: float
+    window: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.percentile, (int, float)) or not 0 < self.percentile <= 100:
+            raise OptionError(
+                f"percentile must be above 0 and at most 100; found {self.percentile!r}."
+            )
+        if not isinstance(self.window, int) or self.window < 2:
+            raise OptionError(f"window must be an integer of at least 2; found {self.window!r}.")
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The norms seen, newest last, and how many there were."""
+        return {"norms": (self.window,), "seen": ()}
+
+    def clip(
+        self,
+        gradients: Sequence[Gradient],
+        weights: Sequence[tf.Tensor],
+        paths: Sequence[str],
+        state: Mapping[str, tf.Tensor],
+    ) -> Clipped:
+        """See `Clipper.clip`. The first norm is not clipped, nor is one that is not finite."""
+        norm = global_norm(gradients)
+        finite = tf.math.is_finite(norm)
+        norms = tf.where(finite, tf.concat([state["norms"][1:], [norm]], 0), state["norms"])
+        seen = state["seen"] + tf.cast(finite, tf.float32)
+        limit = self._limit(norms, seen)
+        limit = tf.where((seen < 2) | (limit <= 0), norm, limit)
+        clipped = shorten_all(gradients, norm, tf.maximum(limit, 1e-30))
+        return Clipped(gradients=clipped, norm=norm, state={"norms": norms, "seen": seen})
+
+    def _limit(self, norms: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
+        """The percentile of the norms that were seen, between neighbours linearly."""
+        held = tf.minimum(seen, float(self.window))
+        age = tf.range(self.window, 0, -1, dtype=tf.float32)
+        ordered = tf.sort(tf.where(age <= held, norms, norms.dtype.max))
+        place = (held - 1.0) * self.percentile / 100.0
+        below = tf.cast(tf.floor(place), tf.int32)
+        above = tf.minimum(below + 1, tf.cast(held, tf.int32) - 1)
+        low, high = tf.gather(ordered, below), tf.gather(ordered, tf.maximum(above, 0))
+        return low + (high - low) * (place - tf.floor(place))
+
+
+def by_percentile(
+    percentile: float = 10.0, window: int = 1000, *, when: When = "after"
+) -> ByPercentile:
+    """Clip to the running `percentile` (0 to 100) of the last `window` global norms.
+
+    Seetharaman et al., "AutoClip: Adaptive Gradient Clipping for Source Separation
+    Networks", 2020.
+    """
+    return ByPercentile(percentile=percentile, window=window, when=when)

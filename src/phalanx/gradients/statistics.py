@@ -1,0 +1,104 @@
+"""Numbers that describe gradients: pure functions, in the graph, of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from phalanx.gradients.reduce import Gradient
+from phalanx.gradients.slices import sum_duplicates, values_of
+
+STATISTICS = ("norm", "mean", "std", "max_abs", "zero_fraction", "nonfinite")
+BUCKETS = 30
+
+
+def statistics(gradient: Gradient) -> dict[str, tf.Tensor]:
+    """The `STATISTICS` of one gradient, float32 scalars.
+
+    `nonfinite` counts the entries that are NaN or infinite; the others are over the finite
+    ones. Rows that `tf.IndexedSlices` do not hold are zeros, and count.
+    """
+    stored = values_of(gradient)
+    finite = tf.math.is_finite(stored)
+    values = tf.where(finite, stored, tf.zeros_like(stored))
+    lost = tf.reduce_sum(tf.cast(~finite, tf.float32))
+    entries = tf.maximum(_entries(gradient) - lost, 1.0)
+    mean = tf.reduce_sum(values) / entries
+    squares = tf.reduce_sum(tf.square(values))
+    absent = _entries(gradient) - tf.cast(tf.size(stored), tf.float32)
+    deviations = tf.where(finite, tf.square(values - mean), tf.zeros_like(values))
+    spread = tf.reduce_sum(deviations) + absent * tf.square(mean)
+    zeros = tf.reduce_sum(tf.cast(stored == 0, tf.float32)) + absent
+    return {
+        "norm": tf.sqrt(squares),
+        "mean": mean,
+        "std": tf.sqrt(spread / entries),
+        "max_abs": tf.reduce_max(tf.concat([[0.0], tf.reshape(tf.abs(values), [-1])], 0)),
+        "zero_fraction": zeros / entries,
+        "nonfinite": lost,
+    }
+
+
+def histogram(gradient: Gradient) -> tf.Tensor:
+    """`BUCKETS` rows of (left, right, count), float64, as TensorBoard's histograms are.
+
+    Buckets are of equal width between the smallest and the largest finite stored entry.
+    """
+    flat = tf.reshape(values_of(gradient), [-1])
+    values = tf.boolean_mask(flat, tf.math.is_finite(flat))
+    values = tf.concat([values, tf.zeros([tf.cast(tf.size(values) == 0, tf.int32)])], 0)
+    low, high = tf.reduce_min(values), tf.reduce_max(values)
+    width = tf.maximum((high - low) / BUCKETS, tf.maximum(tf.abs(high), 1e-30) * 1e-6)
+    bucket = tf.cast((values - low) / width, tf.int32)
+    counts = tf.math.bincount(
+        tf.clip_by_value(bucket, 0, BUCKETS - 1), minlength=BUCKETS, maxlength=BUCKETS
+    )
+    left = low + width * tf.range(BUCKETS, dtype=tf.float32)
+    columns = [left, left + width, tf.cast(counts, tf.float32)]
+    return tf.cast(tf.stack(columns, axis=1), tf.float64)
+
+
+def squared_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
+    """The squared global L2 norm, scalar float32."""
+    squares = [tf.reduce_sum(tf.square(values_of(g))) for g in gradients if g is not None]
+    return tf.add_n(squares) if squares else tf.zeros([])
+
+
+def dot(a: Sequence[Gradient], b: Sequence[Gradient]) -> tf.Tensor:
+    """The inner product of two gradients of the same variables, scalar float32."""
+    products = [_dot(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    return tf.add_n(products) if products else tf.zeros([])
+
+
+def cosine(a: Sequence[Gradient], b: Sequence[Gradient]) -> tf.Tensor:
+    """The cosine of the angle between two gradients, -1 to 1; 0 where one is zero."""
+    lengths = tf.sqrt(squared_norm(a)) * tf.sqrt(squared_norm(b))
+    return tf.math.divide_no_nan(dot(a, b), lengths)
+
+
+def _dot(a: Gradient, b: Gradient) -> tf.Tensor:
+    if isinstance(a, tf.IndexedSlices) and isinstance(b, tf.IndexedSlices):
+        return _dot_rows(sum_duplicates(a), sum_duplicates(b))
+    if isinstance(a, tf.IndexedSlices):
+        a, b = b, a
+    if isinstance(b, tf.IndexedSlices):
+        rows = tf.gather(tf.cast(a, tf.float32), b.indices)
+        return tf.reduce_sum(rows * tf.cast(b.values, tf.float32))
+    return tf.reduce_sum(tf.cast(a, tf.float32) * tf.cast(b, tf.float32))
+
+
+def _dot_rows(a: tf.IndexedSlices, b: tf.IndexedSlices) -> tf.Tensor:
+    """The inner product over the rows that both hold; each holds a row once."""
+    rows = tf.shape(a.indices)[0]
+    _, position = tf.unique(tf.concat([a.indices, b.indices], 0))
+    size = tf.size(position)
+    own = tf.math.unsorted_segment_sum(tf.cast(a.values, tf.float32), position[:rows], size)
+    other = tf.math.unsorted_segment_sum(tf.cast(b.values, tf.float32), position[rows:], size)
+    return tf.reduce_sum(own * other)
+
+
+def _entries(gradient: Gradient) -> tf.Tensor:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.cast(tf.reduce_prod(gradient.dense_shape), tf.float32)
+    return tf.cast(tf.size(gradient), tf.float32)

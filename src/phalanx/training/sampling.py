@@ -1,0 +1,68 @@
+"""Which steps are looked at, so that looking stays under a share of the training time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+
+class Sampling:
+    """Steps 1, 1 + n, 1 + 2n, ...; n grows where a look costs too much.
+
+    Every worker must look at the same steps. So the chief measures, and tells its choice
+    in the looks themselves: what it proposes before one holds until the next.
+    """
+
+    def __init__(
+        self, *, every: int, max_overhead: float | None, clock: Callable[[], float]
+    ) -> None:
+        """Plan the looks.
+
+        Args:
+            every: steps from one look to the next, at least.
+            max_overhead: the share of time that looks may add, None for any.
+            clock: seconds, increasing.
+        """
+        self._every = every
+        self._max_overhead = max_overhead
+        self._clock = clock
+        self._next = 1
+        self._looks = 0
+        self._plain_since: tuple[int, float] | None = None
+        self._interval = every
+
+    def steps_until(self, trained: int) -> int:
+        """How many steps to run up to and with the next look, after `trained` steps."""
+        return max(1, self._next - trained)
+
+    def is_due(self, step: int) -> bool:
+        """Whether to look at `step`, counted from 1."""
+        return step >= self._next
+
+    @property
+    def proposal(self) -> float:
+        """Steps from this look to the next, if this worker is the chief."""
+        return float(self._interval)
+
+    def looked(self, step: int, begun: float, interval: float) -> None:
+        """Take note of a look at `step` that began at `begun` and has just ended.
+
+        Args:
+            step: the step.
+            begun: the clock before the step.
+            interval: what the chief proposed.
+        """
+        now = self._clock()
+        self._looks += 1
+        self._next = step + max(1, int(interval))
+        if self._plain_since is not None and self._looks > 1:  # the first look also traces
+            self._widen(begun, now, steps=step - 1 - self._plain_since[0])
+        self._plain_since = (step, now)
+
+    def _widen(self, begun: float, now: float, *, steps: int) -> None:
+        if steps < 1 or self._max_overhead is None or self._plain_since is None:
+            return
+        plain = (begun - self._plain_since[1]) / steps
+        extra = max(0.0, (now - begun) - plain)
+        needed = extra / (self._max_overhead * max(plain, 1e-9))
+        self._interval = max(self._every, math.ceil(needed))
