@@ -103,8 +103,37 @@ def test_arrays_of_different_lengths_are_named_by_worker():
         run_gang(function, deadline=60)
     first = caught.value.first
     assert first.type_name == "DisagreementError"
-    assert "number of batches" in first.message
-    assert "worker 0: 2, worker 1: 6" in first.message
+    assert "number of samples" in first.message
+    assert "worker 0: 8, worker 1: 21" in first.message
+
+
+def test_shards_of_equal_length_are_not_taken_for_the_whole():
+    def function():
+        import phalanx
+
+        mine = slice(rank(), None, 2)  # what a hand-written shard looks like
+        phalanx.fit(small_model(), features(8)[mine], targets(8)[mine], batch_size=4, verbose=0)
+
+    with pytest.raises(GangFailedError) as caught:
+        run_gang(function, deadline=60)
+    assert caught.value.first.type_name == "DisagreementError"
+    assert "the same data on every worker" in caught.value.first.message
+
+
+def test_one_worker_may_stop_the_training_of_all():
+    class StopsAlone(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = rank() == 1 and epoch == 1
+
+    def function():
+        import phalanx
+
+        history = phalanx.fit(
+            small_model(), features(8), targets(8), epochs=5, verbose=0, callbacks=[StopsAlone()]
+        )
+        return len(history.epoch)
+
+    assert run_gang(function, deadline=60) == [2, 2]
 
 
 def test_models_that_train_something_else_are_named_by_worker():

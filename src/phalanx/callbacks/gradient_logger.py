@@ -16,7 +16,7 @@ from phalanx.errors import OptionError
 from phalanx.gradients.noise import NoiseScale
 from phalanx.gradients.observation import Lens
 from phalanx.observe.records import RecordWriter, records_path
-from phalanx.observe.tensorboard import TensorBoardRun, write_layout
+from phalanx.observe.tensorboard import TensorBoardRun
 
 AGGREGATE = "aggregate"
 _CLIPPED = 1.0 - 1e-4  # a norm that fell by more than rounding was clipped
@@ -136,9 +136,9 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
     ) -> None:
         directory = self._directory()
         if name not in self._runs:
-            if name == AGGREGATE:
-                write_layout(directory / name, LAYOUT)
             self._runs[name] = TensorBoardRun(directory / name)
+            if name == AGGREGATE:
+                self._runs[name].layout(LAYOUT)
         self._runs[name].scalars(step, scalars)
         if histograms:
             self._runs[name].histograms(step, histograms)

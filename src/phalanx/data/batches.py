@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from phalanx.data.fingerprint import fingerprint
 from phalanx.data.place import ReplicaPlace, rows_of
 from phalanx.seam.adapters import Arrays, spec_of, take_rows
 
@@ -29,6 +30,8 @@ class BatchSource(Protocol):
         may_be_empty: whether some replica can end up without samples in some batch.
         endless: whether an open iterator goes on into the next pass by itself.
         counted: whether elements are `(total, parts)`, as described above.
+        num_samples: samples in one pass, None where nobody has counted.
+        fingerprint: equal where the data is, None where that cannot be told.
     """
 
     num_batches: int | None
@@ -36,6 +39,8 @@ class BatchSource(Protocol):
     may_be_empty: bool
     endless: bool
     counted: bool
+    num_samples: int | None
+    fingerprint: int | None
 
     def open(self, position: int) -> Any:
         """An iterator over elements that starts `position` global batches into training."""
@@ -62,6 +67,8 @@ class ArrayBatches:
         self._place = place
         self._seed = seed
         self.num_batches: int | None = -(-arrays.num_samples // arrays.batch_size)
+        self.num_samples: int | None = arrays.num_samples
+        self.fingerprint: int | None = fingerprint(arrays.inputs, arrays.num_samples)
         remainder = arrays.num_samples % arrays.batch_size or arrays.batch_size
         self.may_be_empty = min(remainder, arrays.batch_size) < place.total
         self.batch_spec = with_free_batch_axis(spec_of(arrays.inputs))
@@ -118,6 +125,8 @@ class DatasetBatches:
 
     endless = False
     counted = True
+    num_samples: int | None = None
+    fingerprint: int | None = None
 
     def __init__(self, adapter: Any, place: ReplicaPlace) -> None:
         self._adapter = adapter

@@ -19,6 +19,8 @@ class DistributedBatches:
 
     endless = False
     counted = False
+    num_samples: int | None = None
+    fingerprint: int | None = None
 
     def __init__(self, dataset: tf.distribute.DistributedDataset) -> None:
         self._dataset = dataset

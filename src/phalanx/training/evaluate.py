@@ -10,7 +10,7 @@ from phalanx.data.batches import BatchSource
 from phalanx.errors import DataError
 from phalanx.seam.models import assert_compiled, ordered_metrics
 from phalanx.training.cadence import ReadingCadence
-from phalanx.training.metrics import MetricReader
+from phalanx.training.metrics import reader_of
 from phalanx.training.prepare import (
     Stage,
     callback_list,
@@ -80,7 +80,7 @@ class Evaluation:
         self._model = stage.model
         self._function = make_function(stage, "test", source)
         self._stream = make_stream(stage, source, steps)
-        self._reader = MetricReader(stage.model, self._function)
+        self._reader = reader_of(stage.model, self._function)
 
     @property
     def steps(self) -> int | None:

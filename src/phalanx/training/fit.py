@@ -21,7 +21,7 @@ from phalanx.training.cadence import ReadingCadence
 from phalanx.training.evaluate import Evaluation
 from phalanx.training.executor import Executor
 from phalanx.training.local_state import LocalState
-from phalanx.training.metrics import MetricReader
+from phalanx.training.metrics import reader_of
 from phalanx.training.prepare import (
     Stage,
     callback_list,
@@ -97,6 +97,9 @@ def fit(
         (x, y, sample_weight), validation_data = split_validation(
             (x, y, sample_weight), validation_split
         )
+    epochs = min(epochs, keras.config.max_epochs() or epochs)
+    if most_steps := keras.config.max_steps_per_epoch():
+        steps_per_epoch = min(steps_per_epoch or most_steps, most_steps)
     with on_stage(model) as stage:
         source = open_source(
             stage,
@@ -143,8 +146,8 @@ class _Loop:
         self._function = function
         self._stream = stream
         self._callbacks = callbacks
-        self._reader = MetricReader(stage.model, function)
-        self._local_state = LocalState(stage.model, function)
+        self._reader = reader_of(stage.model, function)
+        self._local_state = LocalState.of(stage.model, function)
         others = [c for c in callbacks.callbacks if not isinstance(c, Progress)]
         self._cadence = ReadingCadence(
             others,
@@ -186,6 +189,8 @@ class _Loop:
                 validated = self._evaluation.run(callbacks)
                 logs.update({f"val_{name}": value for name, value in validated.items()})
             callbacks.on_epoch_end(epoch, logs)
+            # A callback that only some workers have may stop all, and must not stop some.
+            model.stop_training, _ = on_any_worker(self._stage, (model.stop_training, False))
             if model.stop_training:
                 break
         if isinstance(model.optimizer, keras.optimizers.Optimizer) and epochs > begin:

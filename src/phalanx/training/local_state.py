@@ -37,6 +37,13 @@ class LocalState:
             self._averaged = [id(v) for v in variables]
         self._average()
 
+    @classmethod
+    def of(cls, model: Any, function: StepFunction) -> LocalState:
+        """The one for `function`, for all calls, so that it is traced once."""
+        state = function.companions.get(cls) or cls(model, function)
+        function.companions[cls] = state
+        return state
+
     def _variables(self) -> list[Any]:
         own = {id(v) for v in self._model.non_trainable_variables}
         metrics = {id(v) for metric in self._model.metrics for v in metric.variables}

@@ -103,6 +103,14 @@ class MetricReader:
         return names
 
 
+def reader_of(model: Any, function: StepFunction) -> MetricReader:
+    """The reader for `function`: one for all calls, so that it is traced once."""
+    companions = function.companions
+    reader = companions.get(MetricReader) or MetricReader(model, function)
+    companions[MetricReader] = reader
+    return reader
+
+
 def _aggregate(variables: list[Any], sums: list[Any], replicas: int) -> list[Any]:
     return [
         total / tf.cast(replicas, total.dtype) if variable.aggregation == "mean" else total

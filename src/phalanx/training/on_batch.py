@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import keras
 import tensorflow as tf
 
+from phalanx.data.batches import with_free_batch_axis
+from phalanx.data.single import one_batch
 from phalanx.errors import OptionError
 from phalanx.seam.models import assert_compiled, class_weights_of, ordered_metrics
-from phalanx.training.metrics import MetricReader
+from phalanx.training.local_state import LocalState
+from phalanx.training.metrics import reader_of
 from phalanx.training.predict import predict
-from phalanx.training.prepare import make_function, on_stage, open_source
+from phalanx.training.prepare import make_function, on_stage
 from phalanx.training.step import Kind
 
 
@@ -47,13 +51,31 @@ def predict_on_batch(model: Any, x: Any) -> Any:
 
 
 def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return_dict: bool) -> Any:
-    call = f"{kind}_on_batch"
-    assert_compiled(model, call)
+    assert_compiled(model, f"{kind}_on_batch")
+    data = keras.tree.map_structure(
+        lambda v: None if v is None else tf.convert_to_tensor(v),
+        keras.utils.pack_x_y_sample_weight(x, y, sample_weight),
+    )
+    data = data if isinstance(data, tuple) else (data,)
     with on_stage(model) as stage:
-        rows = len(np.asarray(tf.nest.flatten(x)[0]))
-        source = open_source(stage, call, 0, x, y, sample_weight=sample_weight, batch_size=rows)
-        function = make_function(stage, kind, source)
+        spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
+        function = make_function(stage, kind, _OneBatch(spec))
         model.reset_metrics()
-        outputs = function.on_batch(next(source.open(0)))
-        logs, _ = MetricReader(model, function).read(outputs)
+        outputs = function.on_batch(one_batch(stage.place, data))
+        logs, _ = reader_of(model, function).read(outputs)
+        if kind == "train":
+            LocalState.of(model, function).average()
     return logs if return_dict else ordered_metrics(model, logs)
+
+
+def _spec(value: Any) -> Any:
+    return None if value is None else tf.TensorSpec(value.shape, value.dtype)
+
+
+@dataclass(frozen=True)
+class _OneBatch:
+    """What a step function asks of the source of its batches."""
+
+    batch_spec: Any
+    counted: bool = True
+    may_be_empty: bool = True

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -25,6 +25,22 @@ from phalanx.seam.steps import steps_know_their_share
 from phalanx.training.agreement import agree
 from phalanx.training.exchange import all_gather_rows
 from phalanx.training.step import Kind, StepFunction, StepPlan, step_function
+
+
+class Batches(Protocol):
+    """What a step function needs to know of its batches; see `BatchSource`."""
+
+    @property
+    def batch_spec(self) -> Any:
+        """Shapes and dtypes of a global batch."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether elements are `(total, parts)`."""
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether a replica can be without samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +71,11 @@ def open_source(stage: Stage, call: str, seed: int, x: Any, y: Any, **options: A
     source = global_batches(x, y, place=stage.place, seed=seed, **options)
     wishes = {
         "call": call,
+        "number of samples": source.num_samples,
         "number of batches": source.num_batches,
         "steps": options.get("steps"),
         "kind of data": keras.tree.flatten(source.batch_spec),
+        "data": None if source.fingerprint is None else f"checksum {source.fingerprint:08x}",
         "model": [(v.path, tuple(v.shape)) for v in stage.model.trainable_variables],
     }
     agreed = agree(stage.strategy, stage.place, call, wishes, seed)
@@ -66,7 +84,7 @@ def open_source(stage: Stage, call: str, seed: int, x: Any, y: Any, **options: A
     return source
 
 
-def make_function(stage: Stage, kind: Kind, source: BatchSource) -> StepFunction:
+def make_function(stage: Stage, kind: Kind, source: Batches) -> StepFunction:
     """Build what the model builds lazily, then its step function for such batches."""
     if kind != "predict":
         build(stage.model, source.batch_spec, stage.strategy)

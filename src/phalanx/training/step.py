@@ -48,11 +48,13 @@ class StepFunction:
         plan: what it was made for.
         assigned: by id, the Keras variables that a replica assigned outside its optimizer
             (metrics, moving statistics, seeds). Complete after the first call.
+        companions: by class, what was made for this function and lives as long.
     """
 
     def __init__(self, model: Any, kind: Kind, plan: StepPlan) -> None:
         self.plan = plan
         self.assigned: dict[int, Any] = {}
+        self.companions: dict[type, Any] = {}
         self._model = model
         self._kind = kind
         self._eager = bool(model.run_eagerly)
