@@ -121,12 +121,14 @@ def test_shards_of_equal_length_are_not_taken_for_the_whole():
 
 
 def test_one_worker_may_stop_the_training_of_all():
-    class StopsAlone(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            self.model.stop_training = rank() == 1 and epoch == 1
-
     def function():
+        import keras
+
         import phalanx
+
+        class StopsAlone(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                self.model.stop_training = rank() == 1 and epoch == 1
 
         history = phalanx.fit(
             small_model(), features(8), targets(8), epochs=5, verbose=0, callbacks=[StopsAlone()]
