@@ -6,12 +6,14 @@ import hashlib
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 _REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 _VENV = ROOT / ".cache" / "bench-venv"
+_PACKAGES = ("phalanx", "keras", "tensorflow-cpu", "tf-keras", "torch")
 
 
 def contenders_python() -> Path:
@@ -28,15 +30,14 @@ def contenders_python() -> Path:
     return python
 
 
-def versions(python: Path) -> dict[str, str]:
+def versions(python: Path, packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
     """What the contenders run on."""
-    names = ["phalanx", "keras", "tensorflow-cpu", "tf-keras", "torch"]
     code = (
         "import sys, platform\nfrom importlib.metadata import version\n"
         "print('Python', platform.python_version())\n"
         "for name in sys.argv[1:]: print(name, version(name))"
     )
     output = subprocess.run(
-        [python, "-c", code, *names], check=True, capture_output=True, text=True
+        [python, "-c", code, *packages], check=True, capture_output=True, text=True
     ).stdout
     return dict(line.split() for line in output.splitlines())

@@ -48,7 +48,12 @@ class Gang:
             process.stdin.write(command + "\n")
             process.stdin.flush()
         answers = self._answers(seconds)
-        return Lap(wall=max(a["wall"] for a in answers), cpu=sum(a["cpu"] for a in answers))
+        return Lap(
+            wall=max(a["wall"] for a in answers),
+            cpu=sum(a["cpu"] for a in answers),
+            memory=max(a["memory"] for a in answers),
+            written=sum(a["written"] for a in answers),
+        )
 
     def close(self) -> None:
         """End all processes; none is left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from dataclasses import dataclass
 
@@ -12,10 +13,16 @@ class Lap:
 
     On a quiet machine one computing process spends as much of one as of the other. What
     other programs do on the machine hardly shows in the second.
+
+    Attributes:
+        memory: the most bytes that the process ever held in memory, so far.
+        written: bytes a step that went to files, where somebody counts them.
     """
 
     wall: float
     cpu: float
+    memory: float = 0.0
+    written: float = 0.0
 
 
 class Laps:
@@ -32,4 +39,8 @@ class Laps:
         if len(self._ends) != of:
             raise RuntimeError(f"Expected {of} steps; found {len(self._ends)}.")
         (wall, cpu), (begun_wall, begun_cpu) = self._ends[-1], self._ends[-1 - steps]
-        return Lap(wall=(wall - begun_wall) / steps, cpu=(cpu - begun_cpu) / steps)
+        return Lap(
+            wall=(wall - begun_wall) / steps,
+            cpu=(cpu - begun_cpu) / steps,
+            memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+        )

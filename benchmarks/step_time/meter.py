@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from step_time.laps import Lap, Laps
@@ -10,7 +10,13 @@ from step_time.workload import GLOBAL_BATCH, samples
 
 
 def fit_block(
-    keras: Any, fit: Callable[..., Any], name: str, model: Any, steps: int, warm_up: int
+    keras: Any,
+    fit: Callable[..., Any],
+    name: str,
+    model: Any,
+    steps: int,
+    warm_up: int,
+    callbacks: Sequence[Any] = (),
 ) -> Lap:
     """A step of one call of `fit` on arrays, without its first `warm_up` steps."""
     laps = Laps()
@@ -22,5 +28,6 @@ def fit_block(
             laps.step_ended()
 
     x, y = samples(name, warm_up + steps)
-    fit(model, x, y, batch_size=GLOBAL_BATCH, epochs=1, verbose=0, callbacks=[Meter()])
+    told = [*callbacks, Meter()]
+    fit(model, x, y, batch_size=GLOBAL_BATCH, epochs=1, verbose=0, callbacks=told)
     return laps.last(steps, of=warm_up + steps)

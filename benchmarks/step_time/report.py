@@ -95,11 +95,11 @@ def describe(versions: Mapping[str, str], *, rounds: int, steps: int, command: s
         f"{GLOBAL_BATCH}, Adam, one core for each worker. Ratios are medians of the rounds' own "
         f"ratios; the spread is half the distance between the quartiles. CPU time is "
         f"that of all workers together; it hardly depends on what else the machine does.\n\n"
-        f"Measured on {cores} cores ({_processor()}); {software}."
+        f"Measured on {cores} cores ({processor()}); {software}."
     )
 
 
-def _processor() -> str:
+def processor() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():

@@ -1,7 +1,7 @@
 """A contender's process: `python -m step_time.serve CONTENDER PLACE`; a line of input is a block.
 
 A command is `{"model": ..., "steps": ..., "warm_up": ...}`; the answer is
-`{"wall": ..., "cpu": ...}` (seconds a step) or `{"error": ...}`. Answers go to what was
+a `Lap`'s fields or `{"error": ...}`. Answers go to what was
 standard output; whatever else prints goes to standard error.
 """
 

@@ -1,0 +1,152 @@
+"""What does it cost to log gradients?
+
+    python benchmarks/gradient_logging.py           the whole comparison, some minutes
+    python benchmarks/gradient_logging.py --write   the same, and docs/benchmarks.md with it
+
+Phalanx's `fit` on the MNIST CNN of `step_time.py`, three times: without logging, with
+`GradientLogger()`, and with histograms of every gradient at every step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from markers import replace_between
+from progress import tell
+from rich.console import Console
+from rich.table import Table
+from step_time.environment import ROOT, versions
+from step_time.measure import Series, measure, ratio
+from step_time.report import processor
+from step_time.workload import GLOBAL_BATCH, MODELS
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+NAMES = {
+    "ours": "no logging",
+    "ours_logged": "`GradientLogger()`",
+    "ours_logging_all": "histograms of everything at every step",
+}
+COLUMNS = (
+    "",
+    "ms a step",
+    "to none",
+    "spread",
+    "CPU ms",
+    "to none",
+    "MB for 1,000 steps",
+    "peak MB",
+    "over none",
+)
+PACKAGES = ("phalanx", "keras", "tensorflow-cpu")
+
+
+def main() -> None:
+    options = _options()
+    python = Path(sys.executable)
+    logs = Path(tempfile.mkdtemp(prefix="gradient-logging-"))
+    gangs = [
+        measure(
+            list(NAMES),
+            ["cnn"],
+            workers=workers,
+            rounds=options.rounds,
+            steps=options.steps,
+            python=python,
+            logs=logs,
+            tell=tell,
+        )
+        for workers in options.workers
+    ]
+    tell("")
+    if failed := sorted({one.contender for series in gangs for one in series if one.error}):
+        sys.exit(f"What {', '.join(failed)} printed is in {logs}")
+    for series in gangs:
+        _show(series)
+    if options.write:
+        about = _describe(versions(python, PACKAGES), options)
+        replace_between(PAGE, "gradient-logging", _markdown(gangs, about))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument(
+        "--steps", type=int, default=200, help="steps of a block; 100 have one look at least"
+    )
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--write", action="store_true", help=f"update {PAGE.relative_to(ROOT)}")
+    return parser.parse_args()
+
+
+def _rows(series: Sequence[Series]) -> list[tuple[str, ...]]:
+    none = series[0]
+    return [
+        (
+            NAMES[one.contender],
+            f"{one.milliseconds:.2f}",
+            f"{ratio(one, none):.3f}",
+            f"± {_spread_of_ratio(one, none):.1%}",
+            f"{one.cpu_milliseconds:.2f}",
+            f"{ratio(one, none, of='cpu'):.3f}",
+            f"{median(lap.written for lap in one.laps) * 1000 / 1e6:.2f}",
+            f"{_peak(one) / 1e6:.0f}",
+            f"{(_peak(one) - _peak(none)) / 1e6:+.0f}",
+        )
+        for one in series
+    ]
+
+
+def _peak(one: Series) -> float:
+    return max(lap.memory for lap in one.laps)
+
+
+def _spread_of_ratio(one: Series, none: Series) -> float:
+    """Half the distance between the quartiles of the rounds' own ratios."""
+    ordered = sorted(a.wall / b.wall for a, b in zip(one.laps, none.laps, strict=True))
+    quarter = len(ordered) // 4
+    return (ordered[-1 - quarter] - ordered[quarter]) / 2
+
+
+def _title(series: Sequence[Series]) -> str:
+    workers = series[0].workers
+    return f"{MODELS['cnn']}, {workers} worker{'' if workers == 1 else 's'}"
+
+
+def _show(series: Sequence[Series]) -> None:
+    table = Table(*COLUMNS, title=_title(series), title_justify="left")
+    for row in _rows(series):
+        table.add_row(*(cell.replace("`", "") for cell in row))
+    Console().print(table)
+
+
+def _markdown(gangs: Sequence[Sequence[Series]], about: str) -> str:
+    lines = [about, ""]
+    for series in gangs:
+        lines += [f"### Gradient logging, {_title(series)}", ""]
+        lines += ["| " + " | ".join(COLUMNS) + " |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
+        lines += ["| " + " | ".join(row) + " |" for row in _rows(series)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _describe(software: dict[str, str], options: argparse.Namespace) -> str:
+    named = ", ".join(f"{name} {number}" for name, number in software.items())
+    return (
+        f"`python benchmarks/gradient_logging.py --write`: the median of {options.rounds} rounds "
+        f"of {options.steps} steps; global batch {GLOBAL_BATCH}, Adam, one core for each worker. "
+        "Ratios are medians of the rounds' own ratios, and the spread is theirs. "
+        "The steps that trace do not count. Event files and CPU time are those of all workers "
+        "together; the peak is the most that one worker ever held in memory.\n\n"
+        f"Measured on {processor()}; {named}."
+    )
+
+
+if __name__ == "__main__":
+    main()
