@@ -56,7 +56,8 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
             sample_rate: the share of layers in one sample, another one each time.
             histograms: True, False, or n for every n-th sample.
             max_overhead: the share of training time that logging may add; samples become
-                rarer to stay under it. None lets it take what it takes.
+                rarer to stay under it. None lets it take what it takes, which every single
+                step (`every_n_steps=1`) needs.
             log_dir: TensorBoard's directory; under `phalanx run` that of the run, else
                 "logs/gradients".
 
@@ -123,7 +124,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         if place.total == 1 or batch == 0:
             return {}  # one replica has nothing to compare, a hand-written loop no counts
         self._noise.update(
-            batch / place.total,
+            batch / float(whole["holders"]),
             float(whole["mean_squared_norm"]),
             batch,
             float(whole["total_squared_norm"]),

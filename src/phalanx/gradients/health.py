@@ -38,8 +38,9 @@ class Trouble:
 class Health:
     """The record of one optimizer, under one strategy."""
 
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, policy: OnNonfinite) -> None:
         """Make the variables; call it outside of any step."""
+        self.strategy = strategy
         with strategy.scope():
             self._step = _counter(_NEVER, "first_nonfinite_step")
             self._variable = _counter(_NEVER, "first_nonfinite_variable")
@@ -49,13 +50,20 @@ class Health:
                 trainable=False,
                 name="nonfinite_replicas",
             )
-        self.policy: OnNonfinite = "ignore"
+        self.policy = policy
         self.paths: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
         """Steps so far whose total gradient was not finite."""
         return int(self._count.numpy())
+
+    def clear(self) -> None:
+        """Forget every step so far."""
+        self._step.assign(_NEVER)
+        self._variable.assign(_NEVER)
+        self._count.assign(0)
+        self._replicas.assign(tf.zeros_like(self._replicas))
 
     def trouble(self) -> Trouble | None:
         """The first such step, or None."""
@@ -113,7 +121,12 @@ def health_of(optimizer: Any) -> Health | None:
 
 
 def watch(optimizer: Any, strategy: tf.distribute.Strategy, policy: OnNonfinite) -> Health:
-    """Start a fresh record of `optimizer`, or clear the one it has, under `policy`."""
-    health = _healths[optimizer] = Health(strategy)
-    health.policy = policy
+    """Clear the record of `optimizer`, or start one if its strategy or policy is another.
+
+    A traced step keeps the record it was traced with.
+    """
+    health = _healths.get(optimizer)
+    if health is None or health.strategy is not strategy or health.policy != policy:
+        health = _healths[optimizer] = Health(strategy, policy)
+    health.clear()
     return health

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 class NoiseScale:
     """Estimates the noise scale from gradient norms at two batch sizes, smoothed.
@@ -31,7 +33,9 @@ class NoiseScale:
         big_squared_norm: float,
     ) -> None:
         """Take in one step: mean gradients over `small_batch` and over `big_batch` samples."""
-        if not 0 < small_batch < big_batch:
+        if not 0 < small_batch < big_batch or not math.isfinite(
+            small_squared_norm + big_squared_norm
+        ):
             return
         difference = big_batch * big_squared_norm - small_batch * small_squared_norm
         squared_norm = difference / (big_batch - small_batch)

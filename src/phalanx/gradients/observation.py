@@ -144,15 +144,21 @@ class Observation:
     def _whole(self, replica: int, applied: Applied) -> dict[str, tf.Tensor]:
         own = squared_norm(applied.local)
         chief = tf.cast(replica == 0, tf.float32)
-        summed, note = own, self._note
+        # Weighed by samples, the mean of |G_r|^2 is |G|^2 + tr(Sigma) * holders / batch.
+        weight = tf.math.divide_no_nan(
+            tf.cast(applied.count, tf.float32), tf.cast(applied.batch, tf.float32)
+        )
+        holders = tf.cast(applied.count > 0, tf.float32)
+        weighed, note = own, self._note
         if applied.replicas > 1:
-            summed, note = reduce_sum([own, self._note * chief])
+            weighed, holders, note = reduce_sum([own * weight, holders, self._note * chief])
         return {
             "note": note,
             "count": applied.count,
             "batch": applied.batch,
             "squared_norm": own,
-            "mean_squared_norm": summed / applied.replicas,
+            "mean_squared_norm": weighed,
+            "holders": holders,
             "total_squared_norm": squared_norm(applied.total),
             "clipped_squared_norm": squared_norm(applied.clipped),
             "cosine": cosine(applied.local, applied.total),

@@ -67,22 +67,26 @@ def walk(
     factor = _mean_factor(share, weighted, replicas)
     own = list(gradients)
     if hooks.clip_own is not None:
-        clipped = hooks.clip_own(scale(own, _unscaled(factor, hooks.loss_scale)))
-        own = scale(clipped, 1.0 / _unscaled(factor, hooks.loss_scale))
+        mean_of_own = _unscaled(factor, hooks.loss_scale)
+        # No number where a replica holds no sample: its gradient stays zero.
+        own = scale(hooks.clip_own(scale(own, mean_of_own)), tf.math.reciprocal_no_nan(mean_of_own))
     to_sum = own if share is None or weighted or replicas == 1 else scale(own, share.weight)
     flags: tf.Tensor | None = None
+    finite: tf.Tensor | None = None
     if health is not None and health.policy != "ignore":
-        flags = tf.one_hot(replica, replicas) * tf.cast(~all_finite(own), tf.float32)
+        finite = all_finite(own)
+        flags = tf.one_hot(replica, replicas) * tf.cast(~finite, tf.float32)
     total = _add_up(to_sum, flags, replicas)
     if flags is not None:
         flags = total.pop()
+        finite = finite if replicas == 1 else all_finite(total)
     if observation is None:
-        _finish(total, flags, hooks, health)
+        _finish(total, finite, flags, hooks, health)
     else:
         unscaled = scale(total, _unscaled(1.0, hooks.loss_scale))
         clipped_total = hooks.clip_total(unscaled)
         before = [tf.identity(v) for v in variables]
-        _finish(total, flags, hooks, health)
+        _finish(total, finite, flags, hooks, health)
         observation.record(
             replica,
             Applied(
@@ -105,12 +109,16 @@ def _add_up(values: list[Gradient], flags: tf.Tensor | None, replicas: int) -> l
 
 
 def _finish(
-    total: list[Gradient], flags: tf.Tensor | None, hooks: Hooks, health: Health | None
+    total: list[Gradient],
+    finite: tf.Tensor | None,
+    flags: tf.Tensor | None,
+    hooks: Hooks,
+    health: Health | None,
 ) -> None:
-    if health is None or flags is None:
+    if health is None or finite is None or flags is None:
         hooks.apply(total)
     else:
-        health.apply(total, all_finite(total), flags, hooks.step, hooks.apply)
+        health.apply(total, finite, flags, hooks.step, hooks.apply)
 
 
 def _mean_factor(share: ReplicaShare | None, weighted: bool, replicas: int) -> Any:

@@ -49,14 +49,16 @@ def histogram(gradient: Gradient) -> tf.Tensor:
     values = tf.boolean_mask(flat, tf.math.is_finite(flat))
     values = tf.concat([values, tf.zeros([tf.cast(tf.size(values) == 0, tf.int32)])], 0)
     low, high = tf.reduce_min(values), tf.reduce_max(values)
-    width = tf.maximum((high - low) / BUCKETS, tf.maximum(tf.abs(high), 1e-30) * 1e-6)
-    bucket = tf.cast((values - low) / width, tf.int32)
+    # Halved, for the difference of the largest float32 values has no float32.
+    half = (high / 2 - low / 2) / BUCKETS
+    half = tf.maximum(half, tf.maximum(tf.abs(high), 1e-30) * 5e-7)
+    bucket = tf.cast((values / 2 - low / 2) / half, tf.int32)
     counts = tf.math.bincount(
         tf.clip_by_value(bucket, 0, BUCKETS - 1), minlength=BUCKETS, maxlength=BUCKETS
     )
-    left = low + width * tf.range(BUCKETS, dtype=tf.float32)
-    columns = [left, left + width, tf.cast(counts, tf.float32)]
-    return tf.cast(tf.stack(columns, axis=1), tf.float64)
+    edge = tf.cast(half, tf.float64) * 2 * tf.range(BUCKETS + 1, dtype=tf.float64)
+    edge += tf.cast(low, tf.float64)
+    return tf.stack([edge[:-1], edge[1:], tf.cast(counts, tf.float64)], axis=1)
 
 
 def squared_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
@@ -100,5 +102,5 @@ def _dot_rows(a: tf.IndexedSlices, b: tf.IndexedSlices) -> tf.Tensor:
 
 def _entries(gradient: Gradient) -> tf.Tensor:
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.cast(tf.reduce_prod(gradient.dense_shape), tf.float32)
+        return tf.reduce_prod(tf.cast(gradient.dense_shape, tf.float32))
     return tf.cast(tf.size(gradient), tf.float32)

@@ -100,6 +100,9 @@ def _walk(
     known = list(innermost(optimizer)._trainable_variables if variables is None else variables)
     context = tf.distribute.get_replica_context()
     share = current_share()
+    health = None if optimizer is not innermost(optimizer) else health_of(optimizer)
+    if health is not None:
+        health.paths = tuple(getattr(v, "path", v.name) for v in known)
 
     def finish(total: Sequence[Gradient]) -> None:
         with _applying():
@@ -119,7 +122,7 @@ def _walk(
         weighted=share is not None and share.loss_is_weighted(optimizer),
         replica=int(tf.get_static_value(context.replica_id_in_sync_group)),
         replicas=replicas,
-        health=None if optimizer is not innermost(optimizer) else health_of(optimizer),
+        health=health,
         observation=current_observation(),
     )
 

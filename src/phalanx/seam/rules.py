@@ -99,6 +99,8 @@ def clip_total(
     rules = rules_of(inner)
     if rules is not None:
         state = vars(inner)[_STATE]
+        if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+            gradients = rules.clip("before", gradients, known, state, keep_state=True)
         gradients = rules.clip("after", gradients, known, state, keep_state=True)
     clipped: Sequence[Gradient] = type(inner)._clip_gradients(inner, gradients)
     return clipped

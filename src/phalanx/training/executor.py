@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 
+from phalanx.data.place import ReplicaPlace
 from phalanx.errors import NonFiniteError
-from phalanx.gradients.health import Health, watch
+from phalanx.gradients.health import Health, Trouble, watch
 from phalanx.gradients.rules import OnNonfinite
 from phalanx.seam.rules import innermost, rules_of
 from phalanx.training.observed import ObservedSteps, observer_among
@@ -28,7 +29,7 @@ class Executor:
         self._function = function
         self._health = _health(model, function, list(callbacks))
         observer = observer_among(callbacks)
-        self._observed = ObservedSteps(model, function.plan, observer) if observer else None
+        self._observed = ObservedSteps(model, function, observer) if observer else None
         self._trained = 0
         self._checked = 0
 
@@ -61,7 +62,8 @@ class Executor:
         if self._health is None or self._health.policy != "raise":
             return
         if (trouble := self._health.trouble()) is not None:
-            raise NonFiniteError(_explain(self._model, trouble, self._function.plan.place))
+            place = self._function.plan.place
+            raise NonFiniteError(_explain(self._health.paths, trouble, place))
 
     def logs(self) -> dict[str, float]:
         """What an epoch's logs say of gradients that were left out, if the user asked."""
@@ -94,7 +96,11 @@ def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> Health 
     inner = innermost(optimizer)
     if policy == "ignore" or inner is not optimizer:
         return None  # a LossScaleOptimizer leaves such steps out by itself
-    return watch(inner, function.plan.strategy, policy)
+    health = watch(inner, function.plan.strategy, policy)
+    if function.companions.get(Health) is not health:
+        function.companions[Health] = health
+        function.trace_anew()  # what was traced before does not tell this one
+    return health
 
 
 def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
@@ -106,9 +112,8 @@ def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
     return "raise"
 
 
-def _explain(model: Any, trouble: Any, place: Any) -> str:
-    variables = model.trainable_variables
-    name = variables[trouble.variable].path if trouble.variable < len(variables) else "?"
+def _explain(paths: Sequence[str], trouble: Trouble, place: ReplicaPlace) -> str:
+    name = paths[trouble.variable]
     workers = sorted({replica // place.local for replica in trouble.replicas})
     if workers:
         source = f"it came from worker {', '.join(map(str, workers))}"

@@ -74,12 +74,15 @@ class _ObservedLoop:
     def _look(self, args: Any, kwargs: Any) -> Any:
         begun = time.monotonic()
         note = tf.constant(self._sampling.proposal, tf.float32)
-        function = self._function_for(self._logger.lens(self._looks))
+        lens = self._logger.lens(self._looks)
+        traced = lens not in self._functions
+        function = self._function_for(lens)
         result, seen = function(tf.constant(self._calls, tf.int64), note, args, kwargs)
         shown = tf.nest.map_structure(lambda t: t.numpy(), seen)
         self._logger.take_gradients(self._calls, shown, self._place)
         self._looks += 1
-        self._sampling.looked(self._calls, begun, float(shown[0]["whole"]["note"]))
+        interval = float(shown[0]["whole"]["note"])
+        self._sampling.looked(self._calls, begun, interval, traced=traced)
         return result
 
     def _function_for(self, lens: Any) -> Any:

@@ -11,7 +11,7 @@ from phalanx.data.place import ReplicaPlace
 from phalanx.errors import OptionError
 from phalanx.gradients.observation import Lens, Observation, observing
 from phalanx.training.sampling import Sampling
-from phalanx.training.step import Outputs, StepFunction, StepPlan
+from phalanx.training.step import Outputs, StepFunction
 
 
 class GradientObserver(Protocol):
@@ -31,11 +31,13 @@ class GradientObserver(Protocol):
 class ObservedSteps:
     """Runs the observed steps of one `fit`, and shows them to its observer."""
 
-    def __init__(self, model: Any, plan: StepPlan, observer: GradientObserver) -> None:
-        """Get ready; functions are traced when a step first needs them."""
+    def __init__(self, model: Any, function: StepFunction, observer: GradientObserver) -> None:
+        """Get ready beside `function`; what is needed is traced when a step first needs it."""
+        plan = function.plan
         self._observer = observer
         self._place = plan.place
         self._step = StepFunction(model, "train", plan)
+        self._step.assigned = function.assigned  # what its steps assign, these do
         self._eager = bool(model.run_eagerly)
         self._functions: dict[Lens, Any] = {}
         self._looks = 0
@@ -50,7 +52,9 @@ class ObservedSteps:
             StopIteration: there was no batch left.
         """
         begun = time.monotonic()
-        function = self._function_for(self._observer.lens(self._looks))
+        lens = self._observer.lens(self._looks)
+        traced = lens not in self._functions
+        function = self._function_for(lens)
         note = tf.constant(self.sampling.proposal, tf.float32)
         try:
             outputs, seen = function(iterator, tf.constant(step, tf.int64), note)
@@ -60,7 +64,7 @@ class ObservedSteps:
         self._observer.take_gradients(step, shown, self._place)
         self._looks += 1
         interval = float(shown[0]["whole"]["note"]) if shown[0] else self.sampling.proposal
-        self.sampling.looked(step, begun, interval)
+        self.sampling.looked(step, begun, interval, traced=traced)
         result: Outputs = outputs
         return result
 

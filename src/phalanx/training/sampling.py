@@ -23,13 +23,13 @@ class Sampling:
             max_overhead: the share of time that looks may add, None for any.
             clock: seconds, increasing.
         """
-        self._every = every
         self._max_overhead = max_overhead
         self._clock = clock
         self._next = 1
-        self._looks = 0
         self._plain_since: tuple[int, float] | None = None
-        self._interval = every
+        # Two at least where the cost matters: the plain steps between are the measure.
+        self._least = every if max_overhead is None else max(2, every)
+        self._interval = self._least
 
     def steps_until(self, trained: int) -> int:
         """How many steps to run up to and with the next look, after `trained` steps."""
@@ -44,18 +44,18 @@ class Sampling:
         """Steps from this look to the next, if this worker is the chief."""
         return float(self._interval)
 
-    def looked(self, step: int, begun: float, interval: float) -> None:
+    def looked(self, step: int, begun: float, interval: float, *, traced: bool = False) -> None:
         """Take note of a look at `step` that began at `begun` and has just ended.
 
         Args:
             step: the step.
             begun: the clock before the step.
             interval: what the chief proposed.
+            traced: whether its function was traced first, which no later look pays again.
         """
         now = self._clock()
-        self._looks += 1
         self._next = step + max(1, int(interval))
-        if self._plain_since is not None and self._looks > 1:  # the first look also traces
+        if self._plain_since is not None and not traced:
             self._widen(begun, now, steps=step - 1 - self._plain_since[0])
         self._plain_since = (step, now)
 
@@ -65,4 +65,4 @@ class Sampling:
         plain = (begun - self._plain_since[1]) / steps
         extra = max(0.0, (now - begun) - plain)
         needed = extra / (self._max_overhead * max(plain, 1e-9))
-        self._interval = max(self._every, math.ceil(needed))
+        self._interval = max(self._least, math.ceil(needed))

@@ -64,7 +64,12 @@ class StepFunction:
             whole = False
             if kind == "train" and must_compile_apart(model):
                 self._step = compiled_train_step(model)
-        self._one = self._function(self.on_replicas, jit_compile=whole)
+        self._whole = whole
+        self.trace_anew()
+
+    def trace_anew(self) -> None:
+        """Forget what was traced, which something that the step asks in Python has outdated."""
+        self._one = self._function(self.on_replicas, jit_compile=self._whole)
         self._next = self._function(lambda iterator: self._one(next(iterator)))
         self._many = self._function(self._while_data)
 

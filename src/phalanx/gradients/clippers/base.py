@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import tensorflow as tf
 
 from phalanx.errors import OptionError
@@ -77,8 +78,12 @@ def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
     return tf.sqrt(tf.add_n(squares)) if squares else tf.zeros([])
 
 
+def is_number(value: object) -> bool:
+    """Whether it is a number, Python's or NumPy's; True and False are none here."""
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+
+
 def positive(name: str, value: float) -> None:
     """Refuse what is not a finite number above 0."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:
+    if not is_number(value) or not math.isfinite(value) or value <= 0:
         raise OptionError(f"{name} must be a finite number above 0; found {value!r}.")

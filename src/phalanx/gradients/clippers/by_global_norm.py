@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm, positive
-from phalanx.gradients.reduce import Gradient, scale
+from phalanx.gradients.reduce import Gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,17 @@ def shorten_all(
     gradients: Sequence[Gradient], norm: tf.Tensor, limit: float | tf.Tensor
 ) -> list[Gradient]:
     """`gradients`, whose global norm is `norm`, scaled to one of at most `limit`."""
-    return scale(gradients, limit / tf.maximum(norm, limit))
+    factor = limit / tf.maximum(norm, limit)  # may be too small for the gradients' dtype
+    return [_shorten(gradient, factor) for gradient in gradients]
+
+
+def _shorten(gradient: Gradient, factor: tf.Tensor) -> Gradient:
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = _shorten(gradient.values, factor)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.cast(tf.cast(gradient, tf.float32) * factor, gradient.dtype)
 
 
 def by_global_norm(limit: float, *, when: When = "after") -> ByGlobalNorm:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from phalanx.errors import OptionError
-from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm
+from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm, is_number
 from phalanx.gradients.clippers.by_global_norm import shorten_all
 from phalanx.gradients.reduce import Gradient
 
@@ -22,11 +22,11 @@ class ByPercentile(Clipper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.percentile, (int, float)) or not 0 < self.percentile <= 100:
+        if not is_number(self.percentile) or not 0 < self.percentile <= 100:
             raise OptionError(
                 f"percentile must be above 0 and at most 100; found {self.percentile!r}."
             )
-        if not isinstance(self.window, int) or self.window < 2:
+        if not is_number(self.window) or self.window != int(self.window) or self.window < 2:
             raise OptionError(f"window must be an integer of at least 2; found {self.window!r}.")
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
