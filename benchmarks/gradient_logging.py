@@ -29,7 +29,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 NAMES = {
     "ours": "no logging",
     "ours_logged": "`GradientLogger()`",
-    "ours_logging_all": "histograms of everything at every step",
+    "ours_logging_all": "histograms at every step",
 }
 COLUMNS = (
     "",
@@ -38,7 +38,7 @@ COLUMNS = (
     "spread",
     "CPU ms",
     "to none",
-    "MB for 1,000 steps",
+    "MB in 1,000 steps",
     "peak MB",
     "over none",
 )
@@ -76,7 +76,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--steps", type=int, default=200, help="steps of a block; 100 have one look at least"
     )
@@ -123,7 +123,7 @@ def _show(series: Sequence[Series]) -> None:
     table = Table(*COLUMNS, title=_title(series), title_justify="left")
     for row in _rows(series):
         table.add_row(*(cell.replace("`", "") for cell in row))
-    Console().print(table)
+    Console(width=110).print(table)
 
 
 def _markdown(gangs: Sequence[Sequence[Series]], about: str) -> str:

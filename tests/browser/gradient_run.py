@@ -24,7 +24,7 @@ model = keras.Sequential(
     name="cnn",
 )
 model.compile(
-    optimizer=keras.optimizers.Adam(3e-3, global_clipnorm=1.0),
+    optimizer=keras.optimizers.Adam(3e-3, global_clipnorm=2.0),
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
