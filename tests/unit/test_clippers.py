@@ -154,6 +154,61 @@ def test_a_norm_that_is_not_finite_is_not_remembered():
     assert np.isnan(after.gradients[0][0])
 
 
+LARGE = np.array([3e20, -4e20, 1e5], "float32")
+
+
+@pytest.mark.parametrize("name", ["by_norm", "by_global_norm"])
+def test_a_finite_gradient_whose_square_overflows_keeps_its_direction(name):
+    result = clipped(CLIPPERS[name], [LARGE], WEIGHTS[1:])
+    np.testing.assert_allclose(result.gradients[0], LARGE * (0.5 / 5e20), rtol=1e-5)
+    assert float(result.norm) == pytest.approx(5e20, rel=1e-5)
+
+
+def test_adaptive_and_the_percentile_keep_the_direction_of_large_gradients():
+    (got,) = clipped(clip.adaptive(0.1), [LARGE], WEIGHTS[1:]).gradients
+    np.testing.assert_allclose(got, LARGE * (0.1 * norm(WEIGHTS[1]) / 5e20), rtol=1e-5)
+    clipper = clip.by_percentile(50.0, window=3)
+    state = clipped(clipper, [LARGE / 1e20], WEIGHTS[1:]).state
+    (got,) = clipped(clipper, [LARGE], WEIGHTS[1:], state=state).gradients
+    np.testing.assert_allclose(got, LARGE * np.float32(2.5e20 / 5e20), rtol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", [n for n in CLIPPERS if n not in ("by_value", "by_layer")])
+def test_what_is_scaled_with_a_bad_entry_turns_to_nan_not_to_zero(name, bad):
+    gradient = np.array([1.0, bad, 2.0], "float32")
+    result = clipped(CLIPPERS[name], [gradient], WEIGHTS[1:])
+    assert np.isnan(result.gradients[0]).all()
+    assert not np.isfinite(result.norm)
+
+
+@pytest.mark.parametrize("name", [n for n in CLIPPERS if n != "adaptive"])
+def test_rows_that_repeat_are_summed_in_float32(name):
+    halves = slices([1, 1], np.full((2, 3), 40000, "float16"))
+    (got,) = clipped(CLIPPERS[name], [halves], WEIGHTS[:1]).gradients
+    stored = tf.cast(halves.values, tf.float32), halves.indices, halves.dense_shape
+    dense = tf.convert_to_tensor(tf.IndexedSlices(*stored))
+    (expected,) = clipped(CLIPPERS[name], [dense], WEIGHTS[:1]).gradients
+    got = tf.IndexedSlices(tf.cast(got.values, tf.float32), got.indices, got.dense_shape)
+    np.testing.assert_allclose(tf.convert_to_tensor(got), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("name", CLIPPERS)
+def test_a_clipper_gives_in_a_graph_what_it_gives_at_once(name, jit_compile):
+    def run(rows, bias):
+        result = clipped(CLIPPERS[name], [slices([2, 0, 2, 2], rows), bias])
+        first, second = result.gradients
+        return tf.convert_to_tensor(first), second, result.norm, result.state
+
+    traced = tf.function(run, jit_compile=jit_compile, autograph=False)
+    arguments = tf.constant(ROWS), tf.constant(DENSE[1])
+    for got, expected in zip(
+        tf.nest.flatten(traced(*arguments)), tf.nest.flatten(run(*arguments)), strict=True
+    ):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
+
+
 def test_gradients_of_zero_stay_zero():
     zeros = [np.zeros_like(g) for g in DENSE]
     for name, clipper in CLIPPERS.items():
@@ -199,7 +254,10 @@ def test_a_pattern_that_matches_no_variable_is_refused_with_those_there_are():
     clip.by_layer({"*/dense": clip.by_value(1.0)}).check(PATHS)
 
 
-@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "1", None, True])
+@pytest.mark.parametrize(
+    "value",
+    [0, -1.0, float("nan"), float("inf"), "1", None, True, 1e39, 1e-50, 10**400, np.complex64(1)],
+)
 @pytest.mark.parametrize("make", [clip.by_value, clip.by_norm, clip.by_global_norm, clip.adaptive])
 def test_a_limit_must_be_a_finite_number_above_zero(make, value):
     with pytest.raises(OptionError, match="must be a finite number above 0; found"):
@@ -216,7 +274,7 @@ def test_a_percentile_must_be_one(percentile):
         clip.by_percentile(percentile)
 
 
-@pytest.mark.parametrize("window", [0, 1, 2.5, None, True])
+@pytest.mark.parametrize("window", [0, 1, 2.5, 3.0, float("nan"), float("inf"), None, True])
 def test_a_window_must_hold_two_norms(window):
     with pytest.raises(OptionError, match="window must be an integer"):
         clip.by_percentile(50.0, window)
@@ -231,6 +289,9 @@ def test_when_is_before_or_after(when):
 def test_rules_by_layer_must_make_sense():
     with pytest.raises(OptionError, match="at least one pattern"):
         clip.by_layer({})
+    for rules in ([("*", None)], {1: None}):
+        with pytest.raises(OptionError, match="takes a mapping"):
+            clip.by_layer(rules)
     with pytest.raises(OptionError, match="plain clippers"):
         clip.by_layer({"*": 1.0})
     with pytest.raises(OptionError, match="plain clippers"):

@@ -44,6 +44,7 @@ ARRAYS = {
     "far from zero": RNG.normal(size=50) + 1000,
     "with zeros": np.maximum(RNG.normal(size=(5, 4)), 0),
     "of zeros": np.zeros(7),
+    "whose squares overflow": np.array([3e20, -4e20, 0.0]),
     "scalar": np.array(-3.0),
     "one entry": np.array([2.0]),
     "empty": np.zeros((0, 3)),

@@ -17,8 +17,14 @@ def sum_duplicates(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 def values_of(gradient: Any) -> tf.Tensor:
     """The entries of a gradient that are stored, duplicates summed, in float32."""
     if isinstance(gradient, tf.IndexedSlices):
-        gradient = sum_duplicates(gradient).values
+        return rows_of(gradient).values
     return tf.cast(gradient, tf.float32)
+
+
+def rows_of(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Each row once, in float32; cast first, for a half overflows in the sum."""
+    values = tf.cast(slices.values, tf.float32)
+    return sum_duplicates(tf.IndexedSlices(values, slices.indices, slices.dense_shape))
 
 
 def with_values(gradient: Any, change: Any) -> Any:
@@ -26,7 +32,7 @@ def with_values(gradient: Any, change: Any) -> Any:
     if gradient is None:
         return None
     if isinstance(gradient, tf.IndexedSlices):
-        unique = sum_duplicates(gradient)
-        changed = tf.cast(change(tf.cast(unique.values, tf.float32)), gradient.values.dtype)
+        unique = rows_of(gradient)
+        changed = tf.cast(change(unique.values), gradient.values.dtype)
         return tf.IndexedSlices(changed, unique.indices, gradient.dense_shape)
     return tf.cast(change(tf.cast(gradient, tf.float32)), gradient.dtype)

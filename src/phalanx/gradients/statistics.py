@@ -21,20 +21,23 @@ def statistics(gradient: Gradient) -> dict[str, tf.Tensor]:
     """
     stored = values_of(gradient)
     finite = tf.math.is_finite(stored)
-    values = tf.where(finite, stored, tf.zeros_like(stored))
+    values = tf.where(finite, stored, 0.0)
     lost = tf.reduce_sum(tf.cast(~finite, tf.float32))
     entries = tf.maximum(_entries(gradient) - lost, 1.0)
+    largest = tf.reduce_max(tf.concat([[0.0], tf.reshape(tf.abs(values), [-1])], 0))
+    unit = tf.where(largest > 0, largest, 1.0)  # the square of 1e20 has no float32
+    values /= unit
     mean = tf.reduce_sum(values) / entries
     squares = tf.reduce_sum(tf.square(values))
     absent = _entries(gradient) - tf.cast(tf.size(stored), tf.float32)
-    deviations = tf.where(finite, tf.square(values - mean), tf.zeros_like(values))
+    deviations = tf.where(finite, tf.square(values - mean), 0.0)
     spread = tf.reduce_sum(deviations) + absent * tf.square(mean)
     zeros = tf.reduce_sum(tf.cast(stored == 0, tf.float32)) + absent
     return {
-        "norm": tf.sqrt(squares),
-        "mean": mean,
-        "std": tf.sqrt(spread / entries),
-        "max_abs": tf.reduce_max(tf.concat([[0.0], tf.reshape(tf.abs(values), [-1])], 0)),
+        "norm": unit * tf.sqrt(squares),
+        "mean": unit * mean,
+        "std": unit * tf.sqrt(spread / entries),
+        "max_abs": largest,
         "zero_fraction": zeros / entries,
         "nonfinite": lost,
     }

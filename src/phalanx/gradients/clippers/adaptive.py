@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm, positive
+from phalanx.gradients.norms import norm, shrinking
 from phalanx.gradients.reduce import Gradient
-from phalanx.gradients.slices import sum_duplicates
-
-_SMALLEST_NORM = 1e-6
+from phalanx.gradients.slices import rows_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,26 +40,21 @@ class Adaptive(Clipper):
         if gradient is None:
             return None
         if isinstance(gradient, tf.IndexedSlices):
-            unique = sum_duplicates(gradient)
+            unique = rows_of(gradient)
             own = tf.gather(weight, unique.indices)
             axes = list(range(1, own.shape.rank))
             values = self._shorten(unique.values, own, axes)
+            values = tf.cast(values, gradient.values.dtype)
             return tf.IndexedSlices(values, unique.indices, gradient.dense_shape)
         rank = gradient.shape.rank
         axes = list(range(rank - 1)) if rank > 1 else list(range(rank))
-        return self._shorten(gradient, weight, axes)
+        shortened = self._shorten(tf.cast(gradient, tf.float32), weight, axes)
+        return tf.cast(shortened, gradient.dtype)
 
-    def _shorten(self, gradient: tf.Tensor, weight: tf.Tensor, axes: list[int]) -> tf.Tensor:
-        values = tf.cast(gradient, tf.float32)
-        weight_norm = _norm(tf.cast(weight, tf.float32), axes)
+    def _shorten(self, values: tf.Tensor, weight: tf.Tensor, axes: list[int]) -> tf.Tensor:
+        weight_norm = norm(tf.cast(weight, tf.float32), axes)
         limit = self.ratio * tf.maximum(weight_norm, self.epsilon)
-        norm = _norm(values, axes)
-        factor = tf.where(norm > limit, limit / tf.maximum(norm, _SMALLEST_NORM), 1.0)
-        return tf.cast(values * factor, gradient.dtype)
-
-
-def _norm(values: tf.Tensor, axes: list[int]) -> tf.Tensor:
-    return tf.sqrt(tf.reduce_sum(tf.square(values), axis=axes, keepdims=True))
+        return values * shrinking(norm(values, axes), limit)
 
 
 def adaptive(ratio: float = 0.01, epsilon: float = 1e-3, *, when: When = "after") -> Adaptive:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,10 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.errors import OptionError
+from phalanx.gradients.norms import norm, norms
 from phalanx.gradients.reduce import Gradient
 from phalanx.gradients.slices import values_of
 
 When = Literal["after", "before"]
+_SMALLEST = float(np.finfo(np.float32).tiny)
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +76,15 @@ class Clipper:
 
 def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
     """The L2 norm of all entries together, scalar float32; rows that repeat are summed."""
-    squares = [tf.reduce_sum(tf.square(values_of(g))) for g in gradients if g is not None]
-    return tf.sqrt(tf.add_n(squares)) if squares else tf.zeros([])
+    return norm(norms([values_of(g) for g in gradients if g is not None]))
 
 
 def is_number(value: object) -> bool:
     """Whether it is a number, Python's or NumPy's; True and False are none here."""
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def positive(name: str, value: float) -> None:
-    """Refuse what is not a finite number above 0."""
-    if not is_number(value) or not math.isfinite(value) or value <= 0:
+    """Refuse what is not a finite number above 0, as float32 sees it."""
+    if not is_number(value) or not _SMALLEST <= value <= _LARGEST:
         raise OptionError(f"{name} must be a finite number above 0; found {value!r}.")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm, positive
+from phalanx.gradients.norms import shrinking
 from phalanx.gradients.reduce import Gradient
 
 
@@ -37,7 +38,7 @@ def shorten_all(
     gradients: Sequence[Gradient], norm: tf.Tensor, limit: float | tf.Tensor
 ) -> list[Gradient]:
     """`gradients`, whose global norm is `norm`, scaled to one of at most `limit`."""
-    factor = limit / tf.maximum(norm, limit)  # may be too small for the gradients' dtype
+    factor = shrinking(norm, limit)  # may be too small for the gradients' dtype
     return [_shorten(gradient, factor) for gradient in gradients]
 
 

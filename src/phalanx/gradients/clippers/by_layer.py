@@ -109,6 +109,10 @@ def by_layer(rules: Mapping[str, Clipper | None], otherwise: Clipper | None = No
         OptionError: no pattern, a nested by_layer, or clippers that act at different times.
             A pattern that matches nothing is refused once the variables are known.
     """
+    if not isinstance(rules, Mapping) or not all(isinstance(p, str) for p in rules):
+        raise OptionError(
+            f'by_layer takes a mapping such as {{"*/dense*": by_norm(1.0)}}; found {rules!r}.'
+        )
     chosen = [c for c in [*rules.values(), otherwise] if isinstance(c, Clipper)]
     when = chosen[0].when if chosen else "after"
     return ByLayer(rules=tuple(rules.items()), otherwise=otherwise, when=when)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm, positive
+from phalanx.gradients.clippers.base import Clipped, Clipper, When, positive
+from phalanx.gradients.norms import norm, norms, shrinking
 from phalanx.gradients.reduce import Gradient
-from phalanx.gradients.slices import with_values
+from phalanx.gradients.slices import values_of, with_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +31,12 @@ class ByNorm(Clipper):
         state: Mapping[str, tf.Tensor],
     ) -> Clipped:
         """See `Clipper.clip`."""
-
-        def shorten(values: tf.Tensor) -> tf.Tensor:
-            return values * (self.limit / tf.maximum(tf.norm(values), self.limit))
-
-        clipped = [with_values(g, shorten) for g in gradients]
-        return Clipped(gradients=clipped, norm=global_norm(gradients))
+        clipped: list[Gradient] = list(gradients)
+        present = [i for i, g in enumerate(gradients) if g is not None]
+        lengths = norms([values_of(gradients[i]) for i in present])
+        for i, factor in zip(present, tf.unstack(shrinking(lengths, self.limit)), strict=True):
+            clipped[i] = with_values(gradients[i], lambda values, f=factor: values * f)
+        return Clipped(gradients=clipped, norm=norm(lengths))
 
 
 def by_norm(limit: float, *, when: When = "after") -> ByNorm:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from phalanx.errors import OptionError
@@ -26,12 +27,13 @@ class ByPercentile(Clipper):
             raise OptionError(
                 f"percentile must be above 0 and at most 100; found {self.percentile!r}."
             )
-        if not is_number(self.window) or self.window != int(self.window) or self.window < 2:
+        whole = is_number(self.window) and isinstance(self.window, (int, np.integer))
+        if not whole or self.window < 2:
             raise OptionError(f"window must be an integer of at least 2; found {self.window!r}.")
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """The norms seen, newest last, and how many there were."""
-        return {"norms": (self.window,), "seen": ()}
+        return {"norms": (int(self.window),), "seen": ()}
 
     def clip(
         self,
@@ -52,13 +54,13 @@ class ByPercentile(Clipper):
 
     def _limit(self, norms: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
         """The percentile of the norms that were seen, between neighbours linearly."""
-        held = tf.minimum(seen, float(self.window))
+        held = tf.clip_by_value(seen, 1.0, float(self.window))
         age = tf.range(self.window, 0, -1, dtype=tf.float32)
         ordered = tf.sort(tf.where(age <= held, norms, norms.dtype.max))
         place = (held - 1.0) * self.percentile / 100.0
         below = tf.cast(tf.floor(place), tf.int32)
         above = tf.minimum(below + 1, tf.cast(held, tf.int32) - 1)
-        low, high = tf.gather(ordered, below), tf.gather(ordered, tf.maximum(above, 0))
+        low, high = tf.gather(ordered, below), tf.gather(ordered, above)
         return low + (high - low) * (place - tf.floor(place))
 
 
