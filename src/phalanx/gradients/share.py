@@ -24,14 +24,24 @@ class ReplicaShare:
         total: samples in the global batch, scalar int32.
         weight: count / total, scalar float32.
         may_be_empty: whether `count` can be 0; False saves the guards against it.
+        alike: ids of Keras variables that every replica assigns the same value, so that
+            one without samples does too.
         assigned: Keras variables that the step assigned before its gradient was applied,
             by id, in order of first assignment.
     """
 
-    def __init__(self, count: tf.Tensor, total: tf.Tensor, *, may_be_empty: bool = True) -> None:
+    def __init__(
+        self,
+        count: tf.Tensor,
+        total: tf.Tensor,
+        *,
+        may_be_empty: bool = True,
+        alike: frozenset[int] = frozenset(),
+    ) -> None:
         self.count = count
         self.total = total
         self.may_be_empty = may_be_empty
+        self.alike = alike
         self.weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
         self.assigned: dict[int, Any] = {}
         self._weighted_losses: set[int] = set()

@@ -3,7 +3,7 @@
 Private names used: `Model._symbolic_build` (build a model that waits for its first
 batch), `Model._distribute_strategy`, `Model._flatten_metrics_in_order`,
 `Model._initial_epoch`, `Model._should_eval`, `Model._assert_compile_called`,
-`Model._compute_loss`, `Model._loss_tracker`,
+`Model._compute_loss`, `Model._loss_tracker`, `Model._flatten_layers`,
 `Variable._value`, `Optimizer._distribution_strategy`,
 `Optimizer._trainable_variables_indices`, `Optimizer._var_key`.
 """
@@ -98,6 +98,18 @@ def has_own_function(model: Any, kind: str) -> bool:
     """Whether the user overrode `make_train_function` (or test, predict)."""
     name = f"make_{kind}_function"
     return getattr(type(model), name) is not getattr(keras.Model, name)
+
+
+def assigned_alike(model: Any) -> frozenset[int]:
+    """Ids of the variables that every replica assigns the same value in a step.
+
+    Seeds count calls, and synchronized BatchNormalization knows the whole batch.
+    """
+    layers = model._flatten_layers()
+    synchronized = [layer for layer in layers if getattr(layer, "synchronized", False)]
+    statistics = [v for layer in synchronized for v in layer.non_trainable_variables]
+    seeds = [v for v in model.variables if v.path.endswith("seed_generator_state")]
+    return frozenset(id(v) for v in [*statistics, *seeds])
 
 
 def _metric_variables(model: Any) -> list[Any]:

@@ -157,7 +157,7 @@ def _assign_if_samples(original: Callable[..., Any]) -> Callable[..., Any]:
         if share is None or applying_total():
             return original(self, value)
         share.assigned.setdefault(id(self), self)
-        if in_many_replicas() and share.may_be_empty and "seed_generator_state" not in self.path:
+        if in_many_replicas() and share.may_be_empty and id(self) not in share.alike:
             value = tf.where(share.count > 0, tf.cast(value, self.value.dtype), self.value)
         return original(self, value)
 

@@ -78,4 +78,5 @@ class _OneBatch:
 
     batch_spec: Any
     counted: bool = True
+    num_batches: int = 1
     may_be_empty: bool = True

@@ -42,6 +42,10 @@ class Batches(Protocol):
     def may_be_empty(self) -> bool:
         """Whether a replica can be without samples."""
 
+    @property
+    def num_batches(self) -> int | None:
+        """Global batches in one pass, None when unknown or endless."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -93,6 +97,7 @@ def make_function(stage: Stage, kind: Kind, source: Batches) -> StepFunction:
         place=stage.place,
         counted=source.counted,
         may_be_empty=source.may_be_empty and stage.place.total > 1,
+        known_length=source.num_batches is not None,
     )
     return step_function(stage.model, kind, plan)
 

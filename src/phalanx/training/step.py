@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace, this_replica
 from phalanx.gradients.share import ReplicaShare, sharing
+from phalanx.seam.models import assigned_alike
 from phalanx.training.compiled import compiled_train_step, must_compile_apart
 from phalanx.training.uncounted import count_share
 
@@ -33,12 +34,16 @@ class StepPlan:
         counted: whether elements are `(total, parts)` of `phalanx.data.batches`, or what a
             distributed dataset of the user's gives.
         may_be_empty: whether a replica may be without samples.
+        known_length: whether it is known when the data ends. Where it is not, a step must
+            ask before it begins: TensorFlow may run what needs no data, such as counting
+            the iteration, before it finds that there is none.
     """
 
     strategy: tf.distribute.Strategy
     place: ReplicaPlace
     counted: bool
     may_be_empty: bool
+    known_length: bool
 
 
 class StepFunction:
@@ -92,7 +97,8 @@ class StepFunction:
         Raises:
             StopIteration: there was no batch left at all.
         """
-        if steps == 1 or self._eager or not self.plan.counted:
+        one = steps == 1 and self.plan.known_length
+        if one or self._eager or not self.plan.counted:
             return self._one_by_one(iterator, steps)
         done, outputs = self._many(iterator, tf.constant(steps))
         if int(done) == 0:
@@ -157,7 +163,12 @@ class StepFunction:
             count, data = parts[this_replica() - self.plan.place.first]
         else:
             total, count, data = count_share(parts)
-        share = ReplicaShare(count, total, may_be_empty=self.plan.may_be_empty)
+        share = ReplicaShare(
+            count,
+            total,
+            may_be_empty=self.plan.may_be_empty,
+            alike=assigned_alike(self._model) if self.plan.may_be_empty else frozenset(),
+        )
         with sharing(share):
             logs = self._step(data)
         self.assigned.update(share.assigned)
