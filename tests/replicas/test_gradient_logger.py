@@ -282,8 +282,6 @@ def test_plain_steps_have_nothing_of_it_in_their_graph(mirrored2, tmp_path):
         with mirrored2.scope():
             model = small_model()
         phalanx.fit(model, features(32), targets(32), callbacks=callbacks, **FIT)
-        spec = tf.nest.flatten(model.train_function._one._variable_creation_config or ())
-        del spec
         (traced,) = model.train_function._one._list_all_concrete_functions()
         return sorted(op.type for op in traced.graph.get_operations())
 
