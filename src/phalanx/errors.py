@@ -9,7 +9,13 @@
     ├── TrainingError               fit, evaluate or predict cannot give the right answer
     │   ├── DataError               the input data is unfit, or differs between workers
     │   ├── NonFiniteError          a gradient has NaN or infinite entries
-    │   └── DisagreementError       workers were asked to do different things
+    │   ├── DisagreementError       workers were asked to do different things
+    │   └── PeerGoneError           a worker that the others need has ended
+    ├── CheckpointError             a checkpoint cannot be written, found, read or used
+    │   ├── NoCheckpointError       there is none
+    │   ├── DamagedCheckpointError  its bytes are not those that were written
+    │   ├── NewerCheckpointError    a newer Phalanx wrote it
+    │   └── MismatchedCheckpointError   it holds another model's tensors
     └── UpstreamChangedError        a private Keras or TensorFlow name is not what it was
 
 Each message says what was asked, what was found (the value), and what to do.
@@ -31,7 +37,11 @@ class ClusterError(PhalanxError):
 
 
 class LaunchError(PhalanxError):
-    """A worker process could not be started."""
+    """A worker process could not be started; `rank` says which, where it is known."""
+
+    def __init__(self, message: str = "", *, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 class ScriptError(LaunchError):
@@ -56,6 +66,30 @@ class NonFiniteError(TrainingError):
 
 class DisagreementError(TrainingError):
     """Workers were asked to do different things; going on would hang or be wrong."""
+
+
+class PeerGoneError(TrainingError):
+    """A worker that the others need has ended; its own failure, if there is one, came first."""
+
+
+class CheckpointError(PhalanxError):
+    """A checkpoint cannot be written, found, read or used."""
+
+
+class NoCheckpointError(CheckpointError):
+    """There is no such checkpoint, or none at all."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """The bytes of a checkpoint are not those that were written."""
+
+
+class NewerCheckpointError(CheckpointError):
+    """A newer Phalanx wrote the checkpoint, in a format that this one does not know."""
+
+
+class MismatchedCheckpointError(CheckpointError):
+    """The checkpoint's tensors are not those that are to be restored."""
 
 
 class UpstreamChangedError(PhalanxError):
