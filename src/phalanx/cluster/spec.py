@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
 
+from phalanx.cluster.roles import DEFAULT_SHARDING, Role, place_of
+from phalanx.cluster.strategies import StrategyName
+from phalanx.cluster.switches import Switches
 from phalanx.errors import ClusterError
 
 WORKER_VARIABLE = "PHALANX_WORKER"
 """The one environment variable that the launcher adds to TF_CONFIG."""
 
-StrategyName = Literal["auto", "single", "mirrored", "multiworker"]
-STRATEGY_NAMES: tuple[StrategyName, ...] = ("auto", "single", "mirrored", "multiworker")
+LogLevel = Literal["auto", "debug", "info", "warning", "error"]
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+"""What a worker says through `logging`; auto is info on the chief and warning on the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSpec:
     """How many devices a worker uses, and of which kind.
 
-    `kind` is "auto" (GPUs where there are any, else CPUs), "cpu" or "gpu". CPUs beyond
-    the first are logical: TensorFlow splits the one physical CPU into `count` devices.
+    `kind` is "auto" (GPUs where there are any, else CPUs), "cpu", "gpu" or "logical-gpu".
+    CPUs beyond the first are logical: TensorFlow splits the one physical CPU into `count`
+    devices; likewise it splits one physical GPU into `count` of kind "logical-gpu".
     """
 
     count: int = 1
-    kind: Literal["auto", "cpu", "gpu"] = "auto"
+    kind: Literal["auto", "cpu", "gpu", "logical-gpu"] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,24 +42,40 @@ class WorkerSpec:
         world_size: the number of workers in the gang.
         addresses: `host:port` of every worker, by rank; may be empty when `world_size` is 1.
         strategy: the strategy asked for, "auto" not yet decided.
+        communication: how replicas add up, by name; "auto" leaves it to the strategy.
         devices: the devices this worker uses; None lets the worker take what is there.
         threads: CPU threads for this worker; None leaves it to TensorFlow.
         seed: the seed for Python, NumPy, TensorFlow and Keras on every worker.
         run_dir: the run's directory, absolute.
         attempt: how often the gang was started before this time.
         interactive: whether a person watches the launcher's terminal.
+        servers: how many of the last ranks are parameter servers; rank 0 is then a chief that
+            leads and does not compute, and the ranks between are the workers.
+        sharding: how the servers share big variables; see `phalanx.cluster.roles`.
+        log_level: what the script's `logging` says; see `LOG_LEVELS`.
+        data_service: `host:port` of the run's `tf.data` service; empty where it has none.
+        switches: what is done so that mistakes are found.
+        meeting: `host:port` at which workers compare what they bring to a collective; empty
+            where they do not.
     """
 
     rank: int
     world_size: int
     addresses: tuple[str, ...] = ()
     strategy: StrategyName = "auto"
+    communication: str = "auto"
     devices: DeviceSpec | None = None
     threads: int | None = None
     seed: int | None = None
     run_dir: str | None = None
     attempt: int = 0
     interactive: bool = False
+    servers: int = 0
+    sharding: str = DEFAULT_SHARDING
+    data_service: str = ""
+    log_level: LogLevel = "auto"
+    switches: Switches = field(default_factory=Switches)
+    meeting: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -73,17 +94,53 @@ class WorkerSpec:
         """Whether this worker is the one that writes files and speaks for the gang."""
         return self.rank == 0
 
+    @property
+    def role(self) -> Role:
+        """This worker's job in TF_CONFIG."""
+        return place_of(self.rank, self.world_size, self.servers)[0]
+
+    @property
+    def task_index(self) -> int:
+        """This worker's index within its job."""
+        return place_of(self.rank, self.world_size, self.servers)[1]
+
+    @property
+    def serves(self) -> bool:
+        """Whether it only does what a chief sends, and never runs the script."""
+        return self.servers > 0 and not self.is_chief
+
+    @property
+    def has_terminal(self) -> bool:
+        """Whether its `breakpoint()` has the launcher's terminal."""
+        return self.switches.debug and self.rank == self.switches.debug_worker
+
+    @property
+    def cluster(self) -> dict[str, list[str]]:
+        """The addresses of each job."""
+        jobs: dict[str, list[str]] = {}
+        for rank, address in enumerate(self.addresses):
+            role, _ = place_of(rank, self.world_size, self.servers)
+            jobs.setdefault(role, []).append(address)
+        return jobs
+
     def to_environment(self) -> dict[str, str]:
         """The environment variables that hand this spec to a worker process."""
         environment = {WORKER_VARIABLE: json.dumps(asdict(self))}
         if self.addresses:
-            environment["TF_CONFIG"] = json.dumps(
-                {
-                    "cluster": {"worker": list(self.addresses)},
-                    "task": {"type": "worker", "index": self.rank},
-                }
-            )
+            task = {"type": self.role, "index": self.task_index}
+            environment["TF_CONFIG"] = json.dumps({"cluster": self.cluster, "task": task})
         return environment
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> WorkerSpec:
+        """The spec of which `asdict` gave these fields, through JSON."""
+        devices = fields.get("devices")
+        made = {
+            "addresses": tuple(fields["addresses"]),
+            "devices": None if devices is None else DeviceSpec(**devices),
+            "switches": Switches.from_fields(fields.get("switches", {})),
+        }
+        return cls(**{**fields, **made})
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> WorkerSpec | None:
@@ -96,10 +153,7 @@ class WorkerSpec:
         if text is None:
             return None
         try:
-            fields = json.loads(text)
-            if fields.get("devices") is not None:
-                fields["devices"] = DeviceSpec(**fields["devices"])
-            return cls(**{**fields, "addresses": tuple(fields["addresses"])})
+            return cls.from_fields(json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ClusterError(
                 f"{WORKER_VARIABLE} must hold what `phalanx run` wrote; found {text!r} "

@@ -1,0 +1,140 @@
+"""Is this launcher one of several, and which? Each kind of cluster is asked, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from phalanx.cluster.kinds import (
+    hosts,
+    kubernetes,
+    mpi,
+    ray,
+    slurm,
+    tf_config,
+    torchrun,
+    tpu_vm,
+)
+from phalanx.cluster.me import Me
+from phalanx.cluster.places import Places
+from phalanx.cluster.spec import WORKER_VARIABLE
+from phalanx.errors import ClusterError, OptionError
+
+Detector = Callable[[Mapping[str, str], Me | None], Places | None]
+
+DETECTORS: tuple[tuple[str, Detector], ...] = (
+    ("hosts", hosts.detect),
+    ("tf_config", tf_config.detect),
+    ("torchrun", torchrun.detect),
+    ("mpi", mpi.detect),
+    ("ray", ray.detect),
+    ("slurm", slurm.detect),
+    ("kubernetes", kubernetes.detect),
+    ("tpu", tpu_vm.detect),
+)
+"""The first that finds something counts. docs/hosts.md has this table for people."""
+
+INNERMOST = ("hosts", "torchrun", "mpi", "ray")
+"""What a person says, and what is started inside another cluster: no others are asked then."""
+
+CLUSTER_NAMES = ("auto", "none", *(name for name, _ in DETECTORS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What one kind of cluster makes of an environment.
+
+    Attributes:
+        kind: its name.
+        places: what it found; None for nothing.
+        error: why what it found cannot be used.
+    """
+
+    kind: str
+    places: Places | None = None
+    error: ClusterError | None = None
+
+
+def detect(
+    environment: Mapping[str, str], *, me: Me | None = None, kind: str = "auto"
+) -> Places | None:
+    """Where the launchers of this run are; None where this one is alone.
+
+    Args:
+        environment: the variables of this process.
+        me: this machine; None asks for no comparison with its own addresses.
+        kind: one of `CLUSTER_NAMES`: "auto" asks all in order, "none" takes no cluster.
+
+    Raises:
+        OptionError: there is no such kind.
+        ClusterError: what was found contradicts itself, or two clusters contradict each other.
+    """
+    if kind not in CLUSTER_NAMES:
+        raise OptionError(f"--cluster must be one of {', '.join(CLUSTER_NAMES)}; found {kind!r}.")
+    if kind == "none":
+        return None
+    if kind != "auto":
+        return _forced(environment, me, kind)
+    if WORKER_VARIABLE in environment:
+        return None  # a run inside a worker is one of its own
+    looks = look(environment, me=me)
+    chosen = next((one for one in looks if one.places or one.error), None)
+    if chosen is None:
+        return None
+    if chosen.error is not None:
+        raise chosen.error
+    if chosen.kind not in INNERMOST:
+        _refuse_two(chosen, looks)
+    return _with_job(chosen.places, environment)
+
+
+def look(environment: Mapping[str, str], *, me: Me | None = None) -> list[Look]:
+    """What every kind makes of an environment, in order: for the choice, and to explain it."""
+    return [_look(kind, detector, environment, me) for kind, detector in DETECTORS]
+
+
+def _look(kind: str, detector: Detector, environment: Mapping[str, str], me: Me | None) -> Look:
+    try:
+        return Look(kind=kind, places=detector(environment, me))
+    except ClusterError as error:
+        return Look(kind=kind, error=error)
+
+
+def _forced(environment: Mapping[str, str], me: Me | None, kind: str) -> Places:
+    found = dict(DETECTORS)[kind](environment, me)
+    found = _with_job(found, environment)
+    if found is None:
+        raise ClusterError(
+            f"--cluster {kind} was asked for, but the environment says nothing of such a cluster. "
+            "Leave it out, or start phalanx run where that cluster starts its processes."
+        )
+    return found
+
+
+def _with_job(places: Places | None, environment: Mapping[str, str]) -> Places | None:
+    """PHALANX_JOB names the run where the cluster does not."""
+    if places is None or places.job is not None:
+        return places
+    return replace(places, job=environment.get(hosts.JOB) or None)
+
+
+def _refuse_two(chosen: Look, looks: list[Look]) -> None:
+    """A second cluster must say the same, or be of one launcher, which says nothing."""
+    assert chosen.places is not None
+    for other in looks:
+        if other.kind == chosen.kind:
+            continue
+        if other.error is not None:
+            raise other.error
+        if other.places is None or len(other.places.hosts) == 1:
+            continue
+        if _who(other.places) != _who(chosen.places):
+            raise ClusterError(
+                f"Two clusters at once: {chosen.kind} ({chosen.places.why}) and {other.kind} "
+                f"({other.places.why}). Say which counts by --cluster {chosen.kind} or --cluster "
+                f"{other.kind}, or unset the variables of the other."
+            )
+
+
+def _who(places: Places) -> tuple[int, int]:
+    return places.index, len(places.hosts)

@@ -1,0 +1,130 @@
+"""Slurm: one launcher for each task of a job step.
+
+A batch script and an interactive shell are not tasks of a step, although they have SLURM_JOB_ID,
+and a batch script even SLURM_PROCID. https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from phalanx.cluster.hostlist import expand
+from phalanx.cluster.kinds.numbers import number
+from phalanx.cluster.me import Me
+from phalanx.cluster.places import Places
+from phalanx.errors import ClusterError
+
+NO_TASKS = range(0xFFFFFFF0, 0xFFFFFFFF)
+"""Step numbers of Slurm's own: interactive, batch, extern (slurm.h)."""
+_COUNT = re.compile(r"(?P<tasks>\d+)(?:\(x(?P<nodes>\d+)\))?")
+
+
+def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | None:
+    """The launchers that srun started; in a batch script, this one alone.
+
+    Raises:
+        ClusterError: what Slurm says does not fit together.
+    """
+    job = environment.get("SLURM_JOB_ID", "")
+    step = environment.get("SLURM_STEP_ID", "")
+    if not job:
+        return None
+    if not step.isdecimal() or int(step) in NO_TASKS:
+        return _outside_a_step(environment, job)
+    nodes = expand(_value(environment, "SLURM_STEP_NODELIST", "SLURM_NODELIST"))
+    counts = tasks_per_node(
+        _value(environment, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    )
+    rank = number(environment, "SLURM_PROCID")
+    if len(counts) != len(nodes):
+        raise ClusterError(
+            f"Slurm tells of {len(nodes)} nodes ({', '.join(nodes[:8])}) and of tasks on "
+            f"{len(counts)} ({counts[:8]}). Start the launchers by srun without changing SLURM_ "
+            "variables, or give --hosts."
+        )
+    size = sum(counts)
+    node = number(environment, "SLURM_NODEID")
+    if rank >= size or node >= len(nodes):
+        raise ClusterError(
+            f"SLURM_PROCID is {rank} and SLURM_NODEID {node}, but the step has {size} tasks on "
+            f"{len(nodes)} nodes. Start the launchers by one srun without --het-group, or give "
+            "--hosts."
+        )
+    return Places(
+        hosts=_hosts(nodes, counts, environment),
+        index=rank,
+        kind="slurm",
+        why=f"SLURM_PROCID is {rank} of {size} tasks on {len(nodes)} nodes",
+        job=f"slurm-{job}" if step == "0" else f"slurm-{job}-{step}",
+    )
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """`2(x3),1` as 2, 2, 2, 1.
+
+    Raises:
+        ClusterError: it is nothing of the kind.
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part.strip())
+        if match is None:
+            raise ClusterError(
+                f"SLURM_TASKS_PER_NODE must be such as 2(x3),1; found {text!r}. Give --hosts."
+            )
+        counts += [int(match["tasks"])] * int(match["nodes"] or 1)
+    return counts
+
+
+def _outside_a_step(environment: Mapping[str, str], job: str) -> Places | None:
+    """A batch script on several nodes is worth a word; a shell is nobody's cluster."""
+    nodes = expand(environment.get("SLURM_JOB_NODELIST") or "localhost")
+    if "SLURM_PROCID" not in environment or len(nodes) == 1:
+        return None
+    return Places(
+        hosts=(nodes[0],),
+        index=0,
+        kind="slurm",
+        why=(
+            f"job {job} has {len(nodes)} nodes, but this is its batch script, on the first of "
+            "them; write `srun --ntasks-per-node=1 phalanx run ...` to use all"
+        ),
+        job=f"slurm-{job}",
+    )
+
+
+def _hosts(
+    nodes: Sequence[str], counts: Sequence[int], environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The host of each task, alike for all of them; "" where that is not known.
+
+    Slurm does not tell how it spread several tasks over a node, only which of them are here.
+    """
+    ways = _in_blocks(counts), _in_turns(counts)
+    if environment.get("SLURM_DISTRIBUTION", "").startswith("arbitrary"):
+        return ("",) * sum(counts)
+    if ways[0] == ways[1]:
+        return tuple(nodes[node] for node in ways[0])
+    return (nodes[0], *[""] * (sum(counts) - 1))
+
+
+def _in_blocks(counts: Sequence[int]) -> list[int]:
+    """The node of each task where a node is filled before the next: `-m block`."""
+    return [node for node, count in enumerate(counts) for _ in range(count)]
+
+
+def _in_turns(counts: Sequence[int]) -> list[int]:
+    """The node of each task where nodes take tasks in turn: `-m cyclic`."""
+    rounds = range(max(counts, default=0))
+    return [node for turn in rounds for node, count in enumerate(counts) if turn < count]
+
+
+def _value(environment: Mapping[str, str], *names: str) -> str:
+    value = next((environment[name] for name in names if environment.get(name)), None)
+    if value is None:
+        raise ClusterError(
+            f"{names[0]} must be set in a Slurm step, as srun does; found SLURM_STEP_ID alone. "
+            "Start the launchers by srun, or give --hosts."
+        )
+    return value

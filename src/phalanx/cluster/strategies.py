@@ -1,0 +1,129 @@
+"""The strategies by name: what can be known of them without TensorFlow.
+
+A new strategy is a line here and a file in `phalanx/worker/strategies/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.errors import OptionError
+
+StrategyName = str
+"""One of `STRATEGY_NAMES`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyKind:
+    """One strategy.
+
+    Attributes:
+        name: its word on the command line.
+        trains_on: what trains together, for messages.
+        many_workers: whether several worker processes can train under it.
+        many_devices: whether one worker may have several devices.
+        networked: whether TensorFlow connects its workers, so that even one needs an address.
+        communication: the ways in which its replicas can add up, by name, besides "auto".
+    """
+
+    name: str
+    trains_on: str
+    many_workers: bool
+    many_devices: bool
+    networked: bool = False
+    communication: tuple[str, ...] = ()
+
+
+KINDS: tuple[StrategyKind, ...] = (
+    StrategyKind(
+        name="single",
+        trains_on="one device",
+        many_workers=False,
+        many_devices=False,
+    ),
+    StrategyKind(
+        name="mirrored",
+        trains_on="the devices of one process",
+        many_workers=False,
+        many_devices=True,
+        communication=("nccl", "hierarchical", "one-device"),
+    ),
+    StrategyKind(
+        name="multiworker",
+        trains_on="the devices of all workers",
+        many_workers=True,
+        many_devices=True,
+        networked=True,
+        communication=("ring", "nccl"),
+    ),
+    StrategyKind(
+        name="horovod",
+        trains_on="one device of each worker",
+        many_workers=True,
+        many_devices=False,
+    ),
+    StrategyKind(
+        name="parameter-server",
+        trains_on="workers that train each at its own pace, and servers",
+        many_workers=True,
+        many_devices=False,
+        networked=True,
+    ),
+    StrategyKind(
+        name="tpu",
+        trains_on="the TPU of one process",
+        many_workers=False,
+        many_devices=False,
+    ),
+)
+
+STRATEGY_NAMES: tuple[StrategyName, ...] = ("auto", *(kind.name for kind in KINDS))
+COMMUNICATION_NAMES: tuple[str, ...] = (
+    "auto",
+    *dict.fromkeys(name for kind in KINDS for name in kind.communication),
+)
+
+
+def kind_named(name: StrategyName) -> StrategyKind | None:
+    """The strategy of that name; None for "auto", which is not decided yet."""
+    return next((kind for kind in KINDS if kind.name == name), None)
+
+
+def check_communication(communication: str, strategy: StrategyName) -> None:
+    """Refuse a way to communicate that the strategy does not have.
+
+    Raises:
+        OptionError: says which names it has, or which strategies have that way.
+    """
+    if communication == "auto":
+        return
+    kind = kind_named(strategy)
+    if kind is not None and communication in kind.communication:
+        return
+    if kind is None or communication not in COMMUNICATION_NAMES:
+        known = "; ".join(f"{k.name} has {', '.join(k.communication)}" for k in _with_a_choice())
+        raise OptionError(
+            f"Asked for communication {communication!r} under strategy {strategy!r}. Name a "
+            f"strategy that has it: {known}."
+        )
+    takes = " or ".join(("auto", *kind.communication))
+    raise OptionError(
+        f"Asked for communication {communication!r}, but the {strategy} strategy takes {takes}."
+    )
+
+
+def check_gpus(communication: str, gpus: int) -> None:
+    """Refuse NCCL where there is no GPU.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if communication == "nccl" and gpus == 0:
+        raise OptionError(
+            "Asked for communication 'nccl', which connects NVIDIA GPUs; found none. Leave it "
+            "out, or see that CUDA_VISIBLE_DEVICES and --devices-per-worker allow GPUs."
+        )
+
+
+def _with_a_choice() -> list[StrategyKind]:
+    return [kind for kind in KINDS if kind.communication]

@@ -1,0 +1,87 @@
+"""What `phalanx run` was asked to do so that mistakes are found, as values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.errors import OptionError
+
+_STEPS = re.compile(r"(?P<first>\d+)(?::(?P<last>\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledSteps:
+    """Which steps TensorFlow's profiler looks at, and on which workers.
+
+    Attributes:
+        first: the first step, counted from 1.
+        last: the last one.
+        workers: their ranks.
+    """
+
+    first: int
+    last: int
+    workers: tuple[int, ...] = (0,)
+
+    @property
+    def name(self) -> str:
+        """What it is called in a run's directory."""
+        return f"steps-{self.first}-{self.last}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switches:
+    """How a run looks for mistakes.
+
+    Attributes:
+        debug: run the steps eagerly, and compare what the workers bring to each collective.
+        debug_worker: the rank whose `breakpoint()` has the terminal.
+        trial_batches: batches of training and validation of a run that keeps nothing; 0 for a
+            run in earnest.
+        overfit_batches: train and validate on so many batches alone; 0 for all.
+        profile: what the profiler looks at.
+    """
+
+    debug: bool = False
+    debug_worker: int = 0
+    trial_batches: int = 0
+    overfit_batches: int = 0
+    profile: ProfiledSteps | None = None
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Switches:
+        """The switches of which `asdict` gave these fields, through JSON."""
+        profile = fields.get("profile")
+        if profile is not None:
+            profile = ProfiledSteps(**{**profile, "workers": tuple(profile["workers"])})
+        return cls(**{**fields, "profile": profile})
+
+
+def parse_profile(steps: str | None, workers: str | None) -> ProfiledSteps | None:
+    """`10:15` and `0,1`, as given to `--profile` and `--profile-workers`.
+
+    Raises:
+        OptionError: one of them is not of that form.
+    """
+    if steps is None:
+        if workers is not None:
+            raise OptionError(f"--profile-workers {workers} needs steps: give --profile as well.")
+        return None
+    match = _STEPS.fullmatch(steps.strip())
+    first = int(match["first"]) if match else 0
+    last = int(match["last"] or first) if match else 0
+    if not 1 <= first <= last:
+        raise OptionError(
+            "--profile must be a step or FIRST:LAST, counted from 1, such as 10:15; "
+            f"found {steps!r}."
+        )
+    if workers is None:
+        return ProfiledSteps(first=first, last=last)
+    ranks = workers.split(",")
+    if not all(rank.strip().isdecimal() for rank in ranks):
+        raise OptionError(f"--profile-workers must be ranks, such as 0 or 0,1; found {workers!r}.")
+    chosen = tuple(sorted({int(rank) for rank in ranks}))
+    return ProfiledSteps(first=first, last=last, workers=chosen)
