@@ -11,10 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from phalanx.errors import OptionError
 from phalanx.gradients.clippers import (
+    Clipped,
     Clipper,
+    Unclipped,
     adaptive,
     by_global_norm,
     by_layer,
@@ -22,17 +25,21 @@ from phalanx.gradients.clippers import (
     by_percentile,
     by_value,
 )
+from phalanx.gradients.health import health_of, watch
 from phalanx.gradients.rules import GradientRules, OnNonfinite
-from phalanx.seam.rules import give_rules, rules_of
+from phalanx.seam.rules import give_rules, innermost, rules_of
 
 __all__ = [
+    "Clipped",
     "Clipper",
+    "Unclipped",
     "adaptive",
     "by_global_norm",
     "by_layer",
     "by_norm",
     "by_percentile",
     "by_value",
+    "nonfinite_steps",
     "use",
 ]
 
@@ -49,7 +56,9 @@ def use(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None = N
         clippers: from this module; those with `when="before"` clip each replica's own mean
             gradient before the reduction.
         on_nonfinite: "raise", "skip", "zero" or "ignore" a step whose total gradient has a
-            NaN or infinite entry. None raises under `fit` and ignores elsewhere.
+            NaN or infinite entry. None raises under `fit` and ignores elsewhere. In a
+            hand-written loop, which nobody could end from within a step, "skip" and "zero"
+            act under `phalanx.enable()` or after `phalanx.distribute_optimizer`.
 
     Raises:
         OptionError: not an optimizer, not a clipper, a second call for one optimizer, or a
@@ -66,4 +75,17 @@ def use(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None = N
             "call; they run in the order given."
         )
     give_rules(optimizer, GradientRules(clippers=clippers, on_nonfinite=on_nonfinite))
+    inner = innermost(optimizer)
+    if on_nonfinite in ("skip", "zero") and inner is optimizer:
+        watch(inner, tf.distribute.get_strategy(), on_nonfinite)
     return optimizer
+
+
+def nonfinite_steps(optimizer: Any) -> int:
+    """How many steps of `optimizer` had a total gradient that was not finite.
+
+    Counted where "raise", "skip" or "zero" is in force, from the start of the last `fit`, or
+    from `use` on in a hand-written loop.
+    """
+    health = health_of(innermost(optimizer))
+    return 0 if health is None else health.count

@@ -9,14 +9,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import tensorflow as tf
 
+from phalanx.gradients.finite import nonfinite_flags, without_nonfinite
 from phalanx.gradients.reduce import Gradient
-from phalanx.gradients.rules import OnNonfinite, nonfinite_flags, without_nonfinite
+from phalanx.gradients.rules import OnNonfinite
+from phalanx.gradients.share import Keep
 
 _NEVER = -1
+
+HealthPolicy = OnNonfinite | Literal["watch"]
+"""What is done with a step that is not finite; "watch" leaves it to a LossScaleOptimizer, and
+notes a loss that is not finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +45,14 @@ class Trouble:
 class Health:
     """The record of one optimizer, under one strategy."""
 
-    def __init__(self, strategy: tf.distribute.Strategy, policy: OnNonfinite) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, policy: HealthPolicy) -> None:
         """Make the variables; call it outside of any step."""
         self.strategy = strategy
         with strategy.scope():
             self._step = _counter(_NEVER, "first_nonfinite_step")
             self._variable = _counter(_NEVER, "first_nonfinite_variable")
             self._count = _counter(0, "nonfinite_steps")
+            self._unseen = tf.Variable(False, trainable=False, name="unseen_nonfinite_step")
             self._replicas = tf.Variable(
                 tf.zeros([strategy.num_replicas_in_sync]),
                 trainable=False,
@@ -58,12 +66,29 @@ class Health:
         """Steps so far whose total gradient was not finite."""
         return int(self._count.numpy())
 
+    def start_from(self, count: int) -> None:
+        """Have `count` such steps behind, of an earlier process."""
+        self._count.assign(count)
+
     def clear(self) -> None:
         """Forget every step so far."""
         self._step.assign(_NEVER)
         self._variable.assign(_NEVER)
         self._count.assign(0)
+        self._unseen.assign(False)
         self._replicas.assign(tf.zeros_like(self._replicas))
+
+    def unseen(self) -> Any:
+        """In a graph, after a step: whether it was the first such step."""
+        return _copies(self._unseen)[0].read_value()
+
+    def see(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """In a graph: have `unseen` give False from now on; what `apply` gives to `keep`."""
+        for copy in _copies(self._unseen):
+            copy.assign(False)
+        noted = (self._step, self._variable, self._replicas)
+        step, variable, flags = (_copies(v)[0].read_value() for v in noted)
+        return step, variable, flags
 
     def trouble(self) -> Trouble | None:
         """The first such step, or None."""
@@ -84,28 +109,52 @@ class Health:
         replica_flags: tf.Tensor,
         step: Any,
         apply: Callable[[Sequence[Gradient]], None],
+        keep: Keep | None = None,
     ) -> None:
-        """Apply `total` as the policy has it, and note a step that is not finite."""
+        """Apply `total` as the policy has it, and note a step that is not finite.
+
+        Args:
+            total: the total gradients.
+            finite: whether they are.
+            replica_flags: 1 for each replica whose own are not.
+            step: the optimizer's iteration.
+            apply: applies gradients.
+            keep: called at the first such step, before anything is applied.
+        """
 
         def note() -> None:
             first = self._step < 0
-            flags = nonfinite_flags(total)
-            self._variable.assign(tf.where(first, tf.argmax(flags), self._variable))
+            variable = tf.argmax(nonfinite_flags(total))
+            if keep is not None:
+                kept = partial(keep, tf.cast(step, tf.int64), variable, replica_flags)
+                tf.cond(first, lambda: _done(kept), lambda: tf.constant(True))
+            self._variable.assign(tf.where(first, variable, self._variable))
             self._replicas.assign(tf.where(first, replica_flags, self._replicas))
+            self._unseen.assign(tf.logical_or(first, self._unseen))
             self._step.assign(tf.where(first, tf.cast(step, tf.int64), self._step))
             self._count.assign_add(1)
 
+        if self.policy == "raise":
+            # From the first bad step on nothing is applied: the weights stay what they were.
+            going_on = tf.logical_and(finite, self._step < 0)
+            tf.cond(going_on, lambda: _done(apply, total), lambda: _done(note))
+            return
         if self.policy == "skip":
             tf.cond(finite, lambda: _done(apply, total), lambda: _done(note))
             return
-        tf.cond(finite, lambda: _done(lambda: None), lambda: _done(note))
-        apply(without_nonfinite(total) if self.policy == "zero" else total)
+        noted = tf.cond(finite, lambda: _done(lambda: None), lambda: _done(note))
+        with tf.control_dependencies([noted]):
+            apply(without_nonfinite(total) if self.policy == "zero" else total)
 
 
-def _done(action: Callable[..., None], *arguments: Any) -> tf.Tensor:
+def _done(action: Callable[..., Any], *arguments: Any) -> tf.Tensor:
     """Do it, and return what both branches of a cond can return."""
     action(*arguments)
     return tf.constant(True)
+
+
+def _copies(variable: Any) -> Sequence[Any]:
+    return tuple(getattr(variable, "values", (variable,)))
 
 
 def _counter(start: int, name: str) -> Any:
@@ -120,7 +169,7 @@ def health_of(optimizer: Any) -> Health | None:
     return _healths.get(optimizer)
 
 
-def watch(optimizer: Any, strategy: tf.distribute.Strategy, policy: OnNonfinite) -> Health:
+def watch(optimizer: Any, strategy: tf.distribute.Strategy, policy: HealthPolicy) -> Health:
     """Clear the record of `optimizer`, or start one if its strategy or policy is another.
 
     A traced step keeps the record it was traced with.

@@ -19,8 +19,8 @@ from phalanx.gradients.statistics import (
     BUCKETS,
     STATISTICS,
     cosine,
+    global_norm_at_any_scale,
     histogram,
-    squared_norm,
     statistics,
 )
 
@@ -142,25 +142,25 @@ class Observation:
         return {**blank, "update_ratio": zero}
 
     def _whole(self, replica: int, applied: Applied) -> dict[str, tf.Tensor]:
-        own = squared_norm(applied.local)
+        own = global_norm_at_any_scale(applied.local)
         chief = tf.cast(replica == 0, tf.float32)
         # Weighed by samples, the mean of |G_r|^2 is |G|^2 + tr(Sigma) * holders / batch.
         weight = tf.math.divide_no_nan(
             tf.cast(applied.count, tf.float32), tf.cast(applied.batch, tf.float32)
         )
         holders = tf.cast(applied.count > 0, tf.float32)
-        weighed, note = own, self._note
+        weighed, note = tf.square(own), self._note
         if applied.replicas > 1:
-            weighed, holders, note = reduce_sum([own * weight, holders, self._note * chief])
+            weighed, holders, note = reduce_sum([weighed * weight, holders, self._note * chief])
         return {
             "note": note,
             "count": applied.count,
             "batch": applied.batch,
-            "squared_norm": own,
+            "norm": own,
             "mean_squared_norm": weighed,
             "holders": holders,
-            "total_squared_norm": squared_norm(applied.total),
-            "clipped_squared_norm": squared_norm(applied.clipped),
+            "total_norm": global_norm_at_any_scale(applied.total),
+            "clipped_norm": global_norm_at_any_scale(applied.clipped),
             "cosine": cosine(applied.local, applied.total),
         }
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.gradients.finite import FINE, NONFINITE, is_finite, said_of
 from phalanx.gradients.health import Health
 from phalanx.gradients.observation import Applied, Observation
 from phalanx.gradients.reduce import Gradient, reduce_sum, scale
-from phalanx.gradients.rules import all_finite
 from phalanx.gradients.share import ReplicaShare
 
 
@@ -71,54 +71,83 @@ def walk(
         # No number where a replica holds no sample: its gradient stays zero.
         own = scale(hooks.clip_own(scale(own, mean_of_own)), tf.math.reciprocal_no_nan(mean_of_own))
     to_sum = own if share is None or weighted or replicas == 1 else scale(own, share.weight)
-    flags: tf.Tensor | None = None
-    finite: tf.Tensor | None = None
-    if health is not None and health.policy != "ignore":
-        finite = all_finite(own)
-        flags = tf.one_hot(replica, replicas) * tf.cast(~finite, tf.float32)
-    total = _add_up(to_sum, flags, replicas)
-    if flags is not None:
-        flags = total.pop()
-        finite = finite if replicas == 1 else all_finite(total)
+    said = _said_of_own(own, share, health)
+    if said is not None:
+        said = tf.one_hot(replica, replicas) * said
+    total = _add_up(to_sum, said, replicas, _paths(variables))
+    if said is not None:
+        said = total.pop()
+
+    def finish() -> None:
+        if health is None or said is None:
+            hooks.apply(total)
+            return
+        finite = is_finite([] if health.policy == "watch" else total, said)
+        keep = None if share is None else share.keep
+        health.apply(total, finite, tf.floor(said), hooks.step, hooks.apply, keep)
+
     if observation is None:
-        _finish(total, finite, flags, hooks, health)
-    else:
-        unscaled = scale(total, _unscaled(1.0, hooks.loss_scale))
-        clipped_total = hooks.clip_total(unscaled)
-        before = [tf.identity(v) for v in variables]
-        _finish(total, finite, flags, hooks, health)
-        observation.record(
-            replica,
-            Applied(
-                paths=[getattr(v, "path", v.name) for v in variables],
-                local=scale(own, _unscaled(factor, hooks.loss_scale)),
-                total=unscaled,
-                clipped=clipped_total,
-                before=before,
-                after=[tf.identity(v) for v in variables],
-                count=tf.constant(0) if share is None else share.count,
-                batch=tf.constant(0) if share is None else share.total,
-                replicas=replicas,
-            ),
-        )
+        finish()
+        return
+    local = scale(own, _unscaled(factor, hooks.loss_scale))
+    seen = _observed(finish, local, total, variables, hooks=hooks, share=share, replicas=replicas)
+    observation.record(replica, seen)
 
 
-def _add_up(values: list[Gradient], flags: tf.Tensor | None, replicas: int) -> list[Gradient]:
-    everything = values if flags is None else [*values, flags]
-    return list(everything) if replicas == 1 else reduce_sum(everything)
+def _said_of_own(
+    own: Sequence[Gradient], share: ReplicaShare | None, health: Health | None
+) -> tf.Tensor | None:
+    """Whether what this replica brings is finite; None where nobody wants to know."""
+    if health is None or health.policy == "ignore":
+        return None
+    if health.policy != "watch":
+        return said_of(own)
+    loss = None if share is None else share.loss
+    if loss is None or not (
+        tf.executing_eagerly() or loss.graph is tf.compat.v1.get_default_graph()
+    ):
+        return None  # it was computed in a function of the user's own, out of reach from here
+    return tf.where(tf.math.is_finite(loss), FINE, NONFINITE)
 
 
-def _finish(
-    total: list[Gradient],
-    finite: tf.Tensor | None,
-    flags: tf.Tensor | None,
+def _observed(
+    finish: Callable[[], None],
+    local: Sequence[Gradient],
+    total: Sequence[Gradient],
+    variables: Sequence[Any],
+    *,
     hooks: Hooks,
-    health: Health | None,
-) -> None:
-    if health is None or finite is None or flags is None:
-        hooks.apply(total)
-    else:
-        health.apply(total, finite, flags, hooks.step, hooks.apply)
+    share: ReplicaShare | None,
+    replicas: int,
+) -> Applied:
+    """Finish the step, and keep what there was to see before and after it."""
+    unscaled = scale(total, _unscaled(1.0, hooks.loss_scale))
+    clipped = hooks.clip_total(unscaled)
+    before = [tf.identity(v) for v in variables]
+    finish()
+    return Applied(
+        paths=_paths(variables),
+        local=local,
+        total=unscaled,
+        clipped=clipped,
+        before=before,
+        after=[tf.identity(v) for v in variables],
+        count=tf.constant(0) if share is None else share.count,
+        batch=tf.constant(0) if share is None else share.total,
+        replicas=replicas,
+    )
+
+
+def _add_up(
+    values: list[Gradient], said: tf.Tensor | None, replicas: int, paths: list[str]
+) -> list[Gradient]:
+    everything = values if said is None else [*values, said]
+    names = paths if said is None else [*paths, "which replicas are finite"]
+    return list(everything) if replicas == 1 else reduce_sum(everything, names, what="gradients")
+
+
+def _paths(variables: Sequence[Any]) -> list[str]:
+    return [getattr(v, "path", v.name) for v in variables]
 
 
 def _mean_factor(share: ReplicaShare | None, weighted: bool, replicas: int) -> Any:

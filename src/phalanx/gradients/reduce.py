@@ -7,11 +7,20 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.gradients.compared import compared
+from phalanx.gradients.stopwatch import timed
+
 Gradient = Any
 """A dense `tf.Tensor`, `tf.IndexedSlices`, or None where a variable has no gradient."""
 
 
-def reduce_sum(values: Sequence[Gradient]) -> list[Gradient]:
+def reduce_sum(
+    values: Sequence[Gradient],
+    names: Sequence[str] | None = None,
+    *,
+    what: str = "a sum",
+    in_step: bool = True,
+) -> list[Gradient]:
     """The sum over all replicas of each value; call it inside a replica's step.
 
     Dense tensors travel packed: one flat tensor, and so one all-reduce, per dtype.
@@ -21,22 +30,34 @@ def reduce_sum(values: Sequence[Gradient]) -> list[Gradient]:
     Args:
         values: the same structure on every replica; shapes equal but for the rows of
             IndexedSlices.
+        names: a name for each, for those who compare what workers bring.
+        what: what they are together; likewise.
+        in_step: whether a training step is under way; likewise.
 
     Returns:
         The sums, in the order, shapes and dtypes of `values`.
     """
+    with compared(what, values, names, in_step=in_step):
+        return _reduce_sum(values)
+
+
+def _reduce_sum(values: Sequence[Gradient]) -> list[Gradient]:
     context = tf.distribute.get_replica_context()
+
+    def all_reduce(value: Gradient) -> Gradient:
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
     results: list[Gradient] = list(values)
     dense = [i for i, value in enumerate(values) if _is_dense(value)]
     for dtype in dict.fromkeys(values[i].dtype for i in dense):
         group = [i for i in dense if values[i].dtype == dtype]
         packed = pack([values[i] for i in group])
-        total = context.all_reduce(tf.distribute.ReduceOp.SUM, packed)
+        total = timed(all_reduce, packed)
         for i, tensor in zip(group, unpack(total, [values[i] for i in group]), strict=True):
             results[i] = tensor
     for i, value in enumerate(values):
         if isinstance(value, tf.IndexedSlices):
-            results[i] = context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+            results[i] = timed(all_reduce, value)
     return results
 
 

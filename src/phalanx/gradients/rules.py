@@ -13,7 +13,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from phalanx.errors import OptionError
-from phalanx.gradients.clippers import Clipper
+from phalanx.gradients.clippers import Clipper, Unclipped
 from phalanx.gradients.reduce import Gradient
 
 OnNonfinite = Literal["raise", "skip", "zero", "ignore"]
@@ -88,53 +88,10 @@ class GradientRules:
             own = {name: f"clipper_{i}_{name}" for name in clipper.state_shapes()}
             weights = [tf.convert_to_tensor(v) for v in variables]
             held = {name: tf.convert_to_tensor(state[key]) for name, key in own.items()}
-            result = clipper.clip(clipped, weights, paths, held)
+            asked = Unclipped(gradients=clipped, weights=weights, paths=paths, state=held)
+            result = clipper.clip(asked)
             clipped = list(result.gradients)
             if not keep_state:
                 for name, key in own.items():
                     state[key].assign(result.state[name])
         return clipped
-
-
-def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
-    """Whether every entry of every gradient is finite; cheap where it is so.
-
-    The sum of all entries is finite in nearly every step; only where it is not, which
-    large finite entries can cause too, is every entry asked.
-    """
-    present = [_values(g) for g in gradients if g is not None]
-    sums = [tf.reduce_sum(tf.cast(g, tf.float32)) for g in present]
-    probably = tf.math.is_finite(tf.add_n(sums)) if sums else tf.constant(True)
-    return tf.cond(
-        probably,
-        lambda: tf.constant(True),
-        lambda: tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in present]),
-    )
-
-
-def nonfinite_flags(gradients: Sequence[Gradient]) -> tf.Tensor:
-    """For each gradient whether it has a NaN or infinite entry, as int32."""
-    flags = [
-        tf.constant(False) if g is None else ~tf.reduce_all(tf.math.is_finite(_values(g)))
-        for g in gradients
-    ]
-    return tf.cast(tf.stack(flags), tf.int32)
-
-
-def without_nonfinite(gradients: Sequence[Gradient]) -> list[Gradient]:
-    """The gradients with 0 for every NaN or infinite entry."""
-    return [_zeroed(g) for g in gradients]
-
-
-def _values(gradient: Gradient) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _zeroed(gradient: Gradient) -> Gradient:
-    if gradient is None:
-        return None
-    values = _values(gradient)
-    clean = tf.where(tf.math.is_finite(values), values, tf.zeros_like(values))
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(clean, gradient.indices, gradient.dense_shape)
-    return clean

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+
+Keep = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+"""Gets the step (int64), the position of the first bad variable (int64), and a flag for each
+replica (float32); gives any tensor."""
 
 
 class ReplicaShare:
@@ -28,6 +32,9 @@ class ReplicaShare:
             one without samples does too.
         assigned: Keras variables that the step assigned before its gradient was applied,
             by id, in order of first assignment.
+        loss: the replica's loss as its optimizer was given it, scalar, once that is known.
+        keep: called, in the graph, where the step is the first with a gradient that is not
+            finite; None where nobody wants to keep it.
     """
 
     def __init__(
@@ -44,6 +51,8 @@ class ReplicaShare:
         self.alike = alike
         self.weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
         self.assigned: dict[int, Any] = {}
+        self.loss: tf.Tensor | None = None
+        self.keep: Keep | None = None
         self._weighted_losses: set[int] = set()
 
     def note_weighted_loss(self, optimizer: object) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from phalanx.gradients.norms import norm
 from phalanx.gradients.reduce import Gradient
-from phalanx.gradients.slices import sum_duplicates, values_of
+from phalanx.gradients.slices import sum_duplicates, values_of, with_values
 
 STATISTICS = ("norm", "mean", "std", "max_abs", "zero_fraction", "nonfinite")
 BUCKETS = 30
@@ -64,10 +65,14 @@ def histogram(gradient: Gradient) -> tf.Tensor:
     return tf.stack([edge[:-1], edge[1:], tf.cast(counts, tf.float64)], axis=1)
 
 
-def squared_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
-    """The squared global L2 norm, scalar float32."""
-    squares = [tf.reduce_sum(tf.square(values_of(g))) for g in gradients if g is not None]
-    return tf.add_n(squares) if squares else tf.zeros([])
+def global_norm_at_any_scale(gradients: Sequence[Gradient]) -> tf.Tensor:
+    """The global L2 norm, scalar float32, right wherever it has a float32 itself.
+
+    The clippers' own (`clippers.base.global_norm`) is for every step: one pass, and 0 where the
+    squares are too small for float32.
+    """
+    lengths = [norm(values_of(g)) for g in gradients if g is not None]
+    return norm(tf.stack(lengths)) if lengths else tf.zeros([])
 
 
 def dot(a: Sequence[Gradient], b: Sequence[Gradient]) -> tf.Tensor:
@@ -78,8 +83,13 @@ def dot(a: Sequence[Gradient], b: Sequence[Gradient]) -> tf.Tensor:
 
 def cosine(a: Sequence[Gradient], b: Sequence[Gradient]) -> tf.Tensor:
     """The cosine of the angle between two gradients, -1 to 1; 0 where one is zero."""
-    lengths = tf.sqrt(squared_norm(a)) * tf.sqrt(squared_norm(b))
-    return tf.math.divide_no_nan(dot(a, b), lengths)
+    # Each at length 1 first, for the product of two of 1e20 has no float32.
+    return dot(_of_length_one(a), _of_length_one(b))
+
+
+def _of_length_one(gradients: Sequence[Gradient]) -> list[Gradient]:
+    length = global_norm_at_any_scale(gradients)
+    return [with_values(g, lambda v: tf.math.divide_no_nan(v, length)) for g in gradients]
 
 
 def _dot(a: Gradient, b: Gradient) -> tf.Tensor:

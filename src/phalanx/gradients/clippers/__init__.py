@@ -1,7 +1,7 @@
 """Clippers: pure, composable transforms of gradients. A new one is a file and a line here."""
 
 from phalanx.gradients.clippers.adaptive import adaptive
-from phalanx.gradients.clippers.base import Clipped, Clipper
+from phalanx.gradients.clippers.base import Clipped, Clipper, Unclipped
 from phalanx.gradients.clippers.by_global_norm import by_global_norm
 from phalanx.gradients.clippers.by_layer import by_layer
 from phalanx.gradients.clippers.by_norm import by_norm
@@ -11,6 +11,7 @@ from phalanx.gradients.clippers.by_value import by_value
 __all__ = [
     "Clipped",
     "Clipper",
+    "Unclipped",
     "adaptive",
     "by_global_norm",
     "by_layer",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
-from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm, positive
+from phalanx.gradients.clippers.base import Clipped, Clipper, Unclipped, When, global_norm, positive
 from phalanx.gradients.norms import norm, shrinking
 from phalanx.gradients.reduce import Gradient
 from phalanx.gradients.slices import rows_of
@@ -25,16 +24,11 @@ class Adaptive(Clipper):
         positive("ratio", self.ratio)
         positive("epsilon", self.epsilon)
 
-    def clip(
-        self,
-        gradients: Sequence[Gradient],
-        weights: Sequence[tf.Tensor],
-        paths: Sequence[str],
-        state: Mapping[str, tf.Tensor],
-    ) -> Clipped:
+    def clip(self, asked: Unclipped) -> Clipped:
         """See `Clipper.clip`."""
-        clipped = [self._clip_one(g, w) for g, w in zip(gradients, weights, strict=True)]
-        return Clipped(gradients=clipped, norm=global_norm(gradients))
+        pairs = zip(asked.gradients, asked.weights, strict=True)
+        clipped = [self._clip_one(gradient, weight) for gradient, weight in pairs]
+        return Clipped(gradients=clipped, norm=global_norm(asked.gradients))
 
     def _clip_one(self, gradient: Gradient, weight: tf.Tensor) -> Gradient:
         if gradient is None:

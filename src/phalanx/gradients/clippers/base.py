@@ -20,6 +20,23 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unclipped:
+    """What a clipper is given: one step's gradients.
+
+    Attributes:
+        gradients: dense, `tf.IndexedSlices` or None, one per variable. A NaN stays one.
+        weights: the variables' values.
+        paths: the variables' paths.
+        state: what the clipper remembered, by name.
+    """
+
+    gradients: Sequence[Gradient]
+    weights: Sequence[tf.Tensor]
+    paths: Sequence[str]
+    state: Mapping[str, tf.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Clipped:
     """What a clipper made.
 
@@ -56,26 +73,32 @@ class Clipper:
     def check(self, paths: Sequence[str]) -> None:
         """Refuse what cannot work for variables of these paths."""
 
-    def clip(
-        self,
-        gradients: Sequence[Gradient],
-        weights: Sequence[tf.Tensor],
-        paths: Sequence[str],
-        state: Mapping[str, tf.Tensor],
-    ) -> Clipped:
-        """Clip one step's gradients.
-
-        Args:
-            gradients: dense, `tf.IndexedSlices` or None, one per variable. A NaN stays one.
-            weights: the variables' values.
-            paths: the variables' paths.
-            state: what the clipper remembered.
-        """
+    def clip(self, asked: Unclipped) -> Clipped:
+        """Clip one step's gradients."""
         raise NotImplementedError
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limited(Clipper):
+    """Base of the clippers that have one limit.
+
+    Attributes:
+        limit: finite, above 0; of an entry or of a norm.
+    """
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("limit", self.limit)
+
+
 def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
-    """The L2 norm of all entries together, scalar float32; rows that repeat are summed."""
+    """The L2 norm of all entries together, scalar float32; rows that repeat are summed.
+
+    For every step: one pass, and 0 where the squares are too small for float32.
+    `statistics.global_norm_at_any_scale` is right there too, in more passes.
+    """
     return norm(norms([values_of(g) for g in gradients if g is not None]))
 
 

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
-from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm, positive
+from phalanx.gradients.clippers.base import Clipped, Limited, Unclipped, When, global_norm
 from phalanx.gradients.norms import shrinking
 from phalanx.gradients.reduce import Gradient
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByGlobalNorm(Clipper):
+class ByGlobalNorm(Limited):
     """Scales all gradients by one factor, so that their global L2 norm is `limit` at most."""
 
-    limit: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("limit", self.limit)
-
-    def clip(
-        self,
-        gradients: Sequence[Gradient],
-        weights: Sequence[tf.Tensor],
-        paths: Sequence[str],
-        state: Mapping[str, tf.Tensor],
-    ) -> Clipped:
+    def clip(self, asked: Unclipped) -> Clipped:
         """See `Clipper.clip`."""
-        norm = global_norm(gradients)
-        return Clipped(gradients=shorten_all(gradients, norm, self.limit), norm=norm)
+        norm = global_norm(asked.gradients)
+        return Clipped(gradients=shorten_all(asked.gradients, norm, self.limit), norm=norm)
 
 
 def shorten_all(

@@ -6,11 +6,8 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import tensorflow as tf
-
 from phalanx.errors import OptionError
-from phalanx.gradients.clippers.base import Clipped, Clipper, global_norm
-from phalanx.gradients.reduce import Gradient
+from phalanx.gradients.clippers.base import Clipped, Clipper, Unclipped, global_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,30 +59,25 @@ class ByLayer(Clipper):
                     f"{', '.join(paths)}."
                 )
 
-    def clip(
-        self,
-        gradients: Sequence[Gradient],
-        weights: Sequence[tf.Tensor],
-        paths: Sequence[str],
-        state: Mapping[str, tf.Tensor],
-    ) -> Clipped:
+    def clip(self, asked: Unclipped) -> Clipped:
         """See `Clipper.clip`; each group is clipped apart from the others."""
-        clipped, new_state = list(gradients), dict(state)
+        clipped, new_state = list(asked.gradients), dict(asked.state)
         for i, clipper in enumerate(self._groups):
-            members = [k for k, path in enumerate(paths) if self._group_of(path) == i]
+            members = [k for k, path in enumerate(asked.paths) if self._group_of(path) == i]
             if clipper is None or not members:
                 continue
-            own = {name: state[f"{i}_{name}"] for name in clipper.state_shapes()}
             result = clipper.clip(
-                [gradients[k] for k in members],
-                [weights[k] for k in members],
-                [paths[k] for k in members],
-                own,
+                Unclipped(
+                    gradients=[asked.gradients[k] for k in members],
+                    weights=[asked.weights[k] for k in members],
+                    paths=[asked.paths[k] for k in members],
+                    state={name: asked.state[f"{i}_{name}"] for name in clipper.state_shapes()},
+                )
             )
             for k, gradient in zip(members, result.gradients, strict=True):
                 clipped[k] = gradient
             new_state.update({f"{i}_{name}": value for name, value in result.state.items()})
-        return Clipped(gradients=clipped, norm=global_norm(gradients), state=new_state)
+        return Clipped(gradients=clipped, norm=global_norm(asked.gradients), state=new_state)
 
     def _group_of(self, path: str) -> int:
         matching = (i for i, (pattern, _) in enumerate(self.rules) if _matches(pattern, path))

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
-from phalanx.gradients.clippers.base import Clipped, Clipper, When, positive
+from phalanx.gradients.clippers.base import Clipped, Limited, Unclipped, When
 from phalanx.gradients.norms import norm, norms, shrinking
 from phalanx.gradients.reduce import Gradient
 from phalanx.gradients.slices import values_of, with_values
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByNorm(Clipper):
+class ByNorm(Limited):
     """Scales each variable's gradient down to an L2 norm of `limit`."""
 
-    limit: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("limit", self.limit)
-
-    def clip(
-        self,
-        gradients: Sequence[Gradient],
-        weights: Sequence[tf.Tensor],
-        paths: Sequence[str],
-        state: Mapping[str, tf.Tensor],
-    ) -> Clipped:
+    def clip(self, asked: Unclipped) -> Clipped:
         """See `Clipper.clip`."""
+        gradients = asked.gradients
         clipped: list[Gradient] = list(gradients)
         present = [i for i, g in enumerate(gradients) if g is not None]
         lengths = norms([values_of(gradients[i]) for i in present])

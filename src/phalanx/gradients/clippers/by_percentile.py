@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
 from phalanx.errors import OptionError
-from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm, is_number
+from phalanx.gradients.clippers.base import (
+    Clipped,
+    Clipper,
+    Unclipped,
+    When,
+    global_norm,
+    is_number,
+)
 from phalanx.gradients.clippers.by_global_norm import shorten_all
-from phalanx.gradients.reduce import Gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,21 +40,15 @@ class ByPercentile(Clipper):
         """The norms seen, newest last, and how many there were."""
         return {"norms": (int(self.window),), "seen": ()}
 
-    def clip(
-        self,
-        gradients: Sequence[Gradient],
-        weights: Sequence[tf.Tensor],
-        paths: Sequence[str],
-        state: Mapping[str, tf.Tensor],
-    ) -> Clipped:
+    def clip(self, asked: Unclipped) -> Clipped:
         """See `Clipper.clip`. The first norm is not clipped, nor is one that is not finite."""
-        norm = global_norm(gradients)
+        norm, before = global_norm(asked.gradients), asked.state["norms"]
         finite = tf.math.is_finite(norm)
-        norms = tf.where(finite, tf.concat([state["norms"][1:], [norm]], 0), state["norms"])
-        seen = state["seen"] + tf.cast(finite, tf.float32)
+        norms = tf.where(finite, tf.concat([before[1:], [norm]], 0), before)
+        seen = asked.state["seen"] + tf.cast(finite, tf.float32)
         limit = self._limit(norms, seen)
         limit = tf.where((seen < 2) | (limit <= 0), norm, limit)
-        clipped = shorten_all(gradients, norm, tf.maximum(limit, 1e-30))
+        clipped = shorten_all(asked.gradients, norm, tf.maximum(limit, 1e-30))
         return Clipped(gradients=clipped, norm=norm, state={"norms": norms, "seen": seen})
 
     def _limit(self, norms: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:

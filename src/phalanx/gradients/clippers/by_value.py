@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
-from phalanx.gradients.clippers.base import Clipped, Clipper, When, global_norm, positive
-from phalanx.gradients.reduce import Gradient
+from phalanx.gradients.clippers.base import Clipped, Limited, Unclipped, When, global_norm
 from phalanx.gradients.slices import with_values
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByValue(Clipper):
+class ByValue(Limited):
     """Clips entry by entry; `limit` is the largest absolute value left."""
 
-    limit: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("limit", self.limit)
-
-    def clip(
-        self,
-        gradients: Sequence[Gradient],
-        weights: Sequence[tf.Tensor],
-        paths: Sequence[str],
-        state: Mapping[str, tf.Tensor],
-    ) -> Clipped:
+    def clip(self, asked: Unclipped) -> Clipped:
         """See `Clipper.clip`."""
         clipped = [
             with_values(g, lambda v: tf.clip_by_value(v, -self.limit, self.limit))
-            for g in gradients
+            for g in asked.gradients
         ]
-        return Clipped(gradients=clipped, norm=global_norm(gradients))
+        return Clipped(gradients=clipped, norm=global_norm(asked.gradients))
 
 
 def by_value(limit: float, *, when: When = "after") -> ByValue:
