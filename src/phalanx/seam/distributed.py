@@ -1,6 +1,6 @@
-"""What Phalanx needs to know of `tf.distribute`'s own datasets.
+"""What Phalanx needs to know of `tf.distribute`'s own datasets and clusters.
 
-Private names used: `PerReplicaSpec._value_specs`.
+Private names used: `PerReplicaSpec._value_specs`, `ParameterServerStrategy._cluster_resolver`.
 """
 
 from __future__ import annotations
@@ -18,3 +18,8 @@ def spec_of_one_replica(spec: Any) -> Any:
         return parts[0] if parts else one
 
     return keras.tree.map_structure(first, spec)
+
+
+def workers_that_serve(strategy: Any) -> int:
+    """How many workers compute for the chief of a `ParameterServerStrategy`."""
+    return int(strategy._cluster_resolver.cluster_spec().num_tasks("worker"))

@@ -4,14 +4,15 @@ Private names used: `Model._symbolic_build` (build a model that waits for its fi
 batch), `Model._distribute_strategy`, `Model._flatten_metrics_in_order`,
 `Model._initial_epoch`, `Model._should_eval`, `Model._assert_compile_called`,
 `Model._compute_loss`, `Model._loss_tracker`, `Model._flatten_layers`,
-`Variable._value`, `Optimizer._distribution_strategy`,
-`Optimizer._trainable_variables_indices`, `Optimizer._var_key`.
+`Variable._value`, `Optimizer._distribution_strategy`, `Optimizer._learning_rate`,
+`Optimizer._trainable_variables_indices`, `Optimizer._var_key`, `Optimizer._iterations`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -24,6 +25,19 @@ def strategy_of(model: Any) -> tf.distribute.Strategy:
     if made_in is not None and made_in.num_replicas_in_sync > 1:
         return made_in
     return tf.distribute.get_strategy()
+
+
+@contextlib.contextmanager
+def on_no_strategy(model: Any) -> Iterator[None]:
+    """Let `model` belong to no strategy meanwhile; its variables must be plain ones."""
+    made_in, functions = model._distribute_strategy, (model.test_function, model.predict_function)
+    model._distribute_strategy = None
+    model.test_function = model.predict_function = None
+    try:
+        yield
+    finally:
+        model._distribute_strategy = made_in
+        model.test_function, model.predict_function = functions
 
 
 def adopt(model: Any, strategy: tf.distribute.Strategy) -> None:
@@ -57,19 +71,22 @@ def adopt_optimizer(
         }
 
 
-def build(model: Any, element_spec: Any, strategy: tf.distribute.Strategy) -> None:
+def build(
+    model: Any, element_spec: Any, strategy: tf.distribute.Strategy, *, always: bool = False
+) -> None:
     """Create what `model` and its optimizer create lazily, before replicas run.
 
     Replicas must not create variables. With one replica Keras builds while tracing, and
-    nothing is done here.
+    nothing is done here unless asked.
 
     Args:
         model: a compiled model.
         element_spec: shapes and dtypes of one batch: `(x,)`, `(x, y)` or
             `(x, y, sample_weight)`, batch dimension None.
         strategy: the strategy to build under.
+        always: whether to build for a single replica too.
     """
-    if strategy.num_replicas_in_sync > 1:
+    if strategy.num_replicas_in_sync > 1 or always:
         with strategy.scope():
             model._symbolic_build(data_batch=element_spec)
 
@@ -87,6 +104,47 @@ def assert_compiled(model: Any, method: str) -> None:
 def first_epoch(model: Any, initial_epoch: int) -> int:
     """Where to start: BackupAndRestore tells the model, else `initial_epoch`."""
     return int(model._initial_epoch or initial_epoch)
+
+
+def set_first_epoch(model: Any, epoch: int) -> None:
+    """Tell the model where to start, as BackupAndRestore does."""
+    model._initial_epoch = epoch or None
+
+
+def settable_learning_rates(optimizer: Any) -> list[Any]:
+    """The learning rates that a callback can set: variables, not schedules."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    inner = getattr(optimizer, "optimizers", None) or [optimizer]
+    rates = [getattr(one, "_learning_rate", None) for one in inner]
+    return [rate for rate in rates if isinstance(rate, keras.Variable)]
+
+
+def steps_trained(model: Any) -> int:
+    """The steps that the model's optimizer has counted so far, accumulating ones too."""
+    optimizer: Any = getattr(model, "optimizer", None)
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    counter = getattr(optimizer, "_iterations", None)
+    return 0 if counter is None else int(counter.numpy())
+
+
+def loss_scale_of(model: Any) -> float:
+    """The factor that the model's optimizer puts on the loss."""
+    optimizer: Any = getattr(model, "optimizer", None)
+    scale = getattr(optimizer, "dynamic_scale", None)
+    if scale is None:
+        scale = getattr(optimizer, "loss_scale_factor", None)
+    return 1.0 if scale is None else float(getattr(scale, "numpy", lambda: scale)())
+
+
+def set_loss_scale(model: Any, scale: float) -> None:
+    """Have the model's optimizer scale the loss by `scale`, if it is one that scales."""
+    optimizer: Any = getattr(model, "optimizer", None)
+    if hasattr(optimizer, "dynamic_scale"):
+        optimizer.dynamic_scale.assign(scale)
+    elif isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.initial_scale = scale
 
 
 def is_validation_epoch(model: Any, epoch: int, validation_freq: Any) -> bool:

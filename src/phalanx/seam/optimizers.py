@@ -74,7 +74,8 @@ def _must_walk(optimizer: Any) -> bool:
     if applying_total() or tf.distribute.in_cross_replica_context():
         return False
     alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
-    watched = current_observation() is not None or health_of(innermost(optimizer)) is not None
+    healths = (health_of(optimizer), health_of(innermost(optimizer)))
+    watched = current_observation() is not None or any(health is not None for health in healths)
     return not alone or watched
 
 
@@ -100,7 +101,7 @@ def _walk(
     known = list(innermost(optimizer)._trainable_variables if variables is None else variables)
     context = tf.distribute.get_replica_context()
     share = current_share()
-    health = None if optimizer is not innermost(optimizer) else health_of(optimizer)
+    health = health_of(optimizer)
     if health is not None:
         health.paths = tuple(getattr(v, "path", v.name) for v in known)
 
@@ -199,6 +200,8 @@ def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]
 def _routed_scale_loss(original: Callable[..., Any]) -> Callable[..., Any]:
     def scale_loss(self: Any, loss: Any) -> Any:
         share = current_share()
+        if share is not None:
+            share.loss = loss
         if share is not None and in_many_replicas():
             # Before the backward pass, so that gradients which cross replicas inside it
             # (synchronized BatchNormalization) carry the right weight too.

@@ -84,6 +84,16 @@ def clip_own(
     return lambda gradients: rules.clip("before", gradients, variables, state)
 
 
+def own_clipper_state(optimizer: Any) -> list[Any]:
+    """The variables in which clippers with `when="before"` remember a replica's own gradients."""
+    rules = None if optimizer is None else rules_of(optimizer)
+    if rules is None:
+        return []
+    state = vars(innermost(optimizer))[_STATE]
+    own = [f"clipper_{i}_" for i, one in enumerate(rules.clippers) if one.when == "before"]
+    return [v for name, v in state.items() if name.startswith(tuple(own))]
+
+
 def clip_total(
     optimizer: Any, total: Sequence[Gradient], variables: Sequence[Any]
 ) -> Sequence[Gradient]:

@@ -33,7 +33,7 @@ from phalanx.gradients.share import ReplicaShare, current_share
 from phalanx.seam.optimizers import applying_total, in_many_replicas
 from phalanx.seam.patching import Patches
 
-_SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
+SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
 
 
 def _share_of_many() -> ReplicaShare | None:
@@ -170,7 +170,7 @@ def _distinct_seeds(original: Callable[..., Any]) -> Callable[..., Any]:
         if _share_of_many() is None:
             return seed
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        offset = tf.cast(replica, tf.int64) * _SEED_STRIDE
+        offset = tf.cast(replica, tf.int64) * SEED_STRIDE
         return tf.convert_to_tensor(seed) + tf.cast(tf.stack([offset, 0]), seed.dtype)
 
     return next_seed

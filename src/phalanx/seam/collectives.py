@@ -1,0 +1,47 @@
+"""The collectives that a script's own steps call, compared between workers before they begin.
+
+`tf.distribute.ReplicaContext.all_reduce` and `all_gather` are public; what is replaced is what a
+`train_step`, a layer or a loop calls. Nothing is, unless the run was asked to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.gradients.compared import compared
+from phalanx.seam.patching import Patches
+from phalanx.worker.alike.check import current_check
+
+_CONTEXT = tf.distribute.ReplicaContext
+
+
+def _replacements() -> Mapping[tuple[Any, str], Any]:
+    if current_check() is None:
+        return {}
+    return {
+        (_CONTEXT, "all_reduce"): _compared_all_reduce(_CONTEXT.all_reduce),
+        (_CONTEXT, "all_gather"): _compared_all_gather(_CONTEXT.all_gather),
+    }
+
+
+def _compared_all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    def all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        with compared("an all_reduce", tf.nest.flatten(value)):
+            return original(self, reduce_op, value, options)
+
+    return all_reduce
+
+
+def _compared_all_gather(original: Callable[..., Any]) -> Callable[..., Any]:
+    def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
+        with compared("an all_gather", tf.nest.flatten(value), free_axis=axis):
+            return original(self, value, axis, options)
+
+    return all_gather
+
+
+collectives_are_compared = Patches(_replacements)
+"""Enter it, and workers that were asked to compare do so before their own collectives, too."""

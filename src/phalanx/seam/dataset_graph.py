@@ -1,0 +1,189 @@
+"""What a `tf.data.Dataset` is made of, read from its own objects: nothing is run or copied.
+
+TensorFlow has no public way to ask for this but `Dataset.__debug_string__`, which tells names
+only. (`tf.raw_ops.DatasetToGraphV2` tells all, and writes whole arrays into its answer; it is
+asked of interleaves alone, which keep nowhere else whether they are deterministic.)
+
+Private names used: `DatasetV2._inputs`, `DatasetV2._functions`, with what it gives
+(`StructuredFunctionWrapper.function`), `DatasetV1Adapter._dataset`, `TFRecordDatasetV2._impl`,
+the classes' names, and the attributes
+`_buffer_size`, `_seed`, `_seed2`, `_reshuffle_each_iteration`, `_batch_size`, `_drop_remainder`,
+`_num_shards`, `_count`, `_filename`, `_num_parallel_calls`, `_num_parallel_reads` and
+`_deterministic` of the classes in `tensorflow/python/data/ops`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+_ENDS = re.compile(r"^_|Dataset(V\d)?$")
+_RANDOM = re.compile(
+    r"Random(Uniform|Standard|Shuffle|Gamma|Poisson)\w*|TruncatedNormal|Multinomial"
+)
+_PYTHON = re.compile(r"(Eager)?PyFunc(Stateless)?")
+_TFRECORD = "TFRecord"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Transformation:
+    """One step of a dataset's pipeline.
+
+    Attributes:
+        kind: the name of TensorFlow's class without underscore and "Dataset": "Shuffle",
+            "ParallelMap", "TFRecord" ...
+        dataset: the dataset that ends with this step; to iterate it is to run up to here.
+        inputs: the steps before.
+        buffer_size: of a shuffle or a prefetch; -1 for AUTOTUNE.
+        seeds: of a shuffle; (0, 0) draws another order in every process.
+        reshuffles: whether a shuffle gives another order in each pass.
+        batch_size: of a batch.
+        drop_remainder: of a batch.
+        shards: of a shard: how many there are.
+        count: of repeat and take; -1 for ever.
+        filename: of a cache; "" in memory.
+        parallel: whether several elements or files are worked on at a time.
+        deterministic: "true", "false", or "default", which the dataset's options decide.
+        random: whether its function draws random numbers whose state is kept.
+        seeded: whether all of those have a seed.
+        python: whether its function calls back into Python.
+    """
+
+    kind: str
+    dataset: Any
+    inputs: tuple[Transformation, ...]
+    buffer_size: int | None = None
+    seeds: tuple[int, int] | None = None
+    reshuffles: bool = False
+    batch_size: int | None = None
+    drop_remainder: bool = False
+    shards: int | None = None
+    count: int | None = None
+    filename: str | None = None
+    parallel: bool = False
+    deterministic: str = "default"
+    random: bool = False
+    seeded: bool = True
+    python: bool = False
+
+    def walk(self) -> Iterator[Transformation]:
+        """All steps from the sources to this one, each after its inputs, each once."""
+        seen: set[int] = set()
+
+        def visit(step: Transformation) -> Iterator[Transformation]:
+            if id(step) in seen:
+                return
+            seen.add(id(step))
+            for one in step.inputs:
+                yield from visit(one)
+            yield step
+
+        yield from visit(self)
+
+
+def transformations(dataset: Any) -> Transformation:
+    """The last step of `dataset`, with all before it."""
+    known: dict[int, Transformation] = {}
+
+    def read(one: Any) -> Transformation:
+        one = getattr(one, "_dataset", one)
+        if id(one) not in known:
+            known[id(one)] = _read(one, tuple(read(each) for each in one._inputs()))
+        return known[id(one)]
+
+    return read(dataset)
+
+
+def calls_python(dataset: Any) -> bool:
+    """Whether some step of it runs in Python, whose state TensorFlow cannot save.
+
+    An iterator over such a dataset can be saved at times all the same: once Python has given all it
+    had and what it gave waits in a buffer. It could not be brought back.
+    """
+
+    def one_of(step: Transformation) -> bool:
+        return step.python or step.kind == "Generator" or any(map(one_of, step.inputs))
+
+    return one_of(transformations(dataset))
+
+
+def _read(dataset: Any, inputs: tuple[Transformation, ...]) -> Transformation:
+    kind = _ENDS.sub("", _ENDS.sub("", type(dataset).__name__))
+    random, seeded, python = _in_functions(dataset)
+    seeds = _number(dataset, "_seed"), _number(dataset, "_seed2")
+    calls = _number(dataset, "_num_parallel_calls") or _number(dataset, "_num_parallel_reads")
+    is_reader = kind == _TFRECORD and hasattr(dataset, "_impl")
+    return Transformation(
+        kind=kind,
+        dataset=dataset,
+        inputs=inputs,
+        buffer_size=_number(dataset, "_buffer_size"),
+        seeds=seeds if None not in seeds else None,  # type: ignore[arg-type]
+        reshuffles=bool(getattr(dataset, "_reshuffle_each_iteration", False)),
+        batch_size=_number(dataset, "_batch_size"),
+        drop_remainder=bool(_value(dataset, "_drop_remainder")),
+        shards=_number(dataset, "_num_shards"),
+        count=_number(dataset, "_count"),
+        filename=_text(dataset, "_filename"),
+        parallel=calls is not None or kind.startswith("Parallel"),
+        deterministic=_deterministic(dataset._impl if is_reader else dataset),
+        random=random,
+        seeded=seeded,
+        python=python,
+    )
+
+
+def _value(dataset: Any, name: str) -> Any:
+    value = getattr(dataset, name, None)
+    return tf.get_static_value(value) if tf.is_tensor(value) else value
+
+
+def _number(dataset: Any, name: str) -> int | None:
+    value = _value(dataset, name)
+    try:
+        return None if value is None else int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _text(dataset: Any, name: str) -> str | None:
+    value = _value(dataset, name)
+    value = value.item() if hasattr(value, "item") else value
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _in_functions(dataset: Any) -> tuple[bool, bool, bool]:
+    """Whether its functions draw random numbers, whether all with a seed, and call Python."""
+    drawn, python = [], False
+    for wrapper in dataset._functions():
+        graph = wrapper.function.graph.as_graph_def()
+        for node in _nodes(graph):
+            python = python or bool(_PYTHON.fullmatch(node.op))
+            if _RANDOM.fullmatch(node.op):
+                drawn.append(bool(node.attr["seed"].i or node.attr["seed2"].i))
+    return bool(drawn), all(drawn), python
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _deterministic(dataset: Any) -> str:
+    kept = getattr(dataset, "_deterministic", None)
+    if isinstance(kept, str) or "Interleave" not in type(dataset).__name__:
+        return kept if isinstance(kept, str) else "default"
+    graph = tf.compat.v1.GraphDef()
+    variant = tf.nest.flatten(dataset, expand_composites=True)[0]
+    with_state = 1  # tf.data.experimental.ExternalStatePolicy.IGNORE: nothing will be run
+    text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=with_state)
+    graph.ParseFromString(text.numpy())
+    for node in reversed(graph.node):
+        if "Interleave" in node.op:
+            return node.attr["deterministic"].s.decode() or "default"
+    return "default"

@@ -1,0 +1,12 @@
+"""Which operations of a graph some code has made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def made_from_here(graph: Any) -> Callable[[], list[Any]]:
+    """What gives the operations that are made in `graph` from now until it is called."""
+    before = len(graph.get_operations())
+    return lambda: list(graph.get_operations()[before:])
