@@ -1,0 +1,19 @@
+"""Numbers that NumPy has no type for (bfloat16, float8), as the bits they are."""
+
+from __future__ import annotations
+
+import ml_dtypes  # noqa: F401  # registers their names with NumPy
+import numpy as np
+
+__all__ = ["as_bits", "of_dtype"]
+
+
+def as_bits(array: np.ndarray) -> np.ndarray:
+    """The array, contiguous, in a dtype that safetensors takes from NumPy and gives back."""
+    plain = np.ascontiguousarray(array).reshape(array.shape)
+    return plain if plain.dtype.isbuiltin == 1 else plain.view(f"uint{8 * plain.dtype.itemsize}")
+
+
+def of_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
+    """What `as_bits` made of an array of `dtype`, as it was."""
+    return array if array.dtype.name == dtype else array.view(np.dtype(dtype))

@@ -1,0 +1,149 @@
+"""What a checkpoint holds, and which bytes hold it: its `manifest.json`.
+
+A checkpoint is there when its manifest is: it is written last, in one atomic step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from phalanx.errors import DamagedCheckpointError, NewerCheckpointError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Rows of one tensor in one shard.
+
+    Attributes:
+        tensor: the tensor's name.
+        shape: of the whole tensor.
+        dtype: NumPy's name for it, or "bfloat16" and the like.
+        start: the first row (index on the first axis); 0 for a scalar.
+        rows: how many rows; 1 for a scalar.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    start: int
+    rows: int
+
+    @property
+    def key(self) -> str:
+        """The piece's name inside its shard."""
+        return f"{self.tensor}@{self.start}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One file of tensors, written by one worker.
+
+    Attributes:
+        file: its name, beside the manifest.
+        bytes: its size.
+        sha256: the checksum of its bytes, hexadecimal.
+        pieces: what is in it.
+    """
+
+    file: str
+    bytes: int
+    sha256: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """One checkpoint.
+
+    Attributes:
+        step: training steps done, counted from 1.
+        epoch: the epoch it lies in, from 0.
+        written: when it was committed, seconds since the epoch.
+        shards: its files.
+        state: all that is no tensor, as JSON: position in the data, callbacks, history.
+        metrics: what `keep_best` may go by, such as {"val_loss": 0.3}.
+        format: version of this schema.
+    """
+
+    step: int
+    epoch: int
+    written: float
+    shards: tuple[Shard, ...]
+    state: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @property
+    def size(self) -> int:
+        """The bytes of all shards."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def tensors(self) -> dict[str, Piece]:
+        """For each tensor one of its pieces, which tells shape and dtype."""
+        return {p.tensor: p for shard in self.shards for p in shard.pieces}
+
+    def to_json(self) -> bytes:
+        """The manifest's bytes."""
+        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str) -> Manifest:
+        """Read a manifest.
+
+        Args:
+            content: the bytes of `manifest.json`.
+            where: the checkpoint's place, for messages.
+
+        Raises:
+            DamagedCheckpointError: it is no manifest.
+            NewerCheckpointError: a newer Phalanx wrote it.
+        """
+        try:
+            document = json.loads(content)
+            version = int(document["format"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise _damaged(where, error) from error
+        if version > FORMAT:
+            raise NewerCheckpointError(
+                f"The checkpoint {where} has format {version}; this Phalanx reads up to {FORMAT}. "
+                "Install a newer Phalanx, or take a checkpoint that an older one wrote."
+            )
+        try:
+            return cls(**{**document, "shards": tuple(map(_shard, document["shards"]))})
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(where, error) from error
+
+
+def shard_from_json(content: bytes, where: str) -> Shard:
+    """Read what a worker wrote down about its shard.
+
+    Raises:
+        DamagedCheckpointError: it is no such thing.
+    """
+    try:
+        return _shard(json.loads(content))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(where, error) from error
+
+
+def shard_to_json(shard: Shard) -> bytes:
+    """What a worker writes down about its shard."""
+    return json.dumps(asdict(shard)).encode()
+
+
+def _shard(document: Any) -> Shard:
+    pieces = tuple(Piece(**{**p, "shape": tuple(p["shape"])}) for p in document["pieces"])
+    return Shard(**{**document, "pieces": pieces})
+
+
+def _damaged(where: str, error: Exception) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        f"The manifest of the checkpoint {where} cannot be read ({type(error).__name__}: {error}). "
+        "Take an older checkpoint; `phalanx checkpoint list` shows which there are."
+    )

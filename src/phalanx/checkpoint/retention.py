@@ -1,0 +1,54 @@
+"""Which checkpoints stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from phalanx.checkpoint.manifest import Manifest
+from phalanx.errors import OptionError
+
+Mode = Literal["min", "max"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """The newest few, and the best.
+
+    Attributes:
+        keep: how many of the newest stay, at least 1.
+        best: the metric whose best checkpoint stays too, and whether less or more of it is
+            better: ("val_loss", "min").
+    """
+
+    keep: int = 3
+    best: tuple[str, Mode] | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise OptionError(f"keep must be 1 or more; found {self.keep!r}.")
+        if self.best is not None and (len(self.best) != 2 or self.best[1] not in ("min", "max")):
+            raise OptionError(
+                'keep_best must be a metric with "min" or "max", such as ("val_loss", "min"); '
+                f"found {self.best!r}."
+            )
+
+    def superfluous(self, manifests: Sequence[Manifest]) -> list[int]:
+        """The steps of those that may go, oldest first."""
+        steps = sorted(manifest.step for manifest in manifests)
+        staying = {*steps[-self.keep :], *self._best(manifests)}
+        return [step for step in steps if step not in staying]
+
+    def _best(self, manifests: Sequence[Manifest]) -> Collection[int]:
+        if self.best is None:
+            return ()
+        name, mode = self.best
+        sign = 1.0 if mode == "min" else -1.0
+        ranked = [
+            (sign * float(m.metrics[name]), m.step)
+            for m in manifests
+            if name in m.metrics and math.isfinite(float(m.metrics[name]))
+        ]
+        return (min(ranked)[1],) if ranked else ()

@@ -1,0 +1,59 @@
+"""A name for every variable of a model, the same in every process that builds it.
+
+Keras numbers layers by the process (`dense`, `dense_1`), so a variable's path is no name. Its
+place among the model's variables is one; the path is kept beside it, for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+MODEL = "model"
+OPTIMIZER = "optimizer"
+METRICS = "metrics"
+
+
+def model_variables(model: Any) -> dict[str, Any]:
+    """Weights, moving statistics and seeds by name: "model/3/kernel"."""
+    return {f"{MODEL}/{i}/{v.name}": v for i, v in enumerate(model.variables)}
+
+
+def optimizer_variables(model: Any) -> dict[str, Any]:
+    """Slots, iterations, learning rates, averages, loss scales and clippers' state by name.
+
+    Empty where the model is not compiled with a Keras optimizer. An optimizer inside another
+    (`LossScaleOptimizer`) has its own number: "optimizer/1/0".
+    """
+    named: dict[str, Any] = {}
+    seen: set[int] = set()
+    for j, optimizer in enumerate(_optimizers(getattr(model, "optimizer", None))):
+        for i, variable in enumerate(optimizer.variables):
+            if id(variable) not in seen:
+                named[f"{OPTIMIZER}/{j}/{i}"] = variable
+                seen.add(id(variable))
+    return named
+
+
+def metric_variables(model: Any) -> dict[str, Any]:
+    """What the model's metrics have counted so far, by name: "metrics/0/total"."""
+    found = {id(v): v for metric in model.metrics for v in metric.variables}
+    return {f"{METRICS}/{i}/{v.name}": v for i, v in enumerate(found.values())}
+
+
+def paths_of(variables: dict[str, Any]) -> dict[str, str]:
+    """For people: Keras's path of each variable."""
+    return {name: str(getattr(v, "path", v.name)) for name, v in variables.items()}
+
+
+def _optimizers(optimizer: Any) -> Iterator[Any]:
+    """An optimizer and those inside it, the outermost first."""
+    if optimizer is None or not hasattr(optimizer, "variables"):
+        return
+    yield optimizer
+    for inner in (getattr(optimizer, "inner_optimizer", None), *_several(optimizer)):
+        yield from _optimizers(inner)
+
+
+def _several(optimizer: Any) -> list[Any]:
+    return list(getattr(optimizer, "optimizers", None) or [])
