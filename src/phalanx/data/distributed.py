@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from phalanx.data.batches import with_free_batch_axis
+from phalanx.data.position import Position
 from phalanx.seam.distributed import spec_of_one_replica
 
 
@@ -19,8 +21,12 @@ class DistributedBatches:
 
     endless = False
     counted = False
+    ends_unknown = False  # TensorFlow's iterator asks the other workers by itself
+    has_state = False
     num_samples: int | None = None
+    batch_size: int | None = None
     fingerprint: int | None = None
+    seed: int | None = None
 
     def __init__(self, dataset: tf.distribute.DistributedDataset) -> None:
         self._dataset = dataset
@@ -32,6 +38,18 @@ class DistributedBatches:
         """A new pass over the dataset."""
         del position
         return iter(self._dataset)
+
+    def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+        """The pass that stood at `position`, read again up to there."""
+        del state
+        for _ in range(position.passes - (position.taken is not None)):
+            iter(self._dataset)
+        if position.taken is None:
+            return None
+        iterator = iter(self._dataset)
+        for _ in range(position.taken):
+            next(iterator)
+        return iterator
 
     def on_epoch_begin(self) -> None:
         """Nothing to do."""

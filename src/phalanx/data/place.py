@@ -23,6 +23,16 @@ class ReplicaPlace:
         return self.first == 0
 
     @property
+    def rank(self) -> int:
+        """The number of this process among those that run replicas."""
+        return self.first // self.local
+
+    @property
+    def workers(self) -> int:
+        """How many processes run replicas."""
+        return self.total // self.local
+
+    @property
     def has_peers(self) -> bool:
         """Whether other processes run replicas too."""
         return self.local < self.total

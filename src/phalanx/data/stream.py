@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from phalanx.data.batches import BatchSource
+from phalanx.data.iterator_state import read_iterator
+from phalanx.data.position import Position
+from phalanx.worker.pulse import pulse
 
 
 class BatchStream:
@@ -27,8 +30,15 @@ class BatchStream:
         self._learned: int | None = None
         self._ran_out = False
         self._steps_short = 0
+        self._taken = 0
+        self._left_out = 0
+        self._passes = 0
+        self._first_step = 0
         self.limit: Callable[[], int | None] = lambda: None
         """Asked before each chunk: how many steps it may have at the most."""
+        self.ready: Callable[[int, Any], int] | None = None
+        """Asked with the steps taken of this pass, and its iterator: for how many more there
+        is data."""
 
     @property
     def steps(self) -> int | None:
@@ -39,24 +49,89 @@ class BatchStream:
         """Begin at `epoch` (from 0), as if the epochs before had been trained."""
         self._position = epoch * (self.steps or 0)
         self._iterator = None
+        self._passes = 0
+
+    def position(self, batch: int, *, since: int) -> Position:
+        """Where training stands.
+
+        Args:
+            batch: batches of this epoch that are trained.
+            since: of these, how many of the execution under way; 0 between two.
+        """
+        within = self._iterator is not None and not self._at_end_of_pass(since)
+        return Position(
+            batch=batch,
+            trained=self._position + since,
+            passes=self._passes,
+            taken=self._left_out + self._taken + since if within else None,
+            learned=self._learned,
+            seed=self.source.seed,
+        )
+
+    def rows(self, since: int) -> Any:
+        """The samples of the batch that comes after `since` steps of the execution under way.
+
+        Returns:
+            Their numbers in the data, in the order of the batch; None where nobody can tell.
+        """
+        rows_at = getattr(self.source, "rows_at", None)
+        return None if rows_at is None else rows_at(self._position + since)
+
+    def iterator_state(self, position: Position) -> dict[str, Any] | None:
+        """What the iterator holds; None where the position is enough, or it cannot be told."""
+        if position.taken is None or not self.source.has_state:
+            return None
+        return read_iterator(self._iterator)
+
+    def go_on(self, position: Position, state: Mapping[str, Any] | None) -> None:
+        """Stand where `position` was taken; the next epoch begins in the midst.
+
+        Args:
+            position: from `position`.
+            state: from `iterator_state`, of the same replicas; None to read the data again
+                up to there and leave it out.
+        """
+        self._position = position.trained
+        self._learned = position.learned
+        self._first_step = position.batch
+        self._passes = position.passes
+        self.source.seed = position.seed
+        self._iterator = None
+        if not self.source.endless:
+            self._taken, self._left_out = 0, position.taken or 0
+            self._iterator = self.source.open_again(position, state)
+
+    def _at_end_of_pass(self, since: int) -> bool:
+        batches = self.source.num_batches
+        return batches is not None and batches > 0 and (self._position + since) % batches == 0
 
     def ran_out(self, *, steps_done: int) -> None:
         """Tell that the data ended after `steps_done` steps of the chunk just given."""
         self._ran_out = True
         self._steps_short = steps_done
 
+    def samples(self, steps: int) -> int | None:
+        """Samples in the first `steps` batches of the chunk under way; None where unknown."""
+        size, batches = self.source.batch_size, self.source.num_batches
+        if size is None:
+            return None
+        if batches is None or self.source.num_samples is None:
+            return size * steps
+        ends = (self._position + steps) // batches - self._position // batches
+        return size * steps - ends * (size * batches - self.source.num_samples)
+
     def epoch(self) -> Iterator[tuple[int, int, Any]]:
         """(first step, steps to run, iterator) for each execution of one epoch."""
         self.source.on_epoch_begin()
         self._ran_out = False
-        step = 0
+        step, self._first_step = self._first_step, 0
         while (size := self._next_size(step)) > 0:
-            if self._iterator is None:
-                self._iterator = self.source.open(self._position)
+            self._open()
             yield step, size, self._iterator
             done = self._steps_short if self._ran_out else size
             step += done
             self._position += done
+            self._taken += done
         self._finish(step)
         self.source.on_epoch_end()
 
@@ -70,7 +145,20 @@ class BatchStream:
             begun = self._position % self.source.num_batches
             # A pass that has just ended is full for this epoch and empty for the next.
             sizes.append(self.source.num_batches - (begun or (step and self.source.num_batches)))
-        return min(sizes)
+        size = min(sizes)
+        if size > 0 and self.ready is not None:
+            self._open()
+            size = min(size, self.ready(self._taken, self._iterator))
+            if size == 0:
+                self.ran_out(steps_done=0)
+        return size
+
+    def _open(self) -> None:
+        if self._iterator is None:
+            with pulse.during("input", instead_of="compute"):
+                self._iterator = self.source.open(self._position)
+            self._passes += 1
+            self._taken = self._left_out = 0
 
     def _finish(self, step: int) -> None:
         if self._asked is not None and step < self._asked:

@@ -1,0 +1,76 @@
+"""Arrays in memory, as global batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.data.batches import as_written, with_free_batch_axis
+from phalanx.data.fingerprint import fingerprint
+from phalanx.data.order import PlainOrder, rows_in
+from phalanx.data.place import ReplicaPlace, rows_of
+from phalanx.data.position import Position
+from phalanx.seam.adapters import Arrays, spec_of, take_rows
+
+
+class ArrayBatches:
+    """Arrays in memory, in a seeded order that any number of workers shares.
+
+    Sample i of epoch e is a stateless permutation of (seed, e, i), so a worker gathers
+    its own rows only, no shuffle buffer is needed, and a position is enough to resume.
+    """
+
+    endless = True
+    counted = True
+    ends_unknown = False
+    has_state = False
+
+    def __init__(self, arrays: Arrays, place: ReplicaPlace, seed: int) -> None:
+        self._arrays = arrays
+        self._place = place
+        self.seed: int | None = seed
+        self._order = PlainOrder(arrays.num_samples, arrays.batch_size, arrays.shuffle)
+        self.num_batches: int | None = self._order.num_batches
+        self.num_samples: int | None = arrays.num_samples
+        self.batch_size: int | None = arrays.batch_size
+        self.fingerprint: int | None = fingerprint(arrays.inputs, arrays.num_samples)
+        self.may_be_empty = self._order.smallest < place.total
+        self.batch_spec = with_free_batch_axis(spec_of(arrays.inputs))
+
+    def open(self, position: int) -> Any:
+        """An endless iterator: pass after pass, each in its own order."""
+        largest = tf.int64.max
+        positions = tf.data.Dataset.range(position, largest)
+        shares = positions.map(as_written(self._shares), num_parallel_calls=tf.data.AUTOTUNE)
+        return iter(shares.prefetch(tf.data.AUTOTUNE))
+
+    def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+        """The same as `open`: a position is all there is."""
+        del state
+        return self.open(position.trained)
+
+    def rows_at(self, position: int) -> Any:
+        """The numbers of the samples in a global batch."""
+        return rows_in(self._order, self.seed, position)
+
+    def on_epoch_begin(self) -> None:
+        """Nothing to do: the order of an epoch follows from its number."""
+
+    def on_epoch_end(self) -> None:
+        """Nothing to do."""
+
+    def _shares(self, position: tf.Tensor) -> Any:
+        order = self._order
+        epoch, batch = position // order.num_batches, position % order.num_batches
+        total = order.total(self.seed, epoch, batch)
+        parts = []
+        for replica in range(self._place.first, self._place.first + self._place.local):
+            start, count = rows_of(replica, self._place.total, total)
+            if self.may_be_empty:
+                start = tf.where(count > 0, start, 0)
+            within = start + tf.range(tf.maximum(count, 1))
+            rows = order.rows(self.seed, epoch, batch, within)
+            parts.append((tf.cast(count, tf.int32), take_rows(self._arrays.inputs, rows)))
+        return tf.cast(total, tf.int32), tuple(parts)

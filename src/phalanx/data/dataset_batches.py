@@ -1,0 +1,129 @@
+"""Whatever Keras's adapters give as a `tf.data.Dataset`, as global batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from phalanx.data.batches import as_written, cut, with_free_batch_axis
+from phalanx.data.inspection.same_order import order_checksum
+from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
+from phalanx.data.lookahead import Lookahead
+from phalanx.data.place import ReplicaPlace, rows_of
+from phalanx.data.position import Position
+from phalanx.seam.dataset_graph import calls_python
+
+
+class DatasetBatches:
+    """Any other source, as Keras's adapter gives it: a `tf.data.Dataset` of global batches.
+
+    Every worker runs the whole pipeline and keeps its rows, which is right for every
+    dataset whose order is the same on all workers: the launcher seeds them alike, and fit
+    compares the shuffles' seeds.
+    """
+
+    endless = False
+    counted = True
+    num_samples: int | None = None
+    seed: int | None = None
+
+    def __init__(self, adapter: Any, place: ReplicaPlace, *, only: int | None = None) -> None:
+        """Share out what `adapter` gives, or the first `only` batches of it, which are kept."""
+        self._adapter = adapter
+        self._place = place
+        self._dataset = adapter.get_tf_dataset()
+        self.fingerprint: int | None = order_checksum(self._dataset, place)
+        self.num_batches: int | None = adapter.num_batches
+        if only is not None:
+            endless = self._dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+            most = only if endless else self.num_batches
+            self._dataset = self._dataset.take(only).cache()
+            self.num_batches = None if most is None else min(only, most)
+        self.batch_spec = with_free_batch_axis(self._dataset.element_spec)
+        self.batch_size: int | None = _static_batch_size(self._dataset.element_spec)
+        self.may_be_empty = self.batch_size is None or self.batch_size < place.total
+        unknown = self._dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
+        self.ends_unknown = self.num_batches is None and bool(unknown)
+        self.has_state = only is None and not calls_python(self._dataset)
+        self.ahead: Lookahead | None = None
+
+    def open(self, position: int) -> Any:
+        """A new pass over the dataset; `position` is known to the dataset alone."""
+        del position
+        return self._open(self._dataset)
+
+    def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+        """The pass that stood at `position`.
+
+        Passes before it are opened, not read: a shuffle draws its seed when it is opened. When
+        TensorFlow brings an iterator back it opens it once more, and only a shuffle whose state
+        is in there takes that back: one that has given all it had is not. So one pass less is
+        opened before, and where there is none, the data is read again.
+        """
+        state = state if self.has_state else None
+        restores = position.taken is not None and state is not None
+        before = position.passes - (position.taken is not None)
+        for number in range(before):
+            self._adapter.on_epoch_begin()
+            if number or not restores:
+                self._open(self._dataset)
+            self._adapter.on_epoch_end()
+        if position.taken is None:
+            return None
+        if state is None:
+            return self._open(self._dataset.skip(position.taken))
+        iterator = self._open(self._dataset)
+        if before == 0 and seeds_in(state) < seeds_in(read_iterator(iterator) or {}):
+            for _ in range(position.taken):
+                next(iterator)
+            return iterator
+        write_iterator(iterator, state)
+        return iterator
+
+    def _open(self, dataset: tf.data.Dataset) -> Any:
+        shares = dataset.map(as_written(self._shares), num_parallel_calls=tf.data.AUTOTUNE)
+        if self.ends_unknown and self._place.has_peers:
+            self.ahead = Lookahead()
+            return iter(self.ahead.over(shares))
+        return iter(shares.prefetch(tf.data.AUTOTUNE))
+
+    def on_epoch_begin(self) -> None:
+        """Pass the word on: PyDatasets start their workers here."""
+        self._adapter.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Pass the word on: PyDatasets shuffle here."""
+        self._adapter.on_epoch_end()
+
+    def _shares(self, *batch: Any) -> Any:
+        data = batch if len(batch) > 1 else batch[0]
+        total = _rows(data)
+        parts = []
+        for replica in range(self._place.first, self._place.first + self._place.local):
+            start, count = rows_of(replica, self._place.total, total)
+            if self.may_be_empty:
+                start = tf.where(count > 0, start, 0)
+            parts.append((count, cut(data, start, tf.maximum(count, 1), self._static_count())))
+        return total, tuple(parts)
+
+    def _static_count(self) -> int | None:
+        """Rows of every share where they are equal and known: a static shape for XLA."""
+        size = self.batch_size
+        return None if size is None or size % self._place.total else size // self._place.total
+
+
+def _rows(data: Any) -> tf.Tensor:
+    first = next(v for v in keras.tree.flatten(data) if v is not None)
+    if isinstance(first, tf.SparseTensor):
+        return tf.cast(first.dense_shape[0], tf.int32)
+    if isinstance(first, tf.RaggedTensor):
+        return tf.cast(first.nrows(), tf.int32)
+    return tf.shape(first)[0]
+
+
+def _static_batch_size(spec: Any) -> int | None:
+    first = next(s for s in keras.tree.flatten(spec) if s is not None)
+    return first.shape[0] if first.shape.rank else None

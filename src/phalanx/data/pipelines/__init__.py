@@ -1,0 +1,1 @@
+"""From a source to batches: order, reading, caching, and this worker's share."""

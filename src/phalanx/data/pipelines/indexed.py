@@ -1,0 +1,178 @@
+"""A source that is asked by number, with all that was asked of it."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from phalanx.data.batches import as_written
+from phalanx.data.order import Order
+from phalanx.data.pipelines.indexed_batches import PipelineBatches
+from phalanx.data.pipelines.options import PipelineOptions
+from phalanx.data.pipelines.ordering import order_of
+from phalanx.data.pipelines.own_rows import Make, OwnRows, part_of_one
+from phalanx.data.pipelines.padding import PaddedLength, measured
+from phalanx.data.pipelines.reader import Chosen, Reader
+from phalanx.data.pipelines.steps import each, no_fusion
+from phalanx.data.place import ReplicaPlace, rows_of
+from phalanx.data.python_calls import python_call
+from phalanx.data.sources.protocol import IndexedSource
+from phalanx.errors import DataError, OptionError
+
+
+class IndexedPipeline:
+    """Batches of an `IndexedSource` in an order that any number of workers shares.
+
+    Attributes:
+        options: what was asked.
+        order: which sample stands where.
+        num_batches: in an epoch: `steps_per_epoch`, or one pass over the source.
+    """
+
+    def __init__(self, source: IndexedSource, options: PipelineOptions) -> None:
+        """Prepare; samples are read only to learn lengths that a function tells."""
+        if source.num_samples == 0:
+            raise DataError("Asked for a pipeline from a source with 0 samples. Give at least one.")
+        self.options = options
+        self.source = source
+        self._reader = Reader(source, options)
+        self._padded = self._padded_length()
+        self.order: Order = order_of(source, options, self._padded)
+        if self.order.num_batches == 0:
+            raise DataError(
+                f"Asked for global batches of {options.global_batch_size} with drop_remainder; "
+                f"found {source.num_samples} sample(s), which make none. Take smaller batches."
+            )
+        self.num_batches = options.steps_per_epoch or self.order.num_batches
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """By number, why a sample was left out on this worker."""
+        return self._reader.repair.skipped
+
+    @property
+    def fingerprint(self) -> int | None:
+        """Equal on workers that see the same data in the same order."""
+        own = self.source.fingerprint
+        return None if own is None else zlib.crc32(repr((own, self.options.seed)).encode())
+
+    def batches(self, place: ReplicaPlace) -> PipelineBatches:
+        """The global batches for `fit`, `evaluate` and `predict`."""
+        self._assert_enough_for(place)
+        if self.options.start != (0, 0):
+            raise OptionError(
+                f"pipeline was given start={self.options.start!r}, which is for loops written by "
+                "hand. Leave it out for fit, which takes initial_epoch, or use Checkpoint."
+            )
+        return PipelineBatches(self, place)
+
+    def dataset(self, place: ReplicaPlace) -> tf.data.Dataset:
+        """This worker's rows of each global batch; each iteration is the next epoch."""
+        self._assert_enough_for(place)
+        first_epoch, first_step = self.options.start
+        epochs = itertools.count(first_epoch)
+
+        def one_pass(_: tf.Tensor) -> tf.data.Dataset:
+            epoch = python_call(lambda: np.int64(next(epochs)), [], tf.int64)
+            skipped = tf.where(epoch == first_epoch, tf.constant(first_step, tf.int64), 0)
+            begin = epoch * self.num_batches
+            return tf.data.Dataset.range(begin + skipped, begin + self.num_batches)
+
+        positions = tf.data.Dataset.range(1).flat_map(as_written(one_pass))
+        is_full = self.order.smallest >= place.total
+        make: Make = (lambda rows: rows.data) if is_full else part_of_one
+        made = self.prefetched(positions, place, make)
+        if first_step:
+            return made
+        return made.apply(tf.data.experimental.assert_cardinality(self.num_batches))
+
+    def prefetched(
+        self, positions: tf.data.Dataset, place: ReplicaPlace, make: Make
+    ) -> tf.data.Dataset:
+        """What `make` gives of each position, in order, made ahead, several at a time."""
+        made = self.made(positions, place, make)
+        return made.prefetch(self.options.prefetch or tf.data.AUTOTUNE).with_options(no_fusion())
+
+    def made(
+        self,
+        positions: tf.data.Dataset,
+        place: ReplicaPlace,
+        make: Make,
+        *,
+        deterministic: bool = True,
+    ) -> tf.data.Dataset:
+        """What `make` gives of each position, several at a time."""
+        parallel = self.options.parallel
+        if self._reader.is_sure:
+            return positions.map(
+                as_written(lambda position: self.element(position, place, make)),
+                num_parallel_calls=parallel or tf.data.AUTOTUNE,
+                deterministic=deterministic,
+            )
+        # Each batch is a dataset of one. Taken as an element of a map's function instead, its
+        # functions would be made ready for every batch anew.
+        return positions.interleave(
+            as_written(lambda position: self._one(position, place, make)),
+            cycle_length=parallel,
+            num_parallel_calls=parallel or tf.data.AUTOTUNE,
+            deterministic=deterministic,
+        )
+
+    def element(self, position: tf.Tensor, place: ReplicaPlace, make: Make) -> Any:
+        """What `make` gives of one position; traced."""
+        if not self._reader.is_sure:
+            return self._one(position, place, make).get_single_element()
+        chosen, own = self._choose(position, place)
+        return make(own(data=self._reader.batch(chosen)))
+
+    def _one(self, position: tf.Tensor, place: ReplicaPlace, make: Make) -> tf.data.Dataset:
+        chosen, own = self._choose(position, place)
+        return each(self._reader.batches(chosen), lambda data: make(own(data=data)))
+
+    def _choose(
+        self, position: tf.Tensor, place: ReplicaPlace
+    ) -> tuple[Chosen, Callable[..., OwnRows]]:
+        """Which samples are read here, and what becomes of their data; traced."""
+        order, seed = self.order, self.options.seed
+        epoch, batch = position // order.num_batches, position % order.num_batches
+        total = order.total(seed, epoch, batch)
+        first, _ = rows_of(place.first, place.total, total)
+        last, more = rows_of(place.first + place.local - 1, place.total, total)
+        count = last + more - first
+        first = tf.where(count > 0, first, 0)
+        within = first + tf.range(tf.maximum(count, 1))
+        chosen = Chosen(
+            rows=order.rows(seed, epoch, batch, within),
+            places=batch * self.options.global_batch_size + within,
+            seed=seed,
+            epoch=epoch,
+            length=self._length(seed, epoch, batch, total),
+        )
+        return chosen, partial(OwnRows, position=position, total=total, first=first, count=count)
+
+    def _length(self, seed: Any, epoch: Any, batch: Any, total: Any) -> tf.Tensor | None:
+        if self._padded is None:
+            return None
+        return self._padded.of(self.order.rows(seed, epoch, batch, tf.range(total)))
+
+    def _padded_length(self) -> PaddedLength | None:
+        padding = self.options.padding
+        if padding is None:
+            return None
+        if padding.lengths is None:
+            return PaddedLength(padding, None)
+        count = self.source.num_samples
+        return PaddedLength(padding, measured(padding.lengths, self._reader.samples(), count))
+
+    def _assert_enough_for(self, place: ReplicaPlace) -> None:
+        if self.source.num_samples < place.workers:
+            raise DataError(
+                f"Asked to share {self.source.num_samples} sample(s) between {place.workers} "
+                "workers. Start fewer workers."
+            )

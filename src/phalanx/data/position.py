@@ -1,0 +1,31 @@
+"""Where a training stands in its data, and how to get there again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """A point between two global batches.
+
+    Attributes:
+        batch: batches of the epoch under way that are trained.
+        trained: global batches since the data was first opened, over all epochs.
+        passes: how often the data was opened.
+        taken: batches taken of the pass under way; None where the next batch opens a new one.
+        learned: batches of a pass, where only its end told.
+        seed: decides the order of shuffled arrays; None where the order is the data's own.
+    """
+
+    batch: int
+    trained: int
+    passes: int
+    taken: int | None
+    learned: int | None
+    seed: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return asdict(self)

@@ -1,0 +1,176 @@
+"""CSV and Parquet files, read whole by pyarrow: one sample a row."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from phalanx.data.sources.arrays import ArraySource
+from phalanx.data.sources.columns import Rows, joined, vector_of, whole_rows
+from phalanx.data.sources.files import is_names, matching, names_of, read_whole, suffix_of
+from phalanx.errors import DataError, OptionError
+
+_log = logging.getLogger(__name__)
+OnBadRow = Literal["raise", "skip"]
+
+
+def csv(
+    files: Any,
+    *,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    as_vector: bool = False,
+    delimiter: str = ",",
+    on_error: OnBadRow = "raise",
+) -> ArraySource:
+    """Rows of CSV files whose first line names the columns.
+
+    Args:
+        files: a path, pattern, URL or a list of these; plain, or compressed as .gz or .bz2.
+        label: the column that is to be learned; samples then are (columns, label).
+        columns: those to read; all where None. `label` need not be among them.
+        as_vector: whether the columns are one float32 vector, in their order, and not a dict.
+        delimiter: what stands between two values.
+        on_error: "raise" to end with the first row that has the wrong number of values or lacks
+            one, "skip" to leave such rows out and warn how many.
+
+    Raises:
+        DataError: no such file, no such column, no row, or a bad row.
+        OptionError: pyarrow is not installed.
+    """
+    reader = _pyarrow("csv")
+    parse = {"delimiter": delimiter}
+
+    def read(name: str) -> Rows:
+        return _read_csv(reader, name, parse, skips=on_error == "skip")
+
+    tables = [read(name) for name in matching(files)]
+    return _source(tables, label, columns, as_vector=as_vector, skips=on_error == "skip")
+
+
+def parquet(
+    files: Any,
+    *,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    as_vector: bool = False,
+    on_error: OnBadRow = "raise",
+) -> ArraySource:
+    """Rows of Parquet files; arguments and errors as for `csv`."""
+    reader = _pyarrow("parquet")
+    wanted = None if columns is None else [*dict.fromkeys([*columns, *([label] if label else [])])]
+
+    def read(name: str) -> Rows:
+        try:
+            table = reader.read_table(io.BytesIO(read_whole(name)), columns=wanted)
+        except (ValueError, OSError) as error:
+            raise DataError(
+                f"Asked to read {name} as Parquet; found: {_line(error)}. Get the file again."
+            ) from error
+        return Rows(name, table, first=0)
+
+    tables = [read(name) for name in matching(files)]
+    return _source(tables, label, columns, as_vector=as_vector, skips=on_error == "skip")
+
+
+def from_tables(given: Any) -> ArraySource | None:
+    """Of names that end in .csv (.csv.gz, .csv.bz2) or .parquet."""
+    if not is_names(given):
+        return None
+    kind = suffix_of(names_of(given))
+    return csv(given) if kind == ".csv" else parquet(given) if kind == ".parquet" else None
+
+
+def _pyarrow(part: str) -> Any:
+    try:
+        return importlib.import_module(f"pyarrow.{part}")
+    except ImportError as error:
+        raise OptionError(
+            f"Asked to read {part} files; pyarrow is not installed. Install phalanx[data]."
+        ) from error
+
+
+def _read_csv(reader: Any, name: str, parse: dict[str, Any], *, skips: bool) -> Rows:
+    bad: list[str] = []
+    content = _decompressed(name)
+
+    def mind(row: Any) -> str:
+        found = f"{row.actual_columns} values for {row.expected_columns} columns: {row.text!r}"
+        bad.append(f"row {row.number} of {name}: {found}" if row.number else found)
+        return "skip" if skips else "error"
+
+    options = reader.ParseOptions(**parse, invalid_row_handler=mind)
+    try:
+        # One thread: several lose the numbers of rows.
+        read = reader.ReadOptions(use_threads=False)
+        table = reader.read_csv(io.BytesIO(content), parse_options=options, read_options=read)
+    except ValueError as error:
+        found = bad[-1] if bad else f"{name}: {_line(error)}"
+        raise DataError(
+            f"Asked to read CSV; found, in {found}. Mend the row, or leave such rows out: "
+            'phalanx.data.csv(..., on_error="skip").'
+        ) from error
+    if bad:
+        _log.warning("Left out %d row(s) of %s; the first: %s.", len(bad), name, bad[0])
+    # Rows after one that was left out count on as they stand in the file.
+    rows = Rows(name, table, first=1)
+    gone = [int(n) for text in bad for n in re.findall(r"^row (\d+) of", text)]
+    every = np.arange(1, table.num_rows + len(gone) + 1)
+    rows.numbers = np.setdiff1d(every, np.array(gone) - 1) if gone else rows.numbers
+    return rows
+
+
+def _decompressed(name: str) -> bytes:
+    content = read_whole(name)
+    for ending, module in ((".gz", "gzip"), (".bz2", "bz2")):
+        if name.endswith(ending):
+            try:
+                return bytes(importlib.import_module(module).decompress(content))
+            except (OSError, EOFError) as error:
+                raise DataError(
+                    f"Asked to read the file {name}; it cannot be read: {error}."
+                ) from error
+    return content
+
+
+def _source(
+    files: list[Rows],
+    label: str | None,
+    columns: Sequence[str] | None,
+    *,
+    as_vector: bool,
+    skips: bool,
+) -> ArraySource:
+    named = list(columns or [c for c in files[0].table.column_names if c != label])
+    wanted = [*dict.fromkeys([*named, *([label] if label else [])])]
+    for rows in files:
+        missing = [one for one in wanted if one not in rows.table.column_names]
+        if missing:
+            raise DataError(
+                f"Asked for the columns {wanted}; found {rows.table.column_names} in {rows.name}, "
+                f"without {missing}."
+            )
+    kept = [whole_rows(rows, wanted, skips=skips) for rows in files]
+    arrays = {name: joined(name, files, kept) for name in wanted}
+    ends = np.cumsum([len(rows) for rows in kept])
+    if not ends[-1]:
+        raise DataError(f"Asked for the rows of {files[0].name}; found none.")
+
+    def where(row: int) -> str:
+        number = int(np.searchsorted(ends, row, side="right"))
+        return files[number].place(int(kept[number][row - ends[number] + len(kept[number])]))
+
+    features: Any = {name: arrays[name] for name in named}
+    if as_vector:
+        features = vector_of(features)
+    return ArraySource((features, arrays[label]) if label else features, where=where)
+
+
+def _line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
