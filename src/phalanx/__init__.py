@@ -35,7 +35,7 @@ _HOMES = {
     "strategy": "phalanx.worker.strategy",
 }
 
-_MODULES = ("callbacks", "clip")
+_MODULES = ("callbacks", "checkpoint", "clip", "data", "schedules")
 
 __all__ = [*sorted(_HOMES), *_MODULES, "__version__"]
 

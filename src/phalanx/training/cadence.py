@@ -1,58 +1,19 @@
 """At which steps the metrics are read: the same steps on every worker.
 
 A reading is a collective, so it cannot depend on one worker's clock. A callback that uses
-`logs` at every batch has them read at every step; otherwise the chief proposes the next
-step at each reading, so that readings cost little and progress still looks alive.
+`logs` at some batches has them read at those; otherwise the chief proposes the next step
+at each reading, so that readings cost little and progress still looks alive.
 """
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import keras
+from phalanx.seam.keras_callbacks import Every
+from phalanx.training.wishes import Wishes
 
-_HOOKS = {
-    "train": ("on_train_batch_end", "on_batch_end"),
-    "test": ("on_test_batch_end",),
-}
 _SECONDS_BETWEEN_READINGS = 0.5
-
-
-def uses_batch_logs(callback: Any, kind: str) -> bool:
-    """Whether `callback` looks at `logs` when a batch ends.
-
-    A hook that it does not override, or whose code never mentions its `logs`, does not.
-    What cannot be told counts as yes.
-    """
-    for name in _HOOKS[kind]:
-        hook = vars(callback).get(name, getattr(type(callback), name, None))
-        base = getattr(keras.callbacks.Callback, name, None)
-        if hook is None or hook is base:
-            continue
-        if kind == "train" and name == "on_batch_end" and _delegates_elsewhere(callback):
-            continue
-        if _mentions_logs(hook):
-            return True
-    return False
-
-
-def _delegates_elsewhere(callback: Any) -> bool:
-    """Whether `on_train_batch_end` was overridden, so that `on_batch_end` is not called."""
-    own = getattr(type(callback), "on_train_batch_end", None)
-    return own is not keras.callbacks.Callback.on_train_batch_end
-
-
-def _mentions_logs(hook: Callable[..., Any]) -> bool:
-    code = getattr(getattr(hook, "__func__", hook), "__code__", None)
-    if code is None:
-        return True
-    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    candidates = {"logs"} if "logs" in arguments else set(arguments[-1:])
-    takes_any = code.co_flags & 0x0C  # *args or **kwargs may carry them
-    used = {i.argval for i in dis.get_instructions(code) if "LOAD" in i.opname}
-    return bool(takes_any or candidates & used or candidates & set(code.co_cellvars))
 
 
 class ReadingCadence:
@@ -65,7 +26,7 @@ class ReadingCadence:
         *,
         shows_progress: bool,
         clock: Callable[[], float],
-        on_any_worker: Callable[[bool, bool], tuple[bool, bool]] = lambda *own: own,
+        everyones: Callable[[Wishes], Wishes] = lambda own: own,
     ) -> None:
         """Look at the callbacks once; what one worker needs, all workers read.
 
@@ -74,21 +35,41 @@ class ReadingCadence:
             kind: "train" or "test".
             shows_progress: whether the chief shows progress between epochs' ends.
             clock: seconds, increasing.
-            on_any_worker: tells of each of two needs whether some worker has it.
+            everyones: tells what some worker wishes, from what this one does.
         """
-        every_step = any(uses_batch_logs(c, kind) for c in callbacks)
-        self._every_step, self._shows_progress = on_any_worker(every_step, shows_progress)
+        wishes = everyones(Wishes.of(callbacks, kind, shows_progress=shows_progress))
+        self._shows_progress = wishes.shows_progress
+        self._counts = [_Count(wish) for wish in wishes.every]
         self._clock = clock
+        self._seen = 0
+        self._due = False
         self._next = 1
         self._last: tuple[int, float] | None = None
 
     def is_due(self, steps_done: int) -> bool:
-        """Whether to read after `steps_done` steps of this epoch."""
-        return self._every_step or (self._shows_progress and steps_done >= self._next)
+        """Whether to read after `steps_done` steps of this epoch; to be asked each time."""
+        if steps_done != self._seen:
+            due = [count.goes_on(steps_done - self._seen) for count in self._counts]
+            self._due = any(due)
+            self._seen = steps_done
+        return self._due or (self._shows_progress and steps_done >= self._next)
 
-    def start_epoch(self) -> None:
-        """Steps count from 0 again."""
-        self._next = 1
+    @property
+    def passed(self) -> list[int]:
+        """For each wish, the batches since it was last fulfilled."""
+        return [count.passed for count in self._counts]
+
+    @passed.setter
+    def passed(self, passed: list[int]) -> None:
+        if len(passed) == len(self._counts):  # else there are other callbacks now
+            for count, batches in zip(self._counts, passed, strict=True):
+                count.passed = batches
+
+    def start_epoch(self, done: int = 0) -> None:
+        """Steps of an epoch count from 0 again, or from `done`; wishes go on through all."""
+        self._seen = done
+        self._due = False
+        self._next = done + 1
         self._last = None
 
     def propose(self, steps_done: int) -> float:
@@ -105,3 +86,18 @@ class ReadingCadence:
     def agree(self, next_step: float) -> None:
         """Take over what the chief proposed."""
         self._next = int(next_step)
+
+
+class _Count:
+    """How far it is to the next batch at which one wish falls due."""
+
+    def __init__(self, wish: Every) -> None:
+        self._wish = wish
+        self.passed = wish.already
+
+    def goes_on(self, steps: int) -> bool:
+        self.passed += 1 if self._wish.calls else steps
+        if self.passed < self._wish.steps:
+            return False
+        self.passed = 0
+        return True

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.place import this_replica
+from phalanx.gradients.share import current_share
 from phalanx.seam.models import compute_loss, track_loss
 
 _log = logging.getLogger(__name__)
@@ -47,18 +48,20 @@ def compiled_train_step(model: Any) -> Callable[[Any], None]:
                 reduce_retracing=True,
             )
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        gradients = compiled[replica](x, y, weight)
+        gradients, loss = compiled[replica](x, y, weight)
+        if (share := current_share()) is not None:
+            share.loss = loss  # the one it was told of lives in the compiled function
         model.optimizer.apply(gradients, model.trainable_variables)
 
     return train_step
 
 
-def _gradients(model: Any, x: Any, y: Any, weight: Any) -> list[Any]:
+def _gradients(model: Any, x: Any, y: Any, weight: Any) -> tuple[list[Any], Any]:
     with tf.GradientTape() as tape:
         predicted = model(x, training=True)
         loss = compute_loss(model, x, y, predicted, weight)
         track_loss(model, loss, x)
-        loss = model.optimizer.scale_loss(loss)
+        scaled = model.optimizer.scale_loss(loss)
     model.compute_metrics(x, y, predicted, sample_weight=weight)
-    gradients: list[Any] = tape.gradient(loss, model.trainable_variables)
-    return gradients
+    gradients: list[Any] = tape.gradient(scaled, model.trainable_variables)
+    return gradients, loss

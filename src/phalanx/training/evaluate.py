@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from phalanx.callbacks.progress import EvaluationProgress, Progress
+from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.data.batches import BatchSource
 from phalanx.errors import DataError
 from phalanx.seam.models import assert_compiled, ordered_metrics
+from phalanx.training.batch_loop import BatchLoop
 from phalanx.training.cadence import ReadingCadence
+from phalanx.training.callback_list import callback_list
+from phalanx.training.failing_step import told_where
 from phalanx.training.metrics import reader_of
+from phalanx.training.parameter_server.evaluate import evaluation_on_servers
+from phalanx.training.parameter_server.stage import on_server_stage, trains_on_servers
 from phalanx.training.prepare import (
     Stage,
-    callback_list,
+    everyones_wishes,
     make_function,
     make_stream,
-    on_any_worker,
     on_stage,
     open_source,
 )
+from phalanx.training.run_switches import steps_of_trial
 from phalanx.training.step import Outputs
+from phalanx.worker.pulse import pulse
 
 
 def evaluate(
@@ -55,10 +63,14 @@ def evaluate(
         DataError: there was no batch to evaluate.
     """
     assert_compiled(model, "evaluate")
-    with on_stage(model) as stage:
-        options = {"sample_weight": sample_weight, "batch_size": batch_size, "steps": steps}
-        source = open_source(stage, "evaluate", 0, x, y, **options)
-        evaluation = Evaluation(stage, source, steps)
+    options = {"sample_weight": sample_weight, "batch_size": batch_size, "steps": steps}
+    on_servers = trains_on_servers(model)
+    with on_server_stage(model) if on_servers else on_stage(model) as stage:
+        evaluation = (
+            evaluation_on_servers(stage, x, y, **options)
+            if on_servers
+            else Evaluation(stage, open_source(stage, "evaluate", 0, x, y, **options), steps)
+        )
         listed = callback_list(
             stage,
             callbacks,
@@ -79,7 +91,7 @@ class Evaluation:
         self._stage = stage
         self._model = stage.model
         self._function = make_function(stage, "test", source)
-        self._stream = make_stream(stage, source, steps)
+        self._stream = make_stream(stage, source, steps_of_trial(steps, source.num_batches))
         self._reader = reader_of(stage.model, self._function)
 
     @property
@@ -93,36 +105,47 @@ class Evaluation:
         Raises:
             DataError: there was no batch to evaluate.
         """
+        with pulse.during("validation"):
+            return self._run(callbacks, shows_progress)
+
+    def _run(self, callbacks: Any, shows_progress: bool) -> dict[str, float]:
         model = self._model
-        others = [c for c in callbacks.callbacks if not isinstance(c, Progress)]
         cadence = ReadingCadence(
-            others,
+            callbacks.callbacks,
             "test",
             shows_progress=shows_progress,
             clock=time.monotonic,
-            on_any_worker=lambda *needs: on_any_worker(self._stage, needs),
+            everyones=partial(everyones_wishes, self._stage),
         )
         model.stop_evaluating = False
         callbacks.on_test_begin()
         model.reset_metrics()
-        outputs: Outputs = ()
-        logs: dict[str, float] = {}
         self._stream.start(0)  # each time the same samples, wherever the last one stopped
-        for step, size, iterator in self._stream.epoch():
-            callbacks.on_test_batch_begin(step)
-            try:
-                done, outputs = self._function.on_iterator(iterator, size)
-            except StopIteration:
-                self._stream.ran_out(steps_done=0)
-                continue
-            if done < size:
-                self._stream.ran_out(steps_done=done)
-            if cadence.is_due(step + done):
-                logs, upcoming = self._reader.read(outputs, cadence.propose(step + done))
-                cadence.agree(upcoming)
-            callbacks.on_test_batch_end(step + done - 1, logs)
-            if model.stop_evaluating:
-                break
+
+        def read(outputs: Outputs, steps_done: int) -> Mapping[str, float]:
+            notes = (cadence.propose(steps_done), 0.0, 0.0, 0.0)
+            logs, (upcoming, *_) = self._reader.read(outputs, notes)
+            cadence.agree(upcoming)
+            return logs
+
+        def begin(batch: int) -> None:
+            pulse.enter("validation")  # anew: it goes on
+            callbacks.on_test_batch_begin(batch)
+
+        def execute(iterator: Any, steps: int) -> tuple[int, Outputs]:
+            with told_where("test", self._stage.place, pulse.beat().step):
+                return self._function.on_iterator(iterator, steps)
+
+        batches = BatchLoop(
+            stream=self._stream,
+            execute=execute,
+            is_due=cadence.is_due,
+            read=read,
+            begin=begin,
+            end=callbacks.on_test_batch_end,
+            is_stopped=lambda: bool(model.stop_evaluating),
+        )
+        outputs = batches.run()
         if not outputs:
             raise DataError("Asked to evaluate, but the data gave no batch. Pass at least one.")
         logs, _ = self._reader.read(outputs)

@@ -1,4 +1,4 @@
-"""Hand NumPy arrays of any dtype from every worker to every worker."""
+"""Hand NumPy arrays of any dtype, or yes and no, from every worker to every worker."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace, this_replica
+from phalanx.errors import DisagreementError
+from phalanx.worker.alike.brought import Tensor
+from phalanx.worker.alike.check import before_collective
+from phalanx.worker.flight import flight
+from phalanx.worker.pulse import pulse
 
 _WORD = np.dtype(np.int64)  # what TensorFlow gathers on every kind of device
 _gathers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -33,12 +38,72 @@ def all_gather_arrays(
 def all_gather_rows(strategy: tf.distribute.Strategy, place: ReplicaPlace, row: Any) -> Any:
     """One row per worker, by rank, from `row`: int64, one-dimensional, of equal length.
 
-    A collective that all workers must call.
+    A collective that all workers must call. The wait in it is not the time of a callback
+    that calls it.
     """
     gather = _gathers.get(strategy)
     if gather is None:
         gather = _gathers.setdefault(strategy, _make_gather(strategy, place.first))
-    return gather(tf.constant(row)).numpy().reshape(-1, row.size)
+    before_collective("what workers agree on", lambda: [_described(row)])
+    with pulse.during("compute", instead_of="callbacks"), flight.collective("gather", row.nbytes):
+        return gather(tf.constant(row)).numpy().reshape(-1, row.size)
+
+
+def on_any_worker(
+    strategy: tf.distribute.Strategy, place: ReplicaPlace, *needs: bool
+) -> list[bool]:
+    """Of each need, whether some worker has it; a collective that all workers must call."""
+    if not place.has_peers:
+        return list(needs)
+    rows = all_gather_rows(strategy, place, np.array(needs, np.int64))
+    return [bool(need) for need in rows.any(axis=0)]
+
+
+def tell_all(
+    strategy: tf.distribute.Strategy, place: ReplicaPlace, arrays: Sequence[Any]
+) -> list[Any]:
+    """The chief's `arrays`, bit by bit; a collective that all workers must call.
+
+    Raises:
+        DisagreementError: this worker's arrays have other shapes or dtypes.
+    """
+    if not place.has_peers:
+        return list(arrays)
+    words = to_words(arrays)
+    sizes = all_gather_rows(strategy, place, np.array([words.size], _WORD))[:, 0]
+    if len(set(sizes)) > 1:
+        raise DisagreementError(
+            "Asked all workers to take over the chief's state, but the models differ: they take "
+            f"{', '.join(f'{8 * size} bytes on worker {w}' for w, size in enumerate(sizes))}. "
+            "Build the same model and optimizer on every worker."
+        )
+    chiefs = words if place.is_chief else np.zeros_like(words)
+    before_collective("the chief's state", lambda: [_described(chiefs)])
+    # Zeros and one summand: what comes out is the chief's, to the last bit.
+    with flight.collective("hand-over of the chief's state", words.nbytes):
+        return from_words(_make_sum(strategy, place.first)(tf.constant(chiefs)).numpy())
+
+
+def _described(row: Any) -> Tensor:
+    return Tensor(name="a row", shape=tuple(row.shape), dtype=row.dtype.name)
+
+
+def _make_sum(strategy: tf.distribute.Strategy, first: int) -> Any:
+    """A function that adds up the vectors which the workers' first replicas bring."""
+
+    @tf.function(  # type: ignore[untyped-decorator]
+        autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)]
+    )
+    def add_up(vector: tf.Tensor) -> Any:
+        def on_replica(vector: tf.Tensor) -> Any:
+            mine = vector if this_replica() == first else tf.zeros_like(vector)
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(mine))
+
+        per_replica = strategy.run(on_replica, args=(vector,))
+        return strategy.experimental_local_results(per_replica)[0]
+
+    return add_up
 
 
 def _make_gather(strategy: tf.distribute.Strategy, first: int) -> Any:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace
 from phalanx.errors import NonFiniteError
 from phalanx.gradients.health import Health, Trouble, watch
 from phalanx.gradients.rules import OnNonfinite
 from phalanx.seam.rules import innermost, rules_of
+from phalanx.training.kept_step import KeptStep, keeping_place, where_kept
 from phalanx.training.observed import ObservedSteps, observer_among
 from phalanx.training.step import Outputs, StepFunction
 
 _log = logging.getLogger(__name__)
 _CHECK_EVERY = 32
+
+RunsOne = Callable[[Any], Outputs]
+"""Runs one step on an iterator's next batch; raises StopIteration where there is none."""
 
 
 class Executor:
@@ -28,10 +33,17 @@ class Executor:
         self._model = model
         self._function = function
         self._health = _health(model, function, list(callbacks))
+        self.kept = _kept_step(model, function, self._health)
         observer = observer_among(callbacks)
         self._observed = ObservedSteps(model, function, observer) if observer else None
         self._trained = 0
         self._checked = 0
+        self._told = False
+
+    @property
+    def trained(self) -> int:
+        """Steps trained so far, those of earlier calls of `fit` included."""
+        return self._trained
 
     def start(self, trained: int) -> None:
         """Count from `trained` steps on."""
@@ -43,14 +55,21 @@ class Executor:
             return None
         return self._observed.sampling.steps_until(self._trained)
 
-    def run(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
+    def run(self, iterator: Any, steps: int, timed: RunsOne | None = None) -> tuple[int, Outputs]:
         """Run up to `steps` steps; see `StepFunction.on_iterator`.
+
+        Args:
+            iterator: the data.
+            steps: how many.
+            timed: runs the last of them, if nobody looks at its gradients.
 
         Raises:
             StopIteration: there was no batch left at all.
             NonFiniteError: a total gradient was not finite, and that ends the training.
         """
-        done, outputs = self._run(iterator, steps)
+        if self.kept is not None:
+            self.kept.running = (self._trained, steps)
+        done, outputs = self._run(iterator, steps, self._observed_step(steps) or timed)
         self._trained += done
         if self._trained - self._checked >= _CHECK_EVERY:
             self.check()
@@ -59,28 +78,45 @@ class Executor:
     def check(self) -> None:
         """Raise if a gradient was not finite; all workers do so at the same step."""
         self._checked = self._trained
-        if self._health is None or self._health.policy != "raise":
+        if self._health is None or self._health.policy not in ("raise", "watch"):
             return
-        if (trouble := self._health.trouble()) is not None:
-            place = self._function.plan.place
-            raise NonFiniteError(_explain(self._health.paths, trouble, place))
+        if (trouble := self._health.trouble()) is None:
+            return
+        place, hint = self._function.plan.place, where_kept(trouble.step + 1)
+        if self._health.policy == "raise":
+            raise NonFiniteError(_explain(self._health.paths, trouble, place) + hint)
+        if place.is_chief and not self._told:
+            _log.warning(
+                "The loss was not finite at step %d; %s. A LossScaleOptimizer leaves such steps "
+                "out, but mends no loss.%s",
+                trouble.step + 1,
+                _workers(trouble, place),
+                hint,
+            )
+        self._told = True
 
     def logs(self) -> dict[str, float]:
         """What an epoch's logs say of gradients that were left out, if the user asked."""
-        if self._health is None or self._health.policy == "raise":
+        if self._health is None or self._health.policy in ("raise", "watch"):
             return {}
         return {"nonfinite_steps": float(self._health.count)}
 
-    def _run(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
-        observed = self._observed
-        if observed is None or not observed.sampling.is_due(self._trained + steps):
+    def _observed_step(self, steps: int) -> RunsOne | None:
+        """What runs the last of the next `steps` steps, if that one is looked at."""
+        observed, last = self._observed, self._trained + steps
+        if observed is None or not observed.sampling.is_due(last):
+            return None
+        return lambda iterator: observed.run(iterator, last)
+
+    def _run(self, iterator: Any, steps: int, last: RunsOne | None) -> tuple[int, Outputs]:
+        if last is None:
             return self._function.on_iterator(iterator, steps)
         if steps > 1:
             done, outputs = self._function.on_iterator(iterator, steps - 1)
             if done < steps - 1:
                 return done, outputs
         try:
-            return steps, observed.run(iterator, self._trained + steps)
+            return steps, last(iterator)
         except StopIteration:
             if steps == 1:
                 raise
@@ -90,17 +126,32 @@ class Executor:
 def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> Health | None:
     """The record of the model's optimizer, where it has a say in what happens then."""
     optimizer = getattr(model, "optimizer", None)
-    if not isinstance(optimizer, keras.optimizers.Optimizer) or model.jit_compile:
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
         return None
     policy = _policy(optimizer, callbacks)
     inner = innermost(optimizer)
-    if policy == "ignore" or inner is not optimizer:
-        return None  # a LossScaleOptimizer leaves such steps out by itself
-    health = watch(inner, function.plan.strategy, policy)
+    if policy == "ignore":
+        return None
+    # A LossScaleOptimizer leaves such steps out by itself.
+    health = watch(optimizer, function.plan.strategy, policy if inner is optimizer else "watch")
     if function.companions.get(Health) is not health:
         function.companions[Health] = health
         function.trace_anew()  # what was traced before does not tell this one
     return health
+
+
+def _kept_step(model: Any, function: StepFunction, health: Health | None) -> KeptStep | None:
+    """What keeps the first step that goes wrong, where there is a place to keep it."""
+    to = keeping_place()
+    plan = function.plan
+    on_tpu = isinstance(plan.strategy, tf.distribute.TPUStrategy)  # it calls no Python
+    if health is None or to.folder is None or not plan.counted or on_tpu:
+        return None
+    kept: KeptStep | None = function.companions.get(KeptStep)
+    if kept is None or kept.health is not health:
+        kept = function.companions[KeptStep] = KeptStep(model, plan.place, health, to)
+        function.trace_anew()
+    return kept
 
 
 def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
@@ -112,13 +163,18 @@ def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
     return "raise"
 
 
+def _workers(trouble: Trouble, place: ReplicaPlace) -> str:
+    workers = sorted({replica // place.local for replica in trouble.replicas})
+    said = f"it came from worker {', '.join(map(str, workers))}"
+    if place.local > 1:
+        said += f" (replica {', '.join(map(str, trouble.replicas))})"
+    return said
+
+
 def _explain(paths: Sequence[str], trouble: Trouble, place: ReplicaPlace) -> str:
     name = paths[trouble.variable]
-    workers = sorted({replica // place.local for replica in trouble.replicas})
-    if workers:
-        source = f"it came from worker {', '.join(map(str, workers))}"
-        if place.local > 1:
-            source += f" (replica {', '.join(map(str, trouble.replicas))})"
+    if trouble.replicas:
+        source = _workers(trouble, place)
     else:
         source = "each worker's own was finite, their sum was not"
     return (

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from typing import Any, get_args
 
 import keras
 import numpy as np
 
+from phalanx.callbacks.checkpoint import checkpoint_among
 from phalanx.callbacks.progress import Progress
-from phalanx.errors import DataError, TrainingError
+from phalanx.errors import OptionError, TrainingError
 from phalanx.seam.adapters import split_validation
 from phalanx.seam.models import (
     assert_compiled,
-    first_epoch,
     has_own_function,
-    is_validation_epoch,
 )
-from phalanx.training.cadence import ReadingCadence
-from phalanx.training.evaluate import Evaluation
-from phalanx.training.executor import Executor
-from phalanx.training.local_state import LocalState
-from phalanx.training.metrics import reader_of
+from phalanx.training.begin_alike import begin_alike
+from phalanx.training.callback_list import callback_list, flat_callbacks
+from phalanx.training.ends import Uneven
+from phalanx.training.epochs import Epochs
+from phalanx.training.parameter_server.fit import fit_on_servers
+from phalanx.training.parameter_server.stage import trains_on_servers
 from phalanx.training.prepare import (
-    Stage,
-    callback_list,
     make_function,
     make_stream,
-    on_any_worker,
     on_stage,
     open_source,
 )
-from phalanx.training.step import Outputs
+from phalanx.training.run_switches import steps_of_trial, switches
 
 
 def fit(
@@ -52,6 +48,8 @@ def fit(
     validation_steps: int | None = None,
     validation_batch_size: int | None = None,
     validation_freq: Any = 1,
+    *,
+    uneven_data: Uneven = "error",
 ) -> keras.callbacks.History:
     """What `keras.Model.fit` does, right under every synchronous strategy.
 
@@ -78,6 +76,8 @@ def fit(
         validation_steps: batches of a validation; all where None.
         validation_batch_size: global batch of validation arrays.
         validation_freq: every how many epochs, or after which, to validate.
+        uneven_data: what to do where workers' datasets or generators differ in length:
+            "error", or "stop" to end each epoch for all with the shortest.
 
     Returns:
         Keras's History, the same on every worker.
@@ -88,6 +88,8 @@ def fit(
         TrainingError: the model overrides `make_train_function`.
     """
     assert_compiled(model, "fit")
+    if uneven_data not in get_args(Uneven):
+        raise OptionError(f"uneven_data must be 'error' or 'stop'; found {uneven_data!r}.")
     if has_own_function(model, "train"):
         raise TrainingError(
             f"{type(model).__name__} overrides make_train_function, which would leave out what "
@@ -100,6 +102,30 @@ def fit(
     epochs = min(epochs, keras.config.max_epochs() or epochs)
     if most_steps := keras.config.max_steps_per_epoch():
         steps_per_epoch = min(steps_per_epoch or most_steps, most_steps)
+    asked = switches()
+    if asked.trial_batches:
+        epochs, validation_freq = min(epochs, initial_epoch + 1), 1
+    if asked.overfit_batches:
+        shuffle, steps_per_epoch = False, None
+    if trains_on_servers(model):
+        return fit_on_servers(
+            model,
+            x,
+            y,
+            batch_size=batch_size,
+            epochs=epochs,
+            verbose=verbose,
+            callbacks=callbacks,
+            validation_data=validation_data,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            sample_weight=sample_weight,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_of_trial(steps_per_epoch, None),
+            validation_steps=steps_of_trial(validation_steps, None),
+            validation_batch_size=validation_batch_size,
+            validation_freq=validation_freq,
+        )
     with on_stage(model) as stage:
         source = open_source(
             stage,
@@ -112,9 +138,14 @@ def fit(
             steps=steps_per_epoch,
             shuffle=shuffle,
             class_weight=class_weight,
+            uneven=uneven_data,
+            only=asked.overfit_batches or None,
         )
-        function = make_function(stage, "train", source)
-        stream = make_stream(stage, source, steps_per_epoch)
+        keeps = checkpoint_among(flat_callbacks(callbacks)) is not None
+        function = make_function(stage, "train", source, built=keeps)
+        begin_alike(stage)
+        steps = steps_of_trial(steps_per_epoch, source.num_batches)
+        stream = make_stream(stage, source, steps, uneven_data)
         listed = callback_list(
             stage,
             callbacks,
@@ -124,8 +155,10 @@ def fit(
             display=Progress,
             add_history=True,
         )
-        loop = _Loop(stage, function, stream, listed, shows_progress=bool(verbose))
-        if validation_data is not None:
+        loop = Epochs(stage, function, stream, listed, shows_progress=bool(verbose))
+        if validation_data is not None and asked.overfit_batches:
+            loop.validate_as(source, steps=None, freq=validation_freq)
+        elif validation_data is not None:
             loop.validate_on(
                 validation_data,
                 batch_size=validation_batch_size or batch_size,
@@ -133,95 +166,3 @@ def fit(
                 freq=validation_freq,
             )
         return loop.run(initial_epoch, epochs)
-
-
-class _Loop:
-    """The epochs of one call of `fit`."""
-
-    def __init__(
-        self, stage: Stage, function: Any, stream: Any, callbacks: Any, *, shows_progress: bool
-    ) -> None:
-        self._stage = stage
-        self._model = stage.model
-        self._function = function
-        self._stream = stream
-        self._callbacks = callbacks
-        self._reader = reader_of(stage.model, function)
-        self._local_state = LocalState.of(stage.model, function)
-        others = [c for c in callbacks.callbacks if not isinstance(c, Progress)]
-        self._cadence = ReadingCadence(
-            others,
-            "train",
-            shows_progress=shows_progress,
-            clock=time.monotonic,
-            on_any_worker=lambda *needs: on_any_worker(stage, needs),
-        )
-        self._executor = Executor(stage.model, function, callbacks.callbacks)
-        stream.limit = self._executor.steps_until_look
-        self._evaluation: Evaluation | None = None
-        self._validation_freq: Any = 1
-
-    def validate_on(
-        self, data: Any, *, batch_size: int | None, steps: int | None, freq: Any
-    ) -> None:
-        """Validate on `data` every `freq` epochs."""
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        options = {"sample_weight": weight, "batch_size": batch_size, "steps": steps}
-        source = open_source(self._stage, "validation of fit", 0, x, y, **options)
-        self._evaluation = Evaluation(self._stage, source, steps)
-        self._validation_freq = freq
-
-    def run(self, initial_epoch: int, epochs: int) -> keras.callbacks.History:
-        """Train from `initial_epoch` up to `epochs`."""
-        model, callbacks = self._model, self._callbacks
-        model.stop_training = False
-        callbacks.on_train_begin()
-        begin = first_epoch(model, initial_epoch)
-        self._stream.start(begin)
-        self._executor.start(begin * (self._stream.steps or 0))
-        logs: dict[str, float] = {}
-        for epoch in range(begin, epochs):
-            model.reset_metrics()
-            callbacks.on_epoch_begin(epoch)
-            logs = self._train_epoch()
-            self._local_state.average()
-            if self._evaluation and is_validation_epoch(model, epoch, self._validation_freq):
-                validated = self._evaluation.run(callbacks)
-                logs.update({f"val_{name}": value for name, value in validated.items()})
-            callbacks.on_epoch_end(epoch, logs)
-            # A callback that only some workers have may stop all, and must not stop some.
-            model.stop_training, _ = on_any_worker(self._stage, (model.stop_training, False))
-            if model.stop_training:
-                break
-        if isinstance(model.optimizer, keras.optimizers.Optimizer) and epochs > begin:
-            model.optimizer.finalize_variable_values(model.trainable_weights)
-        callbacks.on_train_end(logs)
-        return model.history
-
-    def _train_epoch(self) -> dict[str, float]:
-        callbacks, cadence = self._callbacks, self._cadence
-        cadence.start_epoch()
-        outputs: Outputs = ()
-        logs: dict[str, float] = {}
-        for step, size, iterator in self._stream.epoch():
-            callbacks.on_train_batch_begin(step)
-            try:
-                done, outputs = self._executor.run(iterator, size)
-            except StopIteration:
-                self._stream.ran_out(steps_done=0)
-                continue
-            if done < size:
-                self._stream.ran_out(steps_done=done)
-            if cadence.is_due(step + done):
-                logs, upcoming = self._reader.read(outputs, cadence.propose(step + done))
-                cadence.agree(upcoming)
-            callbacks.on_train_batch_end(step + done - 1, logs)
-            if self._model.stop_training:
-                break
-        if not outputs:
-            raise DataError(
-                "Asked to train an epoch, but the data gave no batch. Is it exhausted, or "
-                "smaller than one batch with drop_remainder?"
-            )
-        self._executor.check()
-        return {**self._reader.read(outputs)[0], **self._executor.logs()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +9,9 @@ import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace
 from phalanx.errors import TrainingError
-from phalanx.gradients.observation import Observation, observing
+from phalanx.gradients.observation import Lens, Observation, observing
 from phalanx.seam.optimizers import optimizers_reduce_first
-from phalanx.training.observed import GradientObserver
-from phalanx.training.sampling import Sampling
+from phalanx.training.looks import GradientObserver, Looks, TracesByLens
 
 
 def observe_gradients(step: Callable[..., Any], logger: GradientObserver) -> Callable[..., Any]:
@@ -24,7 +22,8 @@ def observe_gradients(step: Callable[..., Any], logger: GradientObserver) -> Cal
             step(batch)
 
     Calls that are not sampled run your step as it is; a sampled one runs a second trace of
-    it. Every worker must call it equally often.
+    it. In both, Keras optimizers add up the replicas' gradients before they clip them, as
+    under `phalanx.enable()`. Every worker must call it equally often.
 
     Args:
         step: a function that runs `strategy.run` with a Keras optimizer's `apply` in it;
@@ -56,45 +55,30 @@ class _ObservedLoop:
         self._plain = step
         self._python = getattr(step, "python_function", step)
         self._eager = self._python is step
-        self._logger = logger
-        self._functions: dict[Any, Any] = {}
+        self._traces = TracesByLens(self._trace)
+        self._looks = Looks(logger)
         self._calls = 0
-        self._looks = 0
         self._place = ReplicaPlace()
-        self._sampling = Sampling(
-            every=logger.every_n_steps, max_overhead=logger.max_overhead, clock=time.monotonic
-        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
-        if not self._sampling.is_due(self._calls):
-            return self._plain(*args, **kwargs)
-        return self._look(args, kwargs)
+        if not self._looks.sampling.is_due(self._calls):
+            with optimizers_reduce_first:  # as in the calls that are looked at
+                return self._plain(*args, **kwargs)
 
-    def _look(self, args: Any, kwargs: Any) -> Any:
-        begun = time.monotonic()
-        note = tf.constant(self._sampling.proposal, tf.float32)
-        lens = self._logger.lens(self._looks)
-        traced = lens not in self._functions
-        function = self._function_for(lens)
-        result, seen = function(tf.constant(self._calls, tf.int64), note, args, kwargs)
-        shown = tf.nest.map_structure(lambda t: t.numpy(), seen)
-        self._logger.take_gradients(self._calls, shown, self._place)
-        self._looks += 1
-        interval = float(shown[0]["whole"]["note"])
-        self._sampling.looked(self._calls, begun, interval, traced=traced)
-        return result
+        def on_these(function: Any, number: tf.Tensor, note: tf.Tensor) -> tuple[Any, Any]:
+            result, seen = function(number, note, args, kwargs)
+            return result, seen
 
-    def _function_for(self, lens: Any) -> Any:
-        if lens not in self._functions:
+        return self._looks.look(self._calls, self._traces, on_these, lambda: self._place)
 
-            @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-            def observed(step: tf.Tensor, note: tf.Tensor, args: Any, kwargs: Any) -> Any:
-                observation = Observation(lens, step=step, note=note)
-                with optimizers_reduce_first, observing(observation):
-                    result = self._python(*args, **kwargs)
-                self._place = _place_of(observation)
-                return result, [observation.seen[i] for i in sorted(observation.seen)]
+    def _trace(self, lens: Lens) -> Any:
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        def observed(step: tf.Tensor, note: tf.Tensor, args: Any, kwargs: Any) -> Any:
+            observation = Observation(lens, step=step, note=note)
+            with optimizers_reduce_first, observing(observation):
+                result = self._python(*args, **kwargs)
+            self._place = _place_of(observation)
+            return result, [observation.seen[i] for i in sorted(observation.seen)]
 
-            self._functions[lens] = observed if self._eager else tf.function(observed)
-        return self._functions[lens]
+        return observed if self._eager else tf.function(observed)

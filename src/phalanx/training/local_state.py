@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from phalanx.gradients.reduce import reduce_sum
 from phalanx.training.step import StepFunction
+from phalanx.worker.alike.check import before_collective
 
 
 class LocalState:
@@ -35,6 +36,7 @@ class LocalState:
         if [id(v) for v in variables] != self._averaged:
             self._average = self._build(variables)
             self._averaged = [id(v) for v in variables]
+        before_collective("layer state")
         self._average()
 
     @classmethod

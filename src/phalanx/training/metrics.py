@@ -7,6 +7,8 @@ Every worker must read at the same step; `phalanx.training.cadence` sees to that
 
 from __future__ import annotations
 
+import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -15,6 +17,12 @@ import tensorflow as tf
 from phalanx.data.place import this_replica
 from phalanx.gradients.reduce import reduce_sum
 from phalanx.training.step import Outputs, StepFunction
+from phalanx.worker.flight import flight
+
+Notes = tuple[float, float, float, float]
+"""The next step to read at, the next to time, and two yes or no: see `Timekeeper`."""
+
+NO_NOTES: Notes = (0.0, 0.0, 0.0, 0.0)
 
 
 class MetricReader:
@@ -28,8 +36,12 @@ class MetricReader:
         self._place = function.plan.place
         self._function: Any = None
         self._read_variables: tuple[int, ...] = ()
+        self._own_function: Any = None
+        self._own_variables: tuple[int, ...] = ()
 
-    def read(self, outputs: Outputs, note: float = 0.0) -> tuple[dict[str, float], float]:
+    def read(
+        self, outputs: Outputs, notes: Notes = NO_NOTES
+    ) -> tuple[dict[str, float], tuple[float, ...]]:
         """The logs of the step that returned `outputs`, equal on every worker.
 
         A value that a metric reports is taken from it, if the step updated that metric.
@@ -38,60 +50,112 @@ class MetricReader:
 
         Args:
             outputs: the last step's, from `StepFunction`.
-            note: a number that the chief tells all workers by the way.
+            notes: numbers that the chief tells all workers by the way, as float32.
 
         Returns:
-            The logs, and the chief's note.
+            The logs, and the chief's notes.
         """
         variables = self._metric_variables()
         identity = tuple(id(v) for v in variables)
         if self._function is None or identity != self._read_variables:
             self._function = self._build(variables)
             self._read_variables = identity
-        logs, note_of_chief = self._function(outputs, tf.constant(note, tf.float32))
-        return {name: _number(value) for name, value in logs.items()}, float(note_of_chief)
+        with self._reading(variables):
+            logs, of_chief = self._function(outputs, tf.constant(notes, tf.float32))
+            told = tuple(float(note) for note in of_chief.numpy())
+        return {name: _number(value) for name, value in logs.items()}, told
+
+    def read_own(self, outputs: Outputs) -> dict[str, float]:
+        """The same over the replicas of this process alone; no peer is asked.
+
+        Args:
+            outputs: the last step's, from `StepFunction`.
+        """
+        variables = self._metric_variables()
+        identity = tuple(id(v) for v in variables)
+        if self._own_function is None or identity != self._own_variables:
+            self._own_function = self._build_own(variables)
+            self._own_variables = identity
+        logs = self._own_function(outputs)
+        return {name: _number(value) for name, value in logs.items()}
+
+    def _reading(self, variables: list[Any]) -> AbstractContextManager[Any]:
+        if not self._place.has_peers:
+            return nullcontext()
+        return flight.collective("reading of the metrics", _bytes(variables))
 
     def _metric_variables(self) -> list[Any]:
         found = {id(v): v for metric in self._model.metrics for v in metric.variables}
         return list(found.values())
 
     def _build(self, variables: list[Any]) -> Any:
-        def on_replica(outputs: Outputs, note: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        def on_replica(outputs: Outputs, notes: tf.Tensor) -> tuple[Any, tf.Tensor]:
             count, returned = outputs[this_replica() - self._place.first]
-            return self._combine(variables, count, returned, note)
+            return self._combine(variables, count, returned, notes)
 
-        def read(outputs: Outputs, note: tf.Tensor) -> tuple[Any, tf.Tensor]:
-            per_replica = self._strategy.run(on_replica, args=(outputs, note))
+        def read(outputs: Outputs, notes: tf.Tensor) -> tuple[Any, tf.Tensor]:
+            per_replica = self._strategy.run(on_replica, args=(outputs, notes))
             first: tuple[Any, tf.Tensor] = tf.nest.map_structure(
                 lambda v: self._strategy.experimental_local_results(v)[0], per_replica
             )
             return first
 
-        plain = tf.autograph.experimental.do_not_convert(read)
-        return plain if self._model.run_eagerly else tf.function(plain, reduce_retracing=True)
+        return self._steps.like_its_own(read)
+
+    def _build_own(self, variables: list[Any]) -> Any:
+        local = self._place.local
+
+        def on_replica(outputs: Outputs) -> Any:
+            count, returned = outputs[this_replica() - self._place.first]
+            return self._counted(variables, count, returned)
+
+        def read_own(outputs: Outputs) -> dict[str, Any]:
+            per_replica = self._strategy.run(on_replica, args=(outputs,))
+            weight, weighted, states = tf.nest.map_structure(
+                lambda v: sum(self._strategy.experimental_local_results(v)), per_replica
+            )
+            states = _aggregate(variables, states, local)
+            return self._results(variables, weight, weighted, states)
+
+        return self._steps.like_its_own(read_own)
 
     def _combine(
-        self, variables: list[Any], count: tf.Tensor, returned: Any, note: tf.Tensor
+        self, variables: list[Any], count: tf.Tensor, returned: Any, notes: tf.Tensor
     ) -> tuple[dict[str, Any], tf.Tensor]:
-        states = [tf.convert_to_tensor(v.value) for v in variables]
+        weight, weighted, states = self._counted(variables, count, returned)
+        if self._place.total > 1:
+            chief = 1.0 if self._place.is_chief else 0.0
+            # Every local replica adds the notes, so the chief's count `local` times.
+            notes = notes * chief / self._place.local
+            names = ["notes", "samples", *weighted, *(v.path for v in variables)]
+            notes, weight, *sums = reduce_sum(
+                [notes, weight, *weighted.values(), *states], names, what="metrics", in_step=False
+            )
+            weighted = dict(zip(weighted, sums[: len(weighted)], strict=True))
+            states = _aggregate(variables, sums[len(weighted) :], self._place.total)
+        return self._results(variables, weight, weighted, states), notes
+
+    def _counted(
+        self, variables: list[Any], count: tf.Tensor, returned: Any
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], list[tf.Tensor]]:
+        """What one replica counted, to be added up: samples, values by them, metrics."""
         own = _flat(returned) if isinstance(returned, dict) else {}
         weight = tf.cast(count, tf.float32)
         weighted = {name: tf.cast(value, tf.float32) * weight for name, value in own.items()}
-        if self._place.total > 1:
-            chief = 1.0 if self._place.is_chief else 0.0
-            # Every local replica adds the note, so the chief's counts `local` times.
-            note = note * chief / self._place.local
-            note, weight, *sums = reduce_sum([note, weight, *weighted.values(), *states])
-            weighted = dict(zip(weighted, sums[: len(weighted)], strict=True))
-            states = _aggregate(variables, sums[len(weighted) :], self._place.total)
+        return weight, weighted, [tf.convert_to_tensor(v.value) for v in variables]
+
+    def _results(
+        self, variables: list[Any], weight: tf.Tensor, weighted: dict[str, Any], states: list[Any]
+    ) -> dict[str, Any]:
+        """The logs, from what was added up."""
         with keras.StatelessScope(state_mapping=list(zip(variables, states, strict=True))):
             results = dict(self._model.get_metrics_result())
             stale = self._stale_names()
-        if not own:
-            return results, note
+        if not weighted:
+            return results
         fresh = {name: value for name, value in results.items() if name not in stale}
         means = {name: value / weight for name, value in weighted.items()}
-        return {name: fresh.get(name, means.get(name)) for name in own}, note
+        return {name: fresh.get(name, means.get(name)) for name in weighted}
 
     def _stale_names(self) -> set[str]:
         """Names of results of metrics that the steps never update."""
@@ -116,6 +180,12 @@ def _aggregate(variables: list[Any], sums: list[Any], replicas: int) -> list[Any
         total / tf.cast(replicas, total.dtype) if variable.aggregation == "mean" else total
         for variable, total in zip(variables, sums, strict=True)
     ]
+
+
+def _bytes(variables: list[Any]) -> int:
+    if not flight.is_open:
+        return 0
+    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
 
 
 def _flat(logs: dict[str, Any]) -> dict[str, Any]:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
-from phalanx.data.place import ReplicaPlace
 from phalanx.errors import OptionError
 from phalanx.gradients.observation import Lens, Observation, observing
-from phalanx.training.sampling import Sampling
+from phalanx.training.looks import GradientObserver, Looks, TracesByLens
+from phalanx.training.run_switches import runs_eagerly
 from phalanx.training.step import Outputs, StepFunction
-
-
-class GradientObserver(Protocol):
-    """A callback that is shown the gradients of some steps."""
-
-    observes_gradients: bool
-    every_n_steps: int
-    max_overhead: float | None
-
-    def lens(self, look: int) -> Lens:
-        """What to look at, the `look`-th time (from 0)."""
-
-    def take_gradients(self, step: int, seen: list[dict[str, Any]], place: ReplicaPlace) -> None:
-        """What this process's replicas saw at `step`, as NumPy values, by local replica."""
+from phalanx.worker.flight import flight
 
 
 class ObservedSteps:
@@ -33,17 +19,10 @@ class ObservedSteps:
 
     def __init__(self, model: Any, function: StepFunction, observer: GradientObserver) -> None:
         """Get ready beside `function`; what is needed is traced when a step first needs it."""
-        plan = function.plan
-        self._observer = observer
-        self._place = plan.place
-        self._step = StepFunction(model, "train", plan)
-        self._step.assigned = function.assigned  # what its steps assign, these do
-        self._eager = bool(model.run_eagerly)
-        self._functions: dict[Lens, Any] = {}
-        self._looks = 0
-        self.sampling = Sampling(
-            every=observer.every_n_steps, max_overhead=observer.max_overhead, clock=time.monotonic
-        )
+        self._place = function.plan.place
+        self._traces = _traces_beside(model, function)
+        self._looks = Looks(observer)
+        self.sampling = self._looks.sampling
 
     def run(self, iterator: Any, step: int) -> Outputs:
         """Run one step, numbered from 1, and show its gradients.
@@ -51,37 +30,58 @@ class ObservedSteps:
         Raises:
             StopIteration: there was no batch left.
         """
-        begun = time.monotonic()
-        lens = self._observer.lens(self._looks)
-        traced = lens not in self._functions
-        function = self._function_for(lens)
-        note = tf.constant(self.sampling.proposal, tf.float32)
-        try:
-            outputs, seen = function(iterator, tf.constant(step, tf.int64), note)
-        except (StopIteration, tf.errors.OutOfRangeError):
-            raise StopIteration from None
-        shown = tf.nest.map_structure(lambda t: t.numpy(), seen)
-        self._observer.take_gradients(step, shown, self._place)
-        self._looks += 1
-        interval = float(shown[0]["whole"]["note"]) if shown[0] else self.sampling.proposal
-        self.sampling.looked(step, begun, interval, traced=traced)
-        result: Outputs = outputs
-        return result
 
-    def _function_for(self, lens: Lens) -> Any:
-        if lens not in self._functions:
+        def on_next(function: Any, number: tf.Tensor, note: tf.Tensor) -> tuple[Any, Any]:
+            try:
+                outputs, seen = function(iterator, number, note)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                raise StopIteration from None
+            return outputs, seen
 
-            @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-            def observed(iterator: Any, step: tf.Tensor, note: tf.Tensor) -> Any:
-                observation = Observation(lens, step=step, note=note)
-                with observing(observation):
-                    outputs = self._step.on_replicas(next(iterator))
-                first = self._place.first
-                seen = [observation.seen.get(first + i, {}) for i in range(self._place.local)]
-                return outputs, seen
+        with flight.execution("train"):
+            outputs: Outputs = self._looks.look(step, self._traces, on_next, lambda: self._place)
+        return outputs
 
-            self._functions[lens] = observed if self._eager else tf.function(observed)
-        return self._functions[lens]
+
+class ObservedTraces(TracesByLens):
+    """The second traces of a step; kept from one `fit` to the next.
+
+    Attributes:
+        version: that of the step function which these stand beside.
+    """
+
+    def __init__(self, model: Any, function: StepFunction) -> None:
+        """Get ready beside `function`."""
+        super().__init__(self._trace)
+        self.version = function.version
+        self._function = function
+        self._step = StepFunction(model, "train", function.plan)
+        self._step.assigned = function.assigned  # what its steps assign, these do
+        self._step.companions = function.companions  # what keeps those that go wrong
+        self._place = function.plan.place
+        self._eager = runs_eagerly(model)
+
+    def _trace(self, lens: Lens) -> Any:
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        def observed(iterator: Any, step: tf.Tensor, note: tf.Tensor) -> Any:
+            element = next(iterator)
+            observation = Observation(lens, step=step, note=note)
+            with observing(observation):
+                outputs = self._step.on_replicas(element)
+                self._function.keep_beside(element)
+            first = self._place.first
+            seen = [observation.seen.get(first + i, {}) for i in range(self._place.local)]
+            return outputs, seen
+
+        return observed if self._eager else tf.function(observed)
+
+
+def _traces_beside(model: Any, function: StepFunction) -> ObservedTraces:
+    kept = function.companions.get(ObservedTraces)
+    if kept is None or kept.version != function.version:
+        kept = function.companions[ObservedTraces] = ObservedTraces(model, function)
+    found: ObservedTraces = kept
+    return found
 
 
 def observer_among(callbacks: Any) -> GradientObserver | None:

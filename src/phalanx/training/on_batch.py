@@ -14,9 +14,12 @@ from phalanx.errors import OptionError
 from phalanx.seam.models import assert_compiled, class_weights_of, ordered_metrics
 from phalanx.training.local_state import LocalState
 from phalanx.training.metrics import reader_of
+from phalanx.training.parameter_server.on_batch import on_batch_of_servers
+from phalanx.training.parameter_server.stage import trains_on_servers
 from phalanx.training.predict import predict
 from phalanx.training.prepare import make_function, on_stage
 from phalanx.training.step import Kind
+from phalanx.worker.pulse import pulse
 
 
 def train_on_batch(
@@ -57,7 +60,10 @@ def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return
         keras.utils.pack_x_y_sample_weight(x, y, sample_weight),
     )
     data = data if isinstance(data, tuple) else (data,)
-    with on_stage(model) as stage:
+    if trains_on_servers(model):
+        logs = on_batch_of_servers(model, kind, data)
+        return logs if return_dict else ordered_metrics(model, logs)
+    with on_stage(model) as stage, pulse.during("compute"):
         spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
         function = make_function(stage, kind, _OneBatch(spec))
         model.reset_metrics()

@@ -12,15 +12,18 @@ from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.data.place import ReplicaPlace, rows_of
 from phalanx.errors import DataError, TrainingError
 from phalanx.seam.models import keras_predict
+from phalanx.training.callback_list import callback_list
 from phalanx.training.exchange import all_gather_arrays
+from phalanx.training.parameter_server.predict import predict_on_servers
+from phalanx.training.parameter_server.stage import trains_on_servers
 from phalanx.training.prepare import (
     Stage,
-    callback_list,
     make_function,
     make_stream,
     on_stage,
     open_source,
 )
+from phalanx.worker.pulse import pulse
 
 
 def predict(
@@ -49,6 +52,10 @@ def predict(
         DataError: there was no batch to predict.
         TrainingError: the output is sparse or ragged, and there are several replicas.
     """
+    if trains_on_servers(model):
+        return predict_on_servers(
+            model, x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks
+        )
     with on_stage(model) as stage:
         if stage.place.total == 1:
             return keras_predict(
@@ -69,8 +76,9 @@ def predict(
             steps=stream.steps,
             display=EvaluationProgress,
         )
-        predictions = _predict_share(stage, make_function(stage, "predict", source), stream, listed)
-        return predictions.merge(stage)
+        function = make_function(stage, "predict", source)
+        with pulse.during("compute"):
+            return _predict_share(stage, function, stream, listed).merge(stage)
 
 
 class _Predictions:
@@ -109,6 +117,7 @@ def _predict_share(stage: Stage, function: Any, stream: Any, callbacks: Any) -> 
     predictions = _Predictions()
     callbacks.on_predict_begin()
     for step, size, iterator in stream.epoch():
+        pulse.enter("compute")  # anew: it goes on
         callbacks.on_predict_batch_begin(step)
         last = None
         for done in range(size):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,18 +11,32 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.callbacks.progress import Progress, is_live
-from phalanx.cluster.spec import WorkerSpec
 from phalanx.data.batches import BatchSource
+from phalanx.data.pipelines.repair import named_in
 from phalanx.data.place import ReplicaPlace, place_in
 from phalanx.data.source import global_batches
 from phalanx.data.stream import BatchStream
 from phalanx.seam.models import adopt, build, strategy_of
 from phalanx.seam.optimizers import optimizers_reduce_first
+from phalanx.seam.reading import variables_are_numbers
+from phalanx.seam.saving import saving_makes_no_variables
 from phalanx.seam.steps import steps_know_their_share
+from phalanx.seam.whole_files import saved_files_are_whole
+from phalanx.training.advice import advise
 from phalanx.training.agreement import agree
-from phalanx.training.exchange import all_gather_rows
+from phalanx.training.ends import AgreedEnds, Uneven
+from phalanx.training.exchange import all_gather_arrays, all_gather_rows
 from phalanx.training.step import Kind, StepFunction, StepPlan, step_function
+from phalanx.training.wishes import Wishes
+
+PATCHES = (
+    optimizers_reduce_first,
+    steps_know_their_share,
+    saving_makes_no_variables,
+    saved_files_are_whole,
+    variables_are_numbers,
+)
+"""What makes Keras right on several replicas, beside its own methods."""
 
 
 class Batches(Protocol):
@@ -49,23 +61,44 @@ class Batches(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Where a call runs: the model under its strategy, and this process's replicas."""
+    """Where a call runs: the model under its strategy, and this process's replicas.
+
+    What `exit` is given is taken back where the call ends.
+    """
 
     model: Any
     strategy: tf.distribute.Strategy
     place: ReplicaPlace
+    exit: ExitStack
 
 
 @contextmanager
 def on_stage(model: Any) -> Iterator[Stage]:
     """Bring `model` under its strategy, with Keras's steps and optimizers made right."""
     strategy = strategy_of(model)
-    with optimizers_reduce_first, steps_know_their_share, strategy.scope():
+    with ExitStack() as stack:
+        for patches in (*PATCHES, strategy.scope()):
+            stack.enter_context(patches)
         adopt(model, strategy)
-        yield Stage(model=model, strategy=strategy, place=place_in(strategy))
+        try:
+            yield Stage(model=model, strategy=strategy, place=place_in(strategy), exit=stack)
+        except Exception as error:
+            advise(error)
+            if (unfit := named_in(error)) is not None:
+                raise unfit from error
+            raise
 
 
-def open_source(stage: Stage, call: str, seed: int, x: Any, y: Any, **options: Any) -> BatchSource:
+def open_source(
+    stage: Stage,
+    call: str,
+    seed: int,
+    x: Any,
+    y: Any,
+    *,
+    uneven: Uneven = "error",
+    **options: Any,
+) -> BatchSource:
     """The global batches of the call, once all workers agree on what it is about.
 
     Raises:
@@ -73,10 +106,13 @@ def open_source(stage: Stage, call: str, seed: int, x: Any, y: Any, **options: A
         DataError: the data is unfit.
     """
     source = global_batches(x, y, place=stage.place, seed=seed, **options)
+    if uneven == "stop":
+        _end_with_the_shortest(stage, source)
     wishes = {
         "call": call,
         "number of samples": source.num_samples,
         "number of batches": source.num_batches,
+        "knowledge of the data's end": not source.ends_unknown,
         "steps": options.get("steps"),
         "kind of data": keras.tree.flatten(source.batch_spec),
         "data": None if source.fingerprint is None else f"checksum {source.fingerprint:08x}",
@@ -85,13 +121,35 @@ def open_source(stage: Stage, call: str, seed: int, x: Any, y: Any, **options: A
     agreed = agree(stage.strategy, stage.place, call, wishes, seed)
     if agreed != seed:
         source = global_batches(x, y, place=stage.place, seed=agreed, **options)
+        if uneven == "stop":
+            _end_with_the_shortest(stage, source)
     return source
 
 
-def make_function(stage: Stage, kind: Kind, source: Batches) -> StepFunction:
-    """Build what the model builds lazily, then its step function for such batches."""
+def _end_with_the_shortest(stage: Stage, source: BatchSource) -> None:
+    """Let a dataset of known length be as long as the shortest worker's."""
+    length = source.num_batches if source.num_samples is None else None
+    own = np.array([-1 if length is None else length], np.int64)
+    if not stage.place.has_peers:
+        return
+    lengths = all_gather_rows(stage.strategy, stage.place, own)
+    if (lengths >= 0).all():
+        source.num_batches = int(lengths.min())
+
+
+def make_function(
+    stage: Stage, kind: Kind, source: Batches, *, built: bool = False
+) -> StepFunction:
+    """Build what the model builds lazily, then its step function for such batches.
+
+    Args:
+        stage: where the call runs.
+        kind: what the function is for.
+        source: the batches.
+        built: whether to build on a single replica too, where the first step would.
+    """
     if kind != "predict":
-        build(stage.model, source.batch_spec, stage.strategy)
+        build(stage.model, source.batch_spec, stage.strategy, always=built)
     plan = StepPlan(
         strategy=stage.strategy,
         place=stage.place,
@@ -102,58 +160,26 @@ def make_function(stage: Stage, kind: Kind, source: Batches) -> StepFunction:
     return step_function(stage.model, kind, plan)
 
 
-def make_stream(stage: Stage, source: BatchSource, steps: int | None) -> BatchStream:
-    """The source, to be walked epoch by epoch."""
+def make_stream(
+    stage: Stage, source: BatchSource, steps: int | None, uneven: Uneven = "error"
+) -> BatchStream:
+    """The source, to be walked epoch by epoch, all workers ending at the same step."""
     chunk = int(stage.model.steps_per_execution or 1)
-    return BatchStream(source, steps_per_epoch=steps, steps_per_execution=chunk)
+    stream = BatchStream(source, steps_per_epoch=steps, steps_per_execution=chunk)
+    if stage.place.has_peers and source.ends_unknown:
+        stream.ready = AgreedEnds(stage.strategy, stage.place, source, uneven)
+    return stream
 
 
-def callback_list(
-    stage: Stage,
-    callbacks: Any,
-    *,
-    verbose: int | str,
-    epochs: int,
-    steps: int | None,
-    display: type[Progress],
-    add_history: bool = False,
-) -> Any:
-    """Keras's CallbackList, with one progress display in all: the chief's."""
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        return callbacks
-    chosen = list(_as_list(callbacks))
-    shown = 1 if verbose == "auto" else int(verbose)
-    if shown and stage.place.is_chief:
-        live = is_live(sys.stdout, watched=_launcher_is_watched())
-        chosen.append(display(verbose=shown, live=live, clock=time.monotonic))
-    return keras.callbacks.CallbackList(
-        chosen,
-        add_history=add_history,
-        add_progbar=False,
-        model=stage.model,
-        verbose=shown,
-        epochs=epochs,
-        steps=steps,
-    )
-
-
-def on_any_worker(stage: Stage, needs: tuple[bool, bool]) -> tuple[bool, bool]:
-    """Of each need, whether some worker has it; a collective that all workers must call."""
+def chiefs_number(stage: Stage, number: int) -> int:
+    """The number that the chief gives; a collective that all workers must call."""
     if not stage.place.has_peers:
-        return needs
-    rows = all_gather_rows(stage.strategy, stage.place, np.array(needs, np.int64))
-    first, second = rows.any(axis=0)
-    return bool(first), bool(second)
+        return number
+    rows = all_gather_rows(stage.strategy, stage.place, np.array([number], np.int64))
+    return int(rows[0][0])
 
 
-def _as_list(callbacks: Any) -> Iterable[Any]:
-    if callbacks is None:
-        return []
-    return callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
-
-
-def _launcher_is_watched() -> bool:
-    import os
-
-    spec = WorkerSpec.from_environment(os.environ)
-    return spec is not None and spec.interactive
+def everyones_wishes(stage: Stage, own: Wishes) -> Wishes:
+    """What some worker wishes to be read; a collective that all workers must call."""
+    of_each = all_gather_arrays(stage.strategy, stage.place, [own.to_array()])
+    return Wishes.together([Wishes.from_array(rows) for (rows,) in of_each])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -15,13 +16,24 @@ import tensorflow as tf
 from phalanx.data.place import ReplicaPlace, this_replica
 from phalanx.gradients.share import ReplicaShare, sharing
 from phalanx.seam.models import assigned_alike
+from phalanx.training.arrivals import GraphArrivals, HostArrival
 from phalanx.training.compiled import compiled_train_step, must_compile_apart
+from phalanx.training.failing_step import in_replica
+from phalanx.training.kept_step import KeptStep
+from phalanx.training.run_switches import runs_eagerly
 from phalanx.training.uncounted import count_share
+from phalanx.worker.flight import flight
+from phalanx.worker.recorded import Recorded
 
 Kind = Literal["train", "test", "predict"]
 
 Outputs = tuple[tuple[tf.Tensor, Any], ...]
 """Per local replica: (samples it held, scalar int32; what the model's step returned)."""
+
+
+def nothing_trained(local: int) -> Outputs:
+    """What `local` replicas return that held no sample."""
+    return tuple((tf.constant(0), {}) for _ in range(local))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +66,7 @@ class StepFunction:
         assigned: by id, the Keras variables that a replica assigned outside its optimizer
             (metrics, moving statistics, seeds). Complete after the first call.
         companions: by class, what was made for this function and lives as long.
+        version: how often what was traced has been outdated.
     """
 
     def __init__(self, model: Any, kind: Kind, plan: StepPlan) -> None:
@@ -62,7 +75,7 @@ class StepFunction:
         self.companions: dict[type, Any] = {}
         self._model = model
         self._kind = kind
-        self._eager = bool(model.run_eagerly)
+        self._eager = runs_eagerly(model)
         self._step = getattr(model, f"{kind}_step")
         whole = bool(model.jit_compile) and not self._eager
         if whole and plan.place.total > 1:
@@ -70,13 +83,17 @@ class StepFunction:
             if kind == "train" and must_compile_apart(model):
                 self._step = compiled_train_step(model)
         self._whole = whole
+        self._arrivals = GraphArrivals.for_recorder(plan.strategy)
+        self.version = 0
         self.trace_anew()
 
     def trace_anew(self) -> None:
         """Forget what was traced, which something that the step asks in Python has outdated."""
-        self._one = self._function(self.on_replicas, jit_compile=self._whole)
-        self._next = self._function(lambda iterator: self._one(next(iterator)))
-        self._many = self._function(self._while_data)
+        self.version += 1
+        self._one = self.like_its_own(self.on_replicas, jit_compile=self._whole)
+        self._next = self.like_its_own(self._on_next)
+        self._apart = self.like_its_own(self._one_kept)
+        self._many = self.like_its_own(self._while_data)
 
     def __call__(self, *arguments: Any) -> Any:
         """Called by Keras's own `fit`, which found it in its place: give that to Keras's own."""
@@ -85,7 +102,9 @@ class StepFunction:
 
     def on_batch(self, element: Any) -> Outputs:
         """Run one step on one element."""
-        outputs: Outputs = self._one(element)
+        arrival = HostArrival(self._data_of(element)) if flight.is_open else None
+        with flight.execution(self._kind, 1, arrival):
+            outputs: Outputs = self._apart(element) if self._whole else self._one(element)
         return outputs
 
     def on_iterator(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
@@ -98,25 +117,47 @@ class StepFunction:
             StopIteration: there was no batch left at all.
         """
         one = steps == 1 and self.plan.known_length
-        if one or self._eager or not self.plan.counted:
-            return self._one_by_one(iterator, steps)
-        done, outputs = self._many(iterator, tf.constant(steps))
-        if int(done) == 0:
-            raise StopIteration
-        return int(done), outputs
+        with flight.execution(self._kind, steps, self._arrivals) as execution:
+            if one or self._eager or not self.plan.counted:
+                return self._one_by_one(iterator, steps, execution)
+            done, outputs = self._many(iterator, tf.constant(steps))
+            execution.done = int(done)
+            if execution.done == 0:
+                raise StopIteration
+        return execution.done, outputs
 
-    def _one_by_one(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
+    def _one_by_one(self, iterator: Any, steps: int, under_way: Recorded) -> tuple[int, Outputs]:
         outputs: Outputs = ()
         for done in range(steps):
+            under_way.already = done
             try:
                 outputs = self._next(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if done == 0:
                     raise StopIteration from None
+                under_way.done = done
                 return done, outputs
         return steps, outputs
 
-    def _function(self, python: Callable[..., Any], **options: Any) -> Any:
+    def _on_next(self, iterator: Any) -> Outputs:
+        element = next(iterator)
+        self._note(element, 1)
+        return self._one_kept(element)
+
+    def _note(self, element: Any, number: Any) -> None:
+        """Tell the flight recorder that a batch has come, the execution's `number`-th."""
+        if self._arrivals is not None:
+            self._arrivals.note(self._data_of(element), number)
+
+    def _data_of(self, element: Any) -> Any:
+        """What this process's first replica holds of a batch, as `fit` takes it."""
+        if self.plan.counted:
+            return element[1][0][1]
+        local = self.plan.strategy.experimental_local_results
+        return tf.nest.map_structure(lambda value: local(value)[0], element)
+
+    def like_its_own(self, python: Callable[..., Any], **options: Any) -> Any:
+        """`python` as a TensorFlow function, or as it is where the model runs eagerly."""
         plain = tf.autograph.experimental.do_not_convert(python)
         return plain if self._eager else tf.function(plain, reduce_retracing=True, **options)
 
@@ -130,7 +171,9 @@ class StepFunction:
             return tf.logical_and(done < steps, batch.has_value())
 
         def body(done: Any, batch: Any, *_: Any) -> Any:
-            outputs = tf.nest.flatten(self._one(batch.get_value()))
+            element = batch.get_value()
+            self._note(element, done + 1)
+            outputs = tf.nest.flatten(self._one_kept(element))
             last = done + 1 >= steps
             following = tf.cond(last, lambda: batch, iterator.get_next_as_optional)
             return (done + 1, following, *outputs)
@@ -146,6 +189,20 @@ class StepFunction:
             ),
         )
         return done, tf.nest.pack_sequence_as(traced, outputs)
+
+    def _one_kept(self, element: Any) -> Outputs:
+        outputs: Outputs = self._one(element)
+        self.keep_beside(element)
+        return outputs
+
+    def keep_beside(self, element: Any) -> None:
+        """Keep the step on `element` that was just run, where it could not do so itself.
+
+        XLA cannot call what keeps a batch, so that stands beside a step that is compiled whole.
+        """
+        kept = self.companions.get(KeptStep)
+        if kept is not None and self._whole:
+            kept.watch(element)
 
     def on_replicas(self, element: Any) -> Outputs:
         """One step on one element, to be traced into a function, or run eagerly."""
@@ -169,7 +226,10 @@ class StepFunction:
             may_be_empty=self.plan.may_be_empty,
             alike=assigned_alike(self._model) if self.plan.may_be_empty else frozenset(),
         )
-        with sharing(share):
+        kept = self.companions.get(KeptStep)
+        if kept is not None and not self._whole and this_replica() == self.plan.place.first:
+            share.keep = partial(kept.keep, (total, parts))
+        with sharing(share), in_replica(this_replica()):
             logs = self._step(data)
         self.assigned.update(share.assigned)
         return count, {} if logs is None else logs

@@ -12,14 +12,15 @@ from typing import Any
 
 import keras
 
-from phalanx.seam.optimizers import optimizers_reduce_first
+from phalanx.seam.collectives import collectives_are_compared
 from phalanx.seam.patching import Patches
-from phalanx.seam.saving import saving_makes_no_variables
-from phalanx.seam.steps import steps_know_their_share
 from phalanx.training.evaluate import evaluate
 from phalanx.training.fit import fit
+from phalanx.training.horovod_scripts import HorovodScripts
 from phalanx.training.on_batch import predict_on_batch, test_on_batch, train_on_batch
+from phalanx.training.parameter_server.stage import SERVER_PATCHES
 from phalanx.training.predict import predict
+from phalanx.training.prepare import PATCHES
 
 _FUNCTIONS = (fit, evaluate, predict, train_on_batch, test_on_batch, predict_on_batch)
 
@@ -29,7 +30,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
 
 
 _methods = Patches(_replacements)
-_ALL = (_methods, optimizers_reduce_first, steps_know_their_share, saving_makes_no_variables)
+_ALL = (_methods, *PATCHES, *SERVER_PATCHES, HorovodScripts(), collectives_are_compared)
 
 
 def enable() -> None:

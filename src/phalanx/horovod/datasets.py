@@ -1,0 +1,67 @@
+"""A dataset that the user distributes under Horovod: this process's part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+
+class OwnPart(tf.distribute.DistributedDataset):  # type: ignore[misc]
+    """What `strategy.experimental_distribute_dataset` gives; elements are this process's."""
+
+    def __init__(self, dataset: tf.data.Dataset, length: int | None = None) -> None:
+        """Take this process's dataset, of so many elements if that is known better."""
+        self._dataset = dataset
+        self._length = int(dataset.cardinality()) if length is None else length
+
+    @property
+    def element_spec(self) -> Any:
+        """Shapes and dtypes of an element."""
+        return self._dataset.element_spec
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._dataset)
+
+    def cardinality(self) -> int:
+        """Elements in a pass, negative where unknown or endless."""
+        return self._length
+
+
+def own_rows(dataset: tf.data.Dataset, rank: int, size: int) -> OwnPart:
+    """Of every batch the rows of process `rank`; the first processes take the odd ones."""
+
+    def cut(*batch: Any) -> Any:
+        rows = tf.shape(tf.nest.flatten(batch)[0])[0]
+        base, odd = rows // size, rows % size
+        start = rank * base + tf.minimum(rank, odd)
+        count = base + tf.cast(rank < odd, tf.int32)
+        taken = tf.nest.map_structure(lambda t: t[start : start + count], batch)
+        return _alone(taken)
+
+    return OwnPart(dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE))
+
+
+def as_long_as_the_longest(dataset: tf.data.Dataset, length: int, longest: int) -> OwnPart:
+    """The dataset, of `length` batches, followed by empty ones up to `longest`.
+
+    Processes train in step: one whose data has ended goes on without samples.
+    """
+    if length == longest:
+        return OwnPart(dataset, length)
+    empty = tf.nest.map_structure(
+        lambda spec: tf.zeros([0, *(d or 1 for d in spec.shape[1:])], spec.dtype),
+        dataset.element_spec,
+    )
+    free = dataset.map(lambda *batch: tf.nest.map_structure(_any_rows, _alone(batch)))
+    more = tf.data.Dataset.from_tensors(empty).repeat(longest - length)
+    return OwnPart(free.concatenate(more), longest)
+
+
+def _alone(batch: tuple[Any, ...]) -> Any:
+    return batch if len(batch) > 1 else batch[0]
+
+
+def _any_rows(value: Any) -> Any:
+    return tf.ensure_shape(tf.reshape(value, tf.shape(value)), [None, *value.shape[1:]])

@@ -1,0 +1,86 @@
+"""What an error in a step says: which worker, which replica, which step, and what was wrong.
+
+An assertion that fails in a graph comes back in a message of many lines whose first is "Graph
+execution error:", and names the replica in its nodes alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from phalanx.data.place import ReplicaPlace
+from phalanx.errors import PhalanxError
+from phalanx.worker.whereabouts import InReplica, Whereabouts, take_replica, whereabouts_of
+
+_NODE_OF_REPLICA = re.compile(r"\breplica_(\d+)/")
+_BESIDE = re.compile(
+    r"\s*\[\[\{\{node .*|\s*\[Op:\w+\](?: name:.*)?\s*$|^\d+ root error\(s\) found\.$"
+)
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_KERAS = "Exception encountered when "
+"""What a layer's error begins with; its own message is the next line, in bold."""
+
+_WORDS = {"train": "in step {next}", "test": "in validation after step {last}"}
+
+
+@contextmanager
+def told_where(kind: str, place: ReplicaPlace, trained: int | None) -> Iterator[None]:
+    """Let an error that a step raises say where it was raised.
+
+    Args:
+        kind: what the step does: "train", "test" or "predict".
+        place: the replicas of this process.
+        trained: how many steps are trained.
+    """
+    try:
+        yield
+    except (StopIteration, PhalanxError):
+        raise
+    except Exception as error:
+        if whereabouts_of(error) is None:
+            error.add_note(Whereabouts(_words(error, kind, place, trained or 0)))
+        raise
+
+
+@contextmanager
+def in_replica(replica: int) -> Iterator[None]:
+    """Let an error that is raised in a replica's step, or where it is traced, say so."""
+    try:
+        yield
+    except PhalanxError:
+        raise
+    except Exception as error:
+        error.add_note(InReplica(replica))
+        raise
+
+
+def _words(error: Exception, kind: str, place: ReplicaPlace, trained: int) -> str:
+    when = _WORDS.get(kind, "in predict").format(last=trained, next=trained + 1)
+    return f"worker {place.rank}{_replica(error, place)}, {when}: {gist(str(error))}"
+
+
+def _replica(error: Exception, place: ReplicaPlace) -> str:
+    raised_in = take_replica(error)
+    if place.total == 1:
+        return ""
+    if place.local == 1 or raised_in is not None:
+        return f", replica {place.first if raised_in is None else raised_in}"
+    if (found := _NODE_OF_REPLICA.search(str(error))) is not None:
+        return f", replica {place.first + int(found[1])}"
+    return ""
+
+
+def gist(message: str) -> str:
+    """The line of an error's message that says what was wrong."""
+    lines = [_BESIDE.sub("", _STYLE.sub("", line)).strip() for line in message.splitlines()]
+    lines = [line for line in lines if line]
+    for line in lines:
+        if "assertion failed:" in line:
+            return line[line.index("assertion failed:") :]
+    if not lines:
+        return "no message"
+    if lines[0].startswith(_KERAS) and len(lines) > 1:
+        return f"{lines[1]} ({lines[0].removeprefix(_KERAS).rstrip('.')})"
+    return lines[-1] if lines[0].startswith("Graph execution error") else lines[0]

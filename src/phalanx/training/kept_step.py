@@ -1,0 +1,214 @@
+"""Keep the step in which a gradient first was not finite, so that it can be run again.
+
+It costs nothing until then: what keeps it is a branch of the step that is not taken. The batch
+is at hand in the step itself, wherever it came from and however many steps run in one call; the
+weights are still those before the step, since such a step is not applied.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.data.place import ReplicaPlace, rows_of
+from phalanx.data.stream import BatchStream
+from phalanx.gradients.health import Health, Trouble
+from phalanx.seam.models import loss_scale_of
+from phalanx.state.captured import FOLDER, Captured, CapturedStep, Part, write_captured
+from phalanx.state.copies import copies_of
+from phalanx.state.naming import model_variables, paths_of
+
+_log = logging.getLogger(__name__)
+MOST_BYTES = 4 * 10**9
+"""Of batch and weights together; a step with more is not kept."""
+
+
+@dataclass
+class KeepingPlace:
+    """Where this process keeps steps, and how many more.
+
+    Attributes:
+        folder: where; None to keep none.
+        left: how many more this process may keep.
+        most_bytes: of batch and weights of one step.
+    """
+
+    folder: Path | None = None
+    left: int = 1
+    most_bytes: int = MOST_BYTES
+
+
+_here: KeepingPlace | None = None
+
+
+def keeping_place() -> KeepingPlace:
+    """Where this process keeps steps: in the run's directory, under `phalanx run`."""
+    global _here
+    if _here is None:
+        spec = WorkerSpec.from_environment(os.environ)
+        run = None if spec is None else spec.run_dir
+        _here = KeepingPlace(folder=None if run is None else Path(run) / FOLDER)
+    return _here
+
+
+class KeptStep:
+    """Watches the steps of one function, and keeps the first that goes wrong.
+
+    Attributes:
+        stream: where the batches come from, if that can tell which samples are in one.
+        running: the steps trained before the execution under way, and how many it has.
+        directory: where the step was kept; None where none was, or by another worker.
+    """
+
+    def __init__(self, model: Any, place: ReplicaPlace, health: Health, to: KeepingPlace) -> None:
+        """Watch by `health`; `to` is asked when a step is to be kept."""
+        self._model = model
+        self._place = place
+        self._to = to
+        self.health = health
+        self.stream: BatchStream | None = None
+        self.running = (0, 1)
+        self.directory: Path | None = None
+
+    def watch(self, element: Any) -> None:
+        """Keep `element`, `(total, parts)`, if its step, just run, went wrong; to be traced."""
+        tf.cond(
+            self.health.unseen(),
+            lambda: self.keep(element, *self.health.see()),
+            lambda: tf.constant(True),
+        )
+
+    def keep(self, element: Any, step: Any, variable: Any, flags: Any) -> tf.Tensor:
+        """Keep `element`, `(total, parts)`, whose step went wrong; to be traced.
+
+        Args:
+            element: the batch; nothing is done where it holds sparse or ragged tensors.
+            step: the optimizer's iteration.
+            variable: the position of the first variable with a bad gradient.
+            flags: for each replica whether its own gradients were bad.
+        """
+        flat = [each for each in tf.nest.flatten(element) if each is not None]
+        if not all(isinstance(each, tf.Tensor) for each in flat):
+            return tf.constant(False)
+        like = tf.nest.map_structure(lambda each: each is not None, element)
+        given = [step, variable, flags, *flat]
+        kept: tf.Tensor = tf.numpy_function(partial(self._keep, like), given, tf.bool)
+        return kept
+
+    def _keep(self, like: Any, step: Any, variable: Any, flags: Any, *flat: Any) -> Any:
+        """Called from within the step, once; whatever goes wrong here, training goes on."""
+        replicas = tuple(int(i) for i in flags.nonzero()[0])
+        trouble = Trouble(step=int(step), variable=int(variable), replicas=replicas)
+        try:
+            arrays = iter(flat)
+            there = [next(arrays) if is_there else None for is_there in tf.nest.flatten(like)]
+            total, parts = tf.nest.pack_sequence_as(like, there)
+            self._write(trouble, int(total), parts)
+        except Exception as error:
+            _log.warning("a step that was not finite cannot be kept: %s", error)
+        return np.True_
+
+    def _write(self, trouble: Trouble, total: int, parts: Any) -> None:
+        if self._to.folder is None or self._to.left < 1:
+            return
+        local = range(self._place.first, self._place.first + self._place.local)
+        is_mine = any(replica in trouble.replicas for replica in local)
+        if not is_mine and (trouble.replicas or not self._place.is_chief):
+            return
+        variables = model_variables(self._model)
+        weights = {name: np.array(copies_of(v)[0].numpy()) for name, v in variables.items()}
+        batches = tuple(data if isinstance(data, tuple) else (data,) for _, data in parts)
+        size = _bytes(weights.values()) + _bytes(tf.nest.flatten(batches))
+        if size > self._to.most_bytes:
+            _log.warning(
+                "step %d was not finite; its batch and weights are %.1f GB, more than the %.1f "
+                "that are kept",
+                trouble.step + 1,
+                size / 1e9,
+                self._to.most_bytes / 1e9,
+            )
+            return
+        self._to.left -= 1
+        config, why_not = _config_of(self._model)
+        captured = Captured(
+            about=self._about(trouble, total, [int(count) for count, _ in parts], why_not),
+            batches=batches,
+            weights=weights,
+            paths=paths_of(variables),
+            config=config,
+        )
+        self.directory = write_captured(self._to.folder, captured)
+        _log.warning("step %d was not finite; it is kept in %s", trouble.step + 1, self.directory)
+
+    def _about(self, trouble: Trouble, total: int, counts: list[int], why_not: str) -> CapturedStep:
+        rows, places = self._samples(trouble)
+        parts = []
+        for i, count in enumerate(counts):
+            replica = self._place.first + i
+            start, _ = rows_of(replica, self._place.total, total)
+            own = slice(start, start + count)
+            is_bad = replica in trouble.replicas
+            parts.append(
+                Part(
+                    replica=replica,
+                    count=count,
+                    start=start,
+                    rows=rows[own],
+                    places=places[own],
+                    is_bad=is_bad,
+                )
+            )
+        paths, is_scaled = self.health.paths, self.health.policy == "watch"
+        return CapturedStep(
+            rank=self._place.rank,
+            step=trouble.step + 1,
+            replicas=self._place.total,
+            total=total,
+            variable="" if is_scaled else paths[trouble.variable],
+            policy=self.health.policy,
+            loss_scale=loss_scale_of(self._model),
+            parts=tuple(parts),
+            model=why_not,
+        )
+
+    def _samples(self, trouble: Trouble) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Numbers and places of the samples in the global batch, as far as they are known."""
+        trained, steps = self.running
+        if self.stream is None or (steps > 1 and self.health.policy == "watch"):
+            return (), ()  # a step that the optimizer left out before is not counted
+        rows = self.stream.rows(trouble.step - trained if steps > 1 else 0)
+        if rows is None:
+            return (), ()
+        where = getattr(self.stream.source, "where", None)
+        numbers = tuple(int(row) for row in rows)
+        return numbers, tuple(where(row) for row in numbers) if where else ()
+
+
+def where_kept(step: int) -> str:
+    """A sentence that says how to look at a step, if some worker has kept it."""
+    folder = keeping_place().folder
+    kept = [] if folder is None else list(folder.glob(f"worker-*-step-{step}"))
+    if folder is None or not kept:
+        return ""
+    return f" It is kept: `phalanx debug replay {folder.parent}` names the layer and the samples."
+
+
+def _config_of(model: Any) -> tuple[Any, str]:
+    """How to build the model again; or None, and why that is not known."""
+    try:
+        return keras.saving.serialize_keras_object(model), ""
+    except Exception as error:  # whatever a layer's own get_config raises
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _bytes(arrays: Any) -> int:
+    return sum(0 if a is None else int(np.asarray(a).nbytes) for a in arrays)

@@ -1,0 +1,73 @@
+"""`evaluate` on a cluster whose workers go each at its own pace: every sample once."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from phalanx.errors import DataError
+from phalanx.training.cadence import ReadingCadence
+from phalanx.training.parameter_server.dispatch import Dispatch
+from phalanx.training.parameter_server.source import WorkerData, worker_data
+from phalanx.training.parameter_server.stage import build_on_servers
+from phalanx.training.parameter_server.totals import Totals
+from phalanx.training.parameter_server.worker_step import WorkerStep
+from phalanx.training.prepare import Stage
+from phalanx.worker.pulse import pulse
+
+
+def evaluation_on_servers(
+    stage: Stage, x: Any, y: Any, *, steps: int | None, **options: Any
+) -> ServerEvaluation:
+    """An evaluation of the stage's model; `options` are those of `worker_data`."""
+    return ServerEvaluation(
+        stage, worker_data(stage.strategy, x, y, seed=0, steps=steps, **options), steps
+    )
+
+
+class ServerEvaluation:
+    """Evaluates a model on one source, as often as asked."""
+
+    def __init__(self, stage: Stage, data: WorkerData, steps: int | None) -> None:
+        """Make the data on the workers; nothing is evaluated yet."""
+        self._model = stage.model
+        build_on_servers(stage, data.batch_spec)
+        stage.model.reset_metrics()
+        self._step = WorkerStep(stage.model, "test", data, stage.strategy)
+        self._dispatch = Dispatch(stage.strategy, self._step, data)
+        self._asked = steps
+        self.steps = steps or data.steps
+
+    def run(self, callbacks: Any, *, shows_progress: bool = False) -> dict[str, float]:
+        """Evaluate once, from fresh metrics.
+
+        Raises:
+            DataError: there was no batch to evaluate.
+        """
+        model = self._model
+        cadence = ReadingCadence(
+            callbacks.callbacks, "test", shows_progress=shows_progress, clock=time.monotonic
+        )
+        totals = Totals(model, self._step)
+        logs: dict[str, float] = {}
+        model.stop_evaluating = False
+        with pulse.during("validation"):
+            callbacks.on_test_begin()
+            self._dispatch.start(0)
+            for result in self._dispatch.epoch(self._asked):
+                pulse.enter("validation")  # anew: it goes on
+                callbacks.on_test_batch_begin(totals.steps)
+                totals.add(result)
+                if cadence.is_due(totals.steps):
+                    logs = totals.logs()
+                    cadence.agree(cadence.propose(totals.steps))
+                callbacks.on_test_batch_end(totals.steps - 1, logs)
+                if model.stop_evaluating:
+                    self._dispatch.stop()
+            self._dispatch.leave_pass()
+            if not totals.steps:
+                raise DataError("Asked to evaluate, but the data gave no batch. Pass at least one.")
+            totals.store()
+            logs = totals.logs()
+            callbacks.on_test_end(logs)
+        return logs

@@ -1,0 +1,76 @@
+"""`fit` on a cluster whose workers train each at its own pace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from phalanx.callbacks.progress import Progress
+from phalanx.training.callback_list import callback_list
+from phalanx.training.parameter_server.chief_callbacks import introduce
+from phalanx.training.parameter_server.dispatch import Dispatch
+from phalanx.training.parameter_server.epochs import ServerEpochs
+from phalanx.training.parameter_server.evaluate import evaluation_on_servers
+from phalanx.training.parameter_server.source import worker_data
+from phalanx.training.parameter_server.stage import build_on_servers, on_server_stage
+from phalanx.training.parameter_server.worker_step import WorkerStep
+from phalanx.worker.pulse import pulse
+
+
+def fit_on_servers(
+    model: Any,
+    x: Any,
+    y: Any,
+    *,
+    epochs: int,
+    initial_epoch: int,
+    verbose: int | str,
+    callbacks: Any,
+    validation_data: Any,
+    validation_steps: int | None,
+    validation_batch_size: int | None,
+    validation_freq: Any,
+    steps_per_epoch: int | None,
+    sample_weight: Any,
+    batch_size: int | None,
+    **options: Any,
+) -> keras.callbacks.History:
+    """`phalanx.fit`, which see, under parameter servers."""
+    with on_server_stage(model, trains=True) as stage:
+        data = worker_data(
+            stage.strategy,
+            x,
+            y,
+            seed=int(np.random.randint(2**31 - 1)),
+            steps=steps_per_epoch,
+            sample_weight=sample_weight,
+            batch_size=batch_size,
+            **options,
+        )
+        build_on_servers(stage, data.batch_spec, trains=True)
+        model.reset_metrics()
+        step = WorkerStep(model, "train", data, stage.strategy)
+        dispatch = Dispatch(stage.strategy, step, data)
+        listed = callback_list(
+            stage,
+            callbacks,
+            verbose=verbose,
+            epochs=epochs,
+            steps=steps_per_epoch or data.steps,
+            display=Progress,
+            add_history=True,
+        )
+        introduce(stage, listed.callbacks, dispatch.workers)
+        loop = ServerEpochs(
+            stage, step, data, dispatch, listed, steps_per_epoch, shows_progress=bool(verbose)
+        )
+        if validation_data is not None:
+            vx, vy, weight = keras.utils.unpack_x_y_sample_weight(validation_data)
+            size = validation_batch_size or batch_size
+            wanted = {"sample_weight": weight, "batch_size": size, "steps": validation_steps}
+            loop.evaluation = evaluation_on_servers(stage, vx, vy, **wanted)
+            loop.validation_freq = validation_freq
+        with pulse.during("compute"):
+            return loop.run(initial_epoch, epochs)

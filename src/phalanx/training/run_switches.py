@@ -1,0 +1,32 @@
+"""What the switches of `phalanx run` ask of `fit` and `evaluate`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.cluster.switches import Switches
+
+
+def switches() -> Switches:
+    """Those of this worker's run; all off where there is no launcher."""
+    spec = WorkerSpec.from_environment(os.environ)
+    return Switches() if spec is None else spec.switches
+
+
+def steps_of_trial(steps: int | None, batches: int | None) -> int | None:
+    """How many steps a pass has: `steps`, or fewer in a run that is a trial.
+
+    Args:
+        steps: what was asked for; None for one pass over the data.
+        batches: how many the data has, where that is known.
+    """
+    if not (most := switches().trial_batches):
+        return steps
+    return min(n for n in (steps, batches, most) if n is not None)
+
+
+def runs_eagerly(model: Any) -> bool:
+    """Whether the model's steps run as Python, not as a graph."""
+    return bool(model.run_eagerly) or switches().debug

@@ -1,0 +1,76 @@
+"""When a checkpoint is due: by steps, by epochs, by the chief's clock, or as the best so far."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from phalanx.callbacks.triggers import Trigger
+from phalanx.checkpoint.retention import Mode
+
+_log = logging.getLogger(__name__)
+
+
+class SaveSchedule:
+    """Says whether a checkpoint is due.
+
+    All workers hear the same, but of the clock: they have to ask the chief.
+
+    Attributes:
+        best: the least value so far of the metric that `keep_best` goes by, its sign turned
+            where more is better.
+    """
+
+    def __init__(
+        self, every: Trigger, best: tuple[str, Mode] | None, *, clock: Callable[[], float]
+    ) -> None:
+        """Begin now.
+
+        Args:
+            every: when a checkpoint falls due.
+            best: the metric whose best epoch is saved too, and whether less or more is better.
+            clock: seconds, increasing.
+        """
+        self._every = every
+        self._goes_by = best
+        self._clock = clock
+        self._saved_at = clock()
+        self._saved_step = 0
+        self.best: float | None = None
+
+    def saved(self, step: int) -> None:
+        """The state after `step` is saved, or was brought back."""
+        self._saved_step = step
+        self._saved_at = self._clock()
+
+    def is_due_after_step(self, step: int) -> bool:
+        """Whether `step` is, or has gone past, a step to save at."""
+        every = int(self._every.every)
+        return self._every.unit == "steps" and step // every > self._saved_step // every
+
+    def is_due_after_epoch(self, epoch: int, step: int) -> bool:
+        """Whether the end of `epoch` (from 0), at `step`, is to be saved."""
+        if self._every.unit == "epochs":
+            return (epoch + 1) % int(self._every.every) == 0
+        return self.is_due_after_step(step)
+
+    def is_due_by_the_clock(self) -> bool:
+        """Whether so many seconds have passed, by this worker's clock."""
+        waited = self._clock() - self._saved_at
+        return self._every.unit == "seconds" and waited >= self._every.every
+
+    def is_best(self, logs: Mapping[str, Any]) -> bool:
+        """Whether an epoch with these logs is the best so far."""
+        if self._goes_by is None:
+            return False
+        name, mode = self._goes_by
+        if name not in logs:
+            _log.warning("keep_best goes by %r, which the logs lack: %s", name, sorted(logs))
+            return False
+        value = float(logs[name]) * (1.0 if mode == "min" else -1.0)
+        if math.isfinite(value) and (self.best is None or value < self.best):
+            self.best = value
+            return True
+        return False
