@@ -9,11 +9,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phalanx.callbacks.aggregated_logger import AggregatedLogger as AggregatedLogger
+    from phalanx.callbacks.callback import Callback as Callback
+    from phalanx.callbacks.checkpoint import Checkpoint as Checkpoint
+    from phalanx.callbacks.distributed_progress import DistributedProgress as DistributedProgress
     from phalanx.callbacks.gradient_logger import GradientLogger as GradientLogger
+    from phalanx.callbacks.replica_check import ReplicaCheck as ReplicaCheck
+    from phalanx.callbacks.stragglers import Stragglers as Stragglers
+    from phalanx.callbacks.throughput import Throughput as Throughput
+    from phalanx.callbacks.triggers import every_epoch as every_epoch
+    from phalanx.callbacks.triggers import every_n_steps as every_n_steps
+    from phalanx.callbacks.triggers import every_seconds as every_seconds
 
-_HOMES = {"GradientLogger": "phalanx.callbacks.gradient_logger"}
+_HOMES = {
+    "AggregatedLogger": "phalanx.callbacks.aggregated_logger",
+    "Callback": "phalanx.callbacks.callback",
+    "Checkpoint": "phalanx.callbacks.checkpoint",
+    "DistributedProgress": "phalanx.callbacks.distributed_progress",
+    "GradientLogger": "phalanx.callbacks.gradient_logger",
+    "ReplicaCheck": "phalanx.callbacks.replica_check",
+    "Stragglers": "phalanx.callbacks.stragglers",
+    "Throughput": "phalanx.callbacks.throughput",
+    "every_epoch": "phalanx.callbacks.triggers",
+    "every_n_steps": "phalanx.callbacks.triggers",
+    "every_seconds": "phalanx.callbacks.triggers",
+}
 
-__all__ = ["GradientLogger"]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

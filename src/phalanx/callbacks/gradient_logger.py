@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.data.place import ReplicaPlace
 from phalanx.errors import OptionError
 from phalanx.gradients.noise import NoiseScale
 from phalanx.gradients.observation import Lens
-from phalanx.observe.records import RecordWriter, records_path
 from phalanx.observe.tensorboard import TensorBoardRun
+from phalanx.worker.journal import own_journal
+
+_log = logging.getLogger(__name__)
 
 AGGREGATE = "aggregate"
 _CLIPPED = 1.0 - 1e-4  # a norm that fell by more than rounding was clipped
@@ -75,7 +77,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         self._noise = NoiseScale()
         self._clipped = [0, 0]
         self._runs: dict[str, TensorBoardRun] = {}
-        self._records: RecordWriter | None = None
+        self._shown = False
 
     def lens(self, look: int) -> Lens:
         """What the `look`-th sample (from 0) looks at."""
@@ -89,8 +91,23 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
             run.close()
         self._runs.clear()
 
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Nothing was seen yet."""
+        self._shown = False
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Say so if nobody shows the gradients: the first step is always shown."""
+        if not self._shown:
+            self._shown = True
+            _log.warning(
+                "GradientLogger was given to Keras's own fit, which does not show it any "
+                "gradients, so nothing is logged. Call phalanx.enable() first, or "
+                "phalanx.fit(model, ...) in place of model.fit(...)."
+            )
+
     def take_gradients(self, step: int, seen: list[dict[str, Any]], place: ReplicaPlace) -> None:
         """Log what this process's replicas saw at `step`; `fit` calls it."""
+        self._shown = True
         for i, view in enumerate(seen):
             if view:
                 self._log_own(step, view, _run_name(place, i))
@@ -99,14 +116,14 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
 
     def _log_own(self, step: int, view: dict[str, Any], name: str) -> None:
         scalars = _variable_scalars(view, "local")
-        scalars["gradients/norm"] = float(np.sqrt(view["whole"]["squared_norm"]))
+        scalars["gradients/norm"] = float(view["whole"]["norm"])
         scalars["gradients/cosine_to_aggregate"] = float(view["whole"]["cosine"])
         self._write(name, step, scalars, _histograms(view, "local"))
 
     def _log_total(self, step: int, view: dict[str, Any], place: ReplicaPlace) -> None:
         whole = view["whole"]
-        before = float(np.sqrt(whole["total_squared_norm"]))
-        after = float(np.sqrt(whole["clipped_squared_norm"]))
+        before = float(whole["total_norm"])
+        after = float(whole["clipped_norm"])
         self._clipped[0] += after < before * _CLIPPED
         self._clipped[1] += 1
         scalars = _variable_scalars(view, "total")
@@ -127,7 +144,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
             batch / float(whole["holders"]),
             float(whole["mean_squared_norm"]),
             batch,
-            float(whole["total_squared_norm"]),
+            float(whole["total_norm"]) ** 2,
         )
         critical = self._noise.critical_batch_size
         return {} if critical is None else {"gradients/noise_scale": float(critical)}
@@ -144,20 +161,14 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         if histograms:
             self._runs[name].histograms(step, histograms)
         self._runs[name].flush()
-        self._record(name, step, scalars)
-
-    def _record(self, name: str, step: int, scalars: dict[str, float]) -> None:
-        spec = WorkerSpec.from_environment(os.environ)
-        if spec is None or spec.run_dir is None:
-            return
-        if self._records is None:
-            self._records = RecordWriter(records_path(Path(spec.run_dir), spec.rank))
-        self._records.write("gradients", run=name, step=step, values=scalars)
+        if (journal := own_journal(os.environ)) is not None:
+            journal.write("gradients", run=name, step=step, values=scalars)
 
     def _directory(self) -> Path:
-        if self._log_dir is not None:
-            return Path(self._log_dir)
         spec = WorkerSpec.from_environment(os.environ)
+        is_trial = spec is not None and spec.switches.trial_batches > 0
+        if self._log_dir is not None and not is_trial:
+            return Path(self._log_dir)
         if spec is not None and spec.run_dir is not None:
             return Path(spec.run_dir) / "tensorboard"
         return Path("logs") / "gradients"
@@ -181,7 +192,7 @@ LAYOUT = {
 
 
 def _run_name(place: ReplicaPlace, local: int) -> str:
-    worker = place.first // place.local
+    worker = place.rank
     return f"worker-{worker}" if place.local == 1 else f"worker-{worker}-replica-{local}"
 
 

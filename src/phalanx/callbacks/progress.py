@@ -8,6 +8,8 @@ from typing import Any, TextIO
 
 import keras
 
+from phalanx.launch.lines import without_style
+
 _BAR_CELLS = 20
 
 
@@ -71,33 +73,48 @@ class Progress(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         if self._live and logs and logs is not self._drawn:
             self._drawn = logs
             line = self.line(done, logs)
-            self._print("\r" + line.ljust(self._width))
-            self._width = len(line)
+            self._print("\r" + self._over_the_last(line))
+            self._width = len(without_style(line))
 
     def _finish(self, logs: Mapping[str, Any] | None) -> None:
         line = self.line(self._seen, logs or {}, finished=True)
-        self._print(("\r" if self._live else "") + line.ljust(self._width) + "\n")
+        self._print(("\r" if self._live else "") + self._over_the_last(line) + "\n")
         self._width = 0
 
     def line(self, done: int, logs: Mapping[str, Any], *, finished: bool = False) -> str:
         """The display's one line after `done` steps."""
-        steps = self.params.get("steps") or (done if finished else None)
-        seconds = self._clock() - self._begun
-        each = _per_step(seconds / max(done, 1))
-        parts = [f"{done}/{steps if steps else 'Unknown'}"]
-        if self._verbose == 1:
-            parts.append(_bar(1.0 if finished else done / steps if steps else 0.0))
-        timing = f"{seconds:.0f}s {each}" if finished or not steps else _eta(seconds, done, steps)
-        if not finished and steps:
-            timing += f" {each}"
-        parts.append(timing)
-        metrics = [f"{name}: {_number(value)}" for name, value in sorted(logs.items(), key=_order)]
-        return " - ".join([" ".join(parts), *metrics])
+        count, share, timing, metrics = parts_of_line(
+            done, self.params.get("steps"), self.seconds(), logs, finished=finished
+        )
+        head = [count, _bar(share), timing] if self._verbose == 1 else [count, timing]
+        return " - ".join([" ".join(head), *(f"{name}: {value}" for name, value in metrics)])
+
+    def seconds(self) -> float:
+        """How long the epoch has run."""
+        return self._clock() - self._begun
+
+    def _over_the_last(self, line: str) -> str:
+        """The line with blanks over what the one before had more."""
+        return line + " " * (self._width - len(without_style(line)))
 
     def _print(self, text: str) -> None:
         stream = self._stream or sys.stdout
         stream.write(text)
         stream.flush()
+
+
+def parts_of_line(
+    done: int, steps: int | None, seconds: float, logs: Mapping[str, Any], *, finished: bool
+) -> tuple[str, float, str, list[tuple[str, str]]]:
+    """What a line says: the count of steps, the share done, the time, and the metrics."""
+    steps = steps or (done if finished else None)
+    each = _per_step(seconds / max(done, 1))
+    timing = f"{seconds:.0f}s {each}" if finished or not steps else _eta(seconds, done, steps)
+    if not finished and steps:
+        timing += f" {each}"
+    metrics = [(name, _number(value)) for name, value in sorted(logs.items(), key=_order)]
+    share = 1.0 if finished else done / steps if steps else 0.0
+    return f"{done}/{steps if steps else 'Unknown'}", share, timing, metrics
 
 
 class EvaluationProgress(Progress):

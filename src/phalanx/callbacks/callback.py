@@ -1,0 +1,94 @@
+"""A callback that knows the workers: where it runs, and what they say together."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import keras
+import numpy as np
+
+from phalanx.callbacks.cluster import Cluster
+from phalanx.errors import DisagreementError, OptionError
+
+_REDUCTIONS: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max}
+
+
+class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """Keras's `Callback`, with the other workers in reach.
+
+    Set `runs_on` and `reads_logs_every` in the class, or on the object before `fit`.
+
+    Attributes:
+        runs_on: "every worker", or "chief" to have the hooks called there alone.
+        reads_logs_every: at every how many batches the batch hooks need fresh `logs`, which
+            cost an all-reduce; 0 for never. None lets Phalanx look at the hooks' code.
+        cluster: `rank`, `workers`, `replicas` and `is_chief`, while a call runs.
+    """
+
+    runs_on: Literal["every worker", "chief"] = "every worker"
+    reads_logs_every: int | None = None
+    cluster: Cluster = Cluster()
+
+    def all_reduce(
+        self,
+        values: Mapping[str, Any],
+        how: Literal["sum", "mean", "min", "max"] = "sum",
+    ) -> dict[str, Any]:
+        """Each value over all workers; every worker must call it, with the same names.
+
+        Args:
+            values: numbers or arrays by name, each of the same shape on every worker.
+            how: the reduction.
+
+        Returns:
+            The reduced values, equal on every worker: floats, or float64 arrays.
+
+        Raises:
+            DisagreementError: workers gave other names, or values of other shapes.
+            OptionError: there is no such reduction, or the callback runs on the chief alone.
+        """
+        if how not in _REDUCTIONS:
+            raise OptionError(f"all_reduce knows {', '.join(_REDUCTIONS)}; found how={how!r}.")
+        self._needs_every_worker("all_reduce")
+        own = {name: np.asarray(values[name], np.float64) for name in sorted(values)}
+        described = [f"{name}{list(value.shape)}" for name, value in own.items()]
+        check = np.array([zlib.crc32(" ".join(described).encode())], np.int64)
+        of_each = self.cluster.gather([check, *own.values()])
+        odd = [rank for rank, (other, *_) in enumerate(of_each) if other[0] != check[0]]
+        if odd:
+            raise DisagreementError(
+                f"{type(self).__name__} asked to all-reduce {', '.join(described) or 'nothing'} on "
+                f"worker {self.cluster.rank}; worker(s) {odd} gave other names or shapes. Give the "
+                "same on every worker, 0 where a worker has nothing to add."
+            )
+        columns = zip(*(arrays for _, *arrays in of_each), strict=True)
+        reduced = [_REDUCTIONS[how](np.stack(column), axis=0) for column in columns]
+        return {n: v if np.ndim(v) else float(v) for n, v in zip(own, reduced, strict=True)}
+
+    def agree(self, flag: bool, *, when: Literal["any", "all"] = "any") -> bool:
+        """One answer for all workers; every worker must call it.
+
+        Args:
+            flag: what this worker says.
+            when: whether it takes "any" worker or "all" of them to say yes.
+
+        Returns:
+            The answer, the same on every worker.
+
+        Raises:
+            OptionError: `when` is neither, or the callback runs on the chief alone.
+        """
+        if when not in ("any", "all"):
+            raise OptionError(f"agree takes when='any' or 'all'; found when={when!r}.")
+        self._needs_every_worker("agree")
+        said = [bool(arrays[0][0]) for arrays in self.cluster.gather([np.array([bool(flag)])])]
+        return any(said) if when == "any" else all(said)
+
+    def _needs_every_worker(self, method: str) -> None:
+        if self.runs_on == "chief" and self.cluster.workers > 1:
+            raise OptionError(
+                f"{type(self).__name__}.{method} needs every worker, but runs_on is 'chief', so "
+                'the others never come. Set runs_on = "every worker".'
+            )

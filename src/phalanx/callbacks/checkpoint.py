@@ -1,0 +1,166 @@
+"""The checkpoints of a `fit`: the whole state of training, and the way back to it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from phalanx.callbacks.callback import Callback
+from phalanx.callbacks.triggers import Trigger, every_epoch
+from phalanx.checkpoint.folder import Folder
+from phalanx.checkpoint.patience import Patience
+from phalanx.checkpoint.retention import Mode, Retention
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.errors import OptionError
+
+OnFailure = Literal["warn", "raise"]
+Data = Literal["iterator", "skip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """What was asked of `Checkpoint`; see there.
+
+    Attributes:
+        directory: None for `checkpoints` in the run's directory.
+        every: when.
+        retention: which checkpoints stay.
+        asynchronous: whether writing goes on beside training.
+        patience: how often to try again.
+        resume: whether to go on from the newest.
+        on_failure: what a checkpoint that could not be written does.
+        data: how the place in a `tf.data` pipeline is found again.
+        storage: options for fsspec's file system.
+    """
+
+    directory: str | None
+    every: Trigger
+    retention: Retention
+    asynchronous: bool
+    patience: Patience
+    resume: bool
+    on_failure: OnFailure
+    data: Data
+    storage: Mapping[str, Any] = field(default_factory=dict)
+
+    def folder(self, environment: Mapping[str, str]) -> Folder:
+        """Where the checkpoints are: of a run that keeps nothing, in its directory.
+
+        Raises:
+            OptionError: no directory was given, and no launcher has one; or nothing here
+                reaches such a URL.
+        """
+        spec = WorkerSpec.from_environment(environment)
+        if spec is not None and spec.run_dir is not None and spec.switches.trial_batches:
+            own = re.sub(r"\W+", "-", self.directory or "")
+            return Folder.at(os.path.join(spec.run_dir, "checkpoints", own))
+        if self.directory is not None:
+            return Folder.at(self.directory, **self.storage)
+        if spec is None or spec.run_dir is None:
+            raise OptionError(
+                "Checkpoint needs a directory where no `phalanx run` has one; found None. Give "
+                'one: Checkpoint("checkpoints").'
+            )
+        return Folder.at(os.path.join(spec.run_dir, "checkpoints"))
+
+
+class Checkpoint(Callback):
+    """Saves everything that a training needs to go on as if nothing had happened.
+
+    Model, optimizer (slots, iterations, loss scale, averages), metrics in the middle of an
+    epoch, seeds and generators, the place in the data, what callbacks remember, history. A
+    script that is started again with the same directory goes on where the newest whole
+    checkpoint was taken, on as many workers as there are then.
+
+    Training stops for the copy to host memory only; all workers then write a share each
+    while it goes on, at most one checkpoint at a time. It is there when it is whole.
+
+    Args:
+        directory: a path or a URL of fsspec's (`s3://bucket/run`), the same on every worker;
+            None for `checkpoints` in the directory of `phalanx run`. One for each training.
+        every: `every_seconds(300)`, `every_n_steps(1000)` or `every_epoch()`. One more is
+            taken where training ends.
+        keep: how many of the newest stay.
+        keep_best: a metric of the epoch logs and "min" or "max": ("val_loss", "min"). Its
+            best epoch is saved and stays too.
+        asynchronous: False to wait for each checkpoint to be on disk.
+        retries: how often a write that storage refuses is tried again, after waits of 0.5 s,
+            1 s, 2 s ... and some chance.
+        resume: False to refuse a directory that has checkpoints.
+        on_failure: "warn" to go on training without a checkpoint that could not be written,
+            "raise" to end.
+        data: how the place within a pass over a `tf.data` pipeline is found again: "iterator"
+            saves what the pipeline holds (shuffle buffers too), "skip" reads the data again
+            up to there. Arrays need neither.
+        storage_options: for fsspec's file system: keys, endpoint.
+
+    Raises:
+        OptionError: an argument is none of these.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        every: Trigger | None = None,
+        keep: int = 3,
+        keep_best: tuple[str, Mode] | None = None,
+        asynchronous: bool = True,
+        retries: int = 5,
+        resume: bool = True,
+        on_failure: OnFailure = "warn",
+        data: Data = "iterator",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if every is not None and not isinstance(every, Trigger):
+            raise OptionError(
+                "every must be every_seconds(...), every_n_steps(...) or every_epoch(...) of "
+                f"phalanx.callbacks; found {every!r}."
+            )
+        for name, value, known in (
+            ("on_failure", on_failure, get_args(OnFailure)),
+            ("data", data, get_args(Data)),
+        ):
+            if value not in known:
+                wanted = " or ".join(map(repr, known))
+                raise OptionError(f"Checkpoint takes {name}={wanted}; found {value!r}.")
+        self.options = CheckpointOptions(
+            directory=None if directory is None else os.fspath(directory),
+            every=every or every_epoch(),
+            retention=Retention(keep=keep, best=keep_best),
+            asynchronous=asynchronous,
+            patience=Patience(retries=retries),
+            resume=resume,
+            on_failure=on_failure,
+            data=data,
+            storage=dict(storage_options or {}),
+        )
+        self.is_driven = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Refuse a `fit` that would save nothing."""
+        if not self.is_driven:
+            raise OptionError(
+                "Checkpoint was given to Keras's own fit, which has no place for it; nothing "
+                "would be saved. Call phalanx.enable() first, use phalanx.fit, or start the "
+                "script by `phalanx run`."
+            )
+
+
+def checkpoint_among(callbacks: Any) -> Checkpoint | None:
+    """The `Checkpoint` among a fit's callbacks, if there is one.
+
+    Raises:
+        OptionError: there are several.
+    """
+    found = [c for c in callbacks if isinstance(c, Checkpoint)]
+    if len(found) > 1:
+        raise OptionError(
+            f"Asked to fit with {len(found)} Checkpoint callbacks; one can tell where training "
+            "is to go on. Give one all that you want of them (every, keep_best)."
+        )
+    return found[0] if found else None
