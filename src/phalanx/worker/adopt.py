@@ -4,6 +4,7 @@ Private names of TensorFlow in this file, each held by a canary test:
 
 - `strategy.extended._cluster_resolver`: what `Strategy.cluster_resolver` reads. Only
   multi-worker strategies have one, but scripts written for those ask any for their task.
+- `ParameterServerStrategy._cluster_resolver`: where it keeps its own instead.
 
 Everything else is public: the classes in `tf.distribute`, and
 `tf.compat.v1.reset_default_graph`, which `clear_session` of Keras 3 and of tf_keras call.
@@ -37,6 +38,8 @@ def adopt(strategy: Any) -> ExitStack:
         multi_worker,
         tf.distribute.experimental.MultiWorkerMirroredStrategy,
         tf.distribute.MirroredStrategy,
+        tf.distribute.ParameterServerStrategy,
+        tf.distribute.experimental.ParameterServerStrategy,
     }:
         undo.callback(_give_instead(cls, strategy))
     return undo
@@ -64,7 +67,7 @@ def keep_through_clear_session(strategy: Any) -> ExitStack:
 
 
 def ensure_cluster_resolver(strategy: Any) -> None:
-    """Let `strategy.cluster_resolver.task_type` and `task_id` be "worker" and 0.
+    """Let `strategy.cluster_resolver.task_type` and `task_id` be "worker" and 0, or its own.
 
     Raises:
         UpstreamChangedError: TensorFlow keeps the resolver elsewhere by now.
@@ -72,15 +75,20 @@ def ensure_cluster_resolver(strategy: Any) -> None:
     resolver = strategy.cluster_resolver
     if resolver is not None and resolver.task_type is not None:
         return
-    alone = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": ["localhost:0"]}), task_type="worker", task_id=0
-    )
-    strategy.extended._cluster_resolver = alone
-    if strategy.cluster_resolver is not alone:
+    # ParameterServerStrategy has one, but where nobody finds it.
+    own = getattr(strategy, "_cluster_resolver", None) or _alone()
+    strategy.extended._cluster_resolver = own
+    if strategy.cluster_resolver is not own:
         raise UpstreamChangedError(
             "Strategy.cluster_resolver no longer reads extended._cluster_resolver "
             f"(TensorFlow {tf.__version__}). Please report this to Phalanx."
         )
+
+
+def _alone() -> Any:
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": ["localhost:0"]}), task_type="worker", task_id=0
+    )
 
 
 def complete_own_strategies() -> ExitStack:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import ClusterError
 from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.preemption import RESUME_EXIT_CODE
+from phalanx.launch.provenance import versions
 from phalanx.worker import ending
+from phalanx.worker.alike.check import before_collective
+from phalanx.worker.alike.check import begin as begin_comparing
+from phalanx.worker.breakpoints import set_up_breakpoints
 from phalanx.worker.execute import Target, execute
+from phalanx.worker.first_step import FirstStep
+from phalanx.worker.flight import flight
+from phalanx.worker.heartbeat import Heartbeat
+from phalanx.worker.journal import WorkerJournal, journal_of
 from phalanx.worker.lifeline import (
     die_with_launcher,
     dump_stacks_on_request,
     end_at_once_on_sigterm,
 )
+from phalanx.worker.logs import set_up_logging
+from phalanx.worker.pulse import pulse
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -37,19 +49,52 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     dump_stacks_on_request(paths.stacks(spec.rank))
 
     ending.install_last_exit()
+    journal = journal_of(spec.run_dir, spec.rank)
+    heartbeat = Heartbeat(journal, pulse).start()
+    pulse.follow(flight)
+    own = paths.flight(spec.rank)
+    flight.open(own, rank=spec.rank, attempt=spec.attempt, workers=spec.world_size)
+    pulse.listen(FirstStep(paths.trained(spec.rank)))
     try:
+        if spec.serves:
+            _serve(spec, journal)
         strategy = prepare(spec)
-        script = _run(target)
-        if spec.world_size > 1:
-            from phalanx.worker.peers import wait_for_peers
-
-            wait_for_peers(strategy)
+        journal.write("worker_start", **introduction(spec, strategy))
+        pulse.enter("idle")
+        script, code = _run(target)
+        if spec.world_size > 1 and not spec.servers:
+            _meet_peers(strategy, saved=code != 0)
+        flight.close()
+        heartbeat.close()
+        journal.write("worker_end", ok=True, error=None, step=pulse.beat().step)
         del script
     except BaseException as error:
-        failure = ending.record_failure(error, rank=spec.rank, now=time.time())
+        failure = ending.record_failure(
+            error, rank=spec.rank, now=time.time(), step=pulse.beat().step
+        )
         failure.write(paths.error(spec.rank))
+        flight.close()
+        heartbeat.close()
+        journal.write("worker_end", ok=False, error=failure.summary)
         print(failure.traceback or failure.message, file=sys.stderr, flush=True)
         ending.leave_without_peers(failure.exit_code)
+    if code:
+        ending.leave_without_peers(code)
+
+
+def _serve(spec: WorkerSpec, journal: WorkerJournal) -> NoReturn:
+    """Be at a chief's service until the launcher ends this process."""
+    from phalanx.worker import devices
+    from phalanx.worker.serve import serve
+
+    set_up_logging(spec)
+    if spec.devices is not None:
+        devices.use_devices(spec.devices)
+    journal.write(
+        "worker_start", **_own_introduction(spec), replicas=1, devices=devices.visible_devices()
+    )
+    pulse.enter("idle")
+    serve(spec)
 
 
 def prepare(spec: WorkerSpec) -> Any:
@@ -61,13 +106,15 @@ def prepare(spec: WorkerSpec) -> Any:
     from phalanx.worker import adopt, devices
     from phalanx.worker.strategy import made_kind, make_for_worker
 
-    _log_to_stderr()
+    set_up_logging(spec)
+    set_up_breakpoints(spec, os.environ)
     if spec.threads is not None:
         devices.limit_threads(spec.threads)
     if spec.devices is not None:
         devices.use_devices(spec.devices)
     strategy = make_for_worker(spec)
     end_at_once_on_sigterm()
+    begin_comparing(spec)
     adopt.ensure_cluster_resolver(strategy)
     if made_kind() == "single":
         adopt.complete_own_strategies()
@@ -81,22 +128,51 @@ def prepare(spec: WorkerSpec) -> Any:
     return strategy
 
 
-def _run(target: Target) -> dict[str, object]:
-    """Run the script; `sys.exit(0)` is a good end like any other."""
+def introduction(spec: WorkerSpec, strategy: Any) -> dict[str, object]:
+    """What a worker says of itself before the script's first line."""
+    return {
+        **_own_introduction(spec),
+        "replicas": strategy.num_replicas_in_sync,
+        "devices": _devices(strategy),
+    }
+
+
+def _own_introduction(spec: WorkerSpec) -> dict[str, object]:
+    return {
+        "attempt": spec.attempt,
+        "rank": spec.rank,
+        "role": spec.role,
+        "workers": spec.world_size,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "versions": versions(),
+    }
+
+
+def _devices(strategy: Any) -> list[str]:
+    from phalanx.worker.devices import local_devices
+    from phalanx.worker.strategy import made_kind
+
+    if made_kind() != "multiworker":
+        return local_devices()
+    # In a cluster TensorFlow lists the others' devices too, but not here.
+    return [name.rpartition("device:")[2] for name in strategy.extended.worker_devices]
+
+
+def _run(target: Target) -> tuple[dict[str, object], int]:
+    """Run the script: its variables, and 0 or `RESUME_EXIT_CODE`, which are both good ends."""
     try:
-        return execute(target)
+        return execute(target), 0
     except SystemExit as leaving:
-        if leaving.code not in (None, 0):
+        if leaving.code not in (None, 0, RESUME_EXIT_CODE):
             raise
-        return {}
+        return {}, leaving.code or 0
 
 
-def _log_to_stderr() -> None:
-    """Show what `phalanx` says; the root logger stays the script's."""
-    log = logging.getLogger("phalanx")
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("phalanx: %(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        log.propagate = False
+def _meet_peers(strategy: Any, *, saved: bool) -> None:
+    """Leave together; once all is saved, a peer that went without a word is no failure."""
+    from phalanx.worker.peers import wait_for_peers
+
+    with suppress(*([Exception] if saved else [])), flight.collective("last meeting", 0):
+        before_collective("the end of the script")
+        wait_for_peers(strategy)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from phalanx.cluster.spec import STRATEGY_NAMES, StrategyName, WorkerSpec
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.cluster.strategies import STRATEGY_NAMES, StrategyName
 from phalanx.cluster.tf_config import TFConfig
+from phalanx.cluster.tpu import TpuPlace
 from phalanx.errors import OptionError
-
-Kind = Literal["single", "mirrored", "multiworker"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A kind of strategy, and why it is this one."""
+    """A kind of strategy, by name and no longer "auto", and why it is this one."""
 
-    kind: Kind
+    kind: StrategyName
     reason: str
 
 
@@ -26,13 +25,12 @@ def check_name(name: str) -> StrategyName:
     Raises:
         OptionError: there is no such strategy.
     """
-    for known in STRATEGY_NAMES:
-        if name == known:
-            return known
+    if name in STRATEGY_NAMES:
+        return name
     raise OptionError(f"A strategy is one of {', '.join(STRATEGY_NAMES)}; found {name!r}.")
 
 
-def choose_for_worker(spec: WorkerSpec, local_devices: int) -> Choice:
+def choose_for_worker(spec: WorkerSpec, local_devices: int, tpu: TpuPlace | None = None) -> Choice:
     """The strategy of a worker that `phalanx run` started."""
     if spec.strategy != "auto":
         return Choice(kind=spec.strategy, reason=f"phalanx run --strategy {spec.strategy}")
@@ -41,18 +39,26 @@ def choose_for_worker(spec: WorkerSpec, local_devices: int) -> Choice:
             kind="multiworker",
             reason=f"this is worker {spec.rank} of {spec.world_size} of phalanx run",
         )
-    return _by_devices(local_devices)
+    return _by_devices(local_devices, tpu)
 
 
 def choose_alone(
-    name: StrategyName, config: TFConfig | None, local_devices: int, gpus: int
+    name: StrategyName,
+    config: TFConfig | None,
+    gpus: int,
+    *,
+    horovod_size: int = 0,
+    tpu: TpuPlace | None = None,
 ) -> Choice:
-    """The strategy of a process that nobody launched.
+    """The strategy of a process that Phalanx has not launched.
 
-    Only several GPUs make "auto" mirrored: logical CPUs here are the script's own business.
+    Only several GPUs make "auto" mirrored: logical CPUs here are the script's own business,
+    and to count them would start TensorFlow, too early for "multiworker".
     """
     if name != "auto":
         return Choice(kind=name, reason="the script asks for it")
+    if horovod_size > 1:
+        return Choice(kind="horovod", reason=f"horovodrun started {horovod_size} processes")
     if config is not None and config.synchronous_tasks > 1:
         if config.task_type not in ("chief", "worker"):
             raise OptionError(
@@ -64,10 +70,12 @@ def choose_alone(
             reason=f"TF_CONFIG makes this {config.task_type} {config.task_index} of "
             f"{config.synchronous_tasks} workers",
         )
-    return _by_devices(local_devices if gpus else 1)
+    return _by_devices(gpus, tpu)
 
 
-def _by_devices(count: int) -> Choice:
+def _by_devices(count: int, tpu: TpuPlace | None) -> Choice:
+    if tpu is not None:
+        return Choice(kind="tpu", reason=tpu.reason)
     if count > 1:
         return Choice(kind="mirrored", reason=f"there are {count} devices here")
     return Choice(kind="single", reason="there is one worker with one device")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from phalanx.cluster.spec import DeviceSpec
 from phalanx.errors import OptionError
+
+_MEGABYTES_OF_A_LOGICAL_GPU = 2048  # TensorFlow wants a limit: it is for trying things out
 
 
 def limit_threads(threads: int) -> None:
@@ -25,6 +29,9 @@ def use_devices(devices: DeviceSpec) -> None:
         OptionError: there are fewer GPUs than asked for.
     """
     gpus = tf.config.list_physical_devices("GPU")
+    if devices.kind == "logical-gpu":
+        _split_gpu(gpus, devices.count)
+        return
     if devices.kind == "gpu" or (devices.kind == "auto" and gpus):
         if len(gpus) < devices.count:
             raise OptionError(
@@ -38,6 +45,24 @@ def use_devices(devices: DeviceSpec) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     logical = [tf.config.LogicalDeviceConfiguration() for _ in range(devices.count)]
     tf.config.set_logical_device_configuration(cpu, logical)
+
+
+def _split_gpu(gpus: list[Any], count: int) -> None:
+    """Make `count` logical devices of the first GPU."""
+    if not gpus:
+        raise OptionError(
+            f"Asked for {count} logical GPUs in this worker; TensorFlow sees no GPU to split. "
+            "Use cpu:N, or see that TensorFlow is installed with GPU support."
+        )
+    each = tf.config.LogicalDeviceConfiguration(memory_limit=_MEGABYTES_OF_A_LOGICAL_GPU)
+    tf.config.set_visible_devices(gpus[:1], "GPU")
+    tf.config.set_logical_device_configuration(gpus[0], [each] * count)
+
+
+def visible_devices() -> list[str]:
+    """The devices that TensorFlow will use here, found without starting it."""
+    seen = [device.name for device in tf.config.get_visible_devices()]
+    return [name.rpartition("physical_device:")[2] for name in seen]
 
 
 def local_devices() -> list[str]:

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from phalanx.errors import PhalanxError
 from phalanx.launch.failure import FailureRecord
+from phalanx.worker.whereabouts import whereabouts_of
 
 _OWN_CODE = str(Path(__file__).parent)
 _PATIENCE = 5.0
@@ -29,7 +30,9 @@ def exit_code_of(error: BaseException) -> int:
     return error.code & 0xFF if isinstance(error.code, int) else 1
 
 
-def record_failure(error: BaseException, *, rank: int, now: float) -> FailureRecord:
+def record_failure(
+    error: BaseException, *, rank: int, now: float, step: int | None = None
+) -> FailureRecord:
     """The failure in words, with the traceback from the user's code on."""
     # Our own errors before the script began say all in their message.
     spoken = isinstance(error, PhalanxError) and not _began(error.__traceback__)
@@ -37,11 +40,17 @@ def record_failure(error: BaseException, *, rank: int, now: float) -> FailureRec
     return FailureRecord(
         rank=rank,
         type=type(error).__name__,
-        message=str(error),
+        message=_message_of(error),
         traceback="" if leaving else format_traceback(error),
         time=now,
         exit_code=exit_code_of(error),
+        step=step,
     )
+
+
+def _message_of(error: BaseException) -> str:
+    where = whereabouts_of(error)
+    return str(error) if where is None else f"{where}\n{error}"
 
 
 def format_traceback(error: BaseException) -> str:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.cluster.spec import WorkerSpec
+from phalanx.cluster.strategies import StrategyName, check_communication
 from phalanx.cluster.tf_config import TFConfig
+from phalanx.cluster.tpu import TpuPlace, metadata_server, tpu_for_auto
 from phalanx.errors import OptionError
-from phalanx.worker.choice import Choice, Kind, check_name, choose_alone, choose_for_worker
+from phalanx.worker.choice import Choice, check_name, choose_alone, choose_for_worker
+from phalanx.worker.strategies.request import StrategyRequest, make
 
 _log = logging.getLogger("phalanx")
 
@@ -19,7 +22,7 @@ _log = logging.getLogger("phalanx")
 class _Made:
     """The strategy that exists in this process."""
 
-    kind: Kind
+    kind: StrategyName
     strategy: Any
     launched: bool
 
@@ -27,21 +30,24 @@ class _Made:
 _made: _Made | None = None
 
 
-def strategy(name: str = "auto") -> Any:
+def strategy(name: str = "auto", *, communication: str = "auto") -> Any:
     """The `tf.distribute.Strategy` to train under, made once in each process.
 
     Under `phalanx run` it is the launcher's, whatever name the script gives: the command
-    line decides. Elsewhere "auto" is "multiworker" if TF_CONFIG names several workers,
-    "mirrored" if there are several GPUs, else "single", TensorFlow's default strategy.
+    line decides. Elsewhere "auto" is "horovod" under horovodrun, "multiworker" if TF_CONFIG
+    names several workers, "tpu" on a machine that has one, "mirrored" if there are several GPUs,
+    else "single", TensorFlow's default strategy.
 
     Args:
-        name: "auto", "single", "mirrored" (all devices of this process) or "multiworker".
+        name: "auto" or a strategy's name, as `phalanx run --strategy` takes it.
+        communication: how its replicas add up, as `phalanx run --communication` takes it.
 
     Raises:
         OptionError: there is no such strategy, or another one exists in this process.
         ClusterError: TF_CONFIG contradicts itself.
     """
     asked = check_name(name)
+    check_communication(communication, asked)
     if _made is not None:
         if asked not in ("auto", _made.kind):
             if not _made.launched:
@@ -54,15 +60,14 @@ def strategy(name: str = "auto") -> Any:
         return _made.strategy
     import tensorflow as tf
 
-    from phalanx.worker.devices import local_devices
-
     choice = choose_alone(
         asked,
         TFConfig.from_environment(os.environ),
-        len(local_devices()),
-        len(tf.config.list_logical_devices("GPU")),
+        len(tf.config.get_visible_devices("GPU")),
+        horovod_size=int(os.environ.get("HOROVOD_SIZE", 0)),
+        tpu=_tpu() if asked == "auto" else None,
     )
-    return _make(choice, launched=False)
+    return _make(choice, StrategyRequest(communication=communication), launched=False)
 
 
 def make_for_worker(spec: WorkerSpec) -> Any:
@@ -74,17 +79,26 @@ def make_for_worker(spec: WorkerSpec) -> Any:
     from phalanx.worker.devices import local_devices
 
     decided = spec.strategy != "auto" or spec.world_size > 1
-    return _make(choose_for_worker(spec, 1 if decided else len(local_devices())), launched=True)
+    may_be_tpu = not decided and (spec.devices is None or spec.devices.kind == "auto")
+    tpu = _tpu() if may_be_tpu else None
+    counts = not decided and tpu is None
+    choice = choose_for_worker(spec, len(local_devices()) if counts else 1, tpu)
+    request = StrategyRequest(communication=spec.communication, worker=spec)
+    return _make(choice, request, launched=True)
 
 
-def made_kind() -> Kind | None:
+def _tpu() -> TpuPlace | None:
+    return tpu_for_auto(os.environ, metadata_server(os.environ))
+
+
+def made_kind() -> StrategyName | None:
     """The kind of the strategy that exists in this process; None before there is one."""
     return _made.kind if _made is not None else None
 
 
-def _make(choice: Choice, *, launched: bool) -> Any:
+def _make(choice: Choice, request: StrategyRequest, *, launched: bool) -> Any:
     global _made
-    made = _build(choice.kind)
+    made = make(choice.kind, request)
     _made = _Made(kind=choice.kind, strategy=made, launched=launched)
     replicas = made.num_replicas_in_sync
     _log.info(
@@ -95,15 +109,3 @@ def _make(choice: Choice, *, launched: bool) -> Any:
         choice.reason,
     )
     return made
-
-
-def _build(kind: Kind) -> Any:
-    import tensorflow as tf
-
-    from phalanx.worker.devices import local_devices
-
-    if kind == "multiworker":
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    if kind == "mirrored":
-        return tf.distribute.MirroredStrategy(local_devices())
-    return tf.distribute.get_strategy()

@@ -1,0 +1,167 @@
+"""SIGTERM and SIGUSR1 while training listens: a wish to save and stop, not the end.
+
+    with listening():
+        while training:
+            step()
+            if requested(): ...
+
+A Python handler does not run while the main thread waits in a collective. What the signal
+leaves in the wakeup descriptor is read by a thread, so the wish is known at once, and a second
+signal ends the process at once, wherever it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from phalanx.launch.preemption import SIGNALS
+
+SAME_WISH_SECONDS = 5.0
+"""Signals within this time are one wish: schedulers tell every process, the launcher and us."""
+
+
+class Preemption:
+    """Whether this process was asked to save and stop."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        end: Callable[[int], None] | None = None,
+    ) -> None:
+        """Begin with no wish.
+
+        Args:
+            clock: seconds, increasing.
+            end: ends this process by a signal.
+        """
+        self._clock = clock
+        self._end = end or _end_by
+        self._asked: float | None = None
+        self._listeners = 0
+        self._handled: list[signal.Signals] = []
+        self._ignored: set[signal.Signals] = set()
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def requested(self) -> bool:
+        """Whether training should save and stop."""
+        return self._asked is not None
+
+    def request(self) -> None:
+        """Ask for it, as a signal does."""
+        if self._asked is None:
+            self._asked = self._clock()
+
+    def forget(self) -> None:
+        """Take the wish back."""
+        self._asked = None
+        if self._listeners == 0 and threading.current_thread() is threading.main_thread():
+            for number in list(self._ignored):
+                self._hand_back(number)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take signals as wishes for the length of a block; blocks may be nested.
+
+        A script's own handlers stay in force. Outside the main thread there is nothing that
+        Python lets us do, and signals end the process as before.
+        """
+        with ExitStack() as undo:
+            if threading.current_thread() is threading.main_thread():
+                if self._listeners == 0:
+                    self._install(undo)
+                self._listeners += 1
+                undo.callback(self._leave)
+            yield
+
+    def take(self, number: int) -> None:
+        """What a signal means now."""
+        if self._listeners == 0:
+            self._end(number)
+        elif self._asked is None:
+            self.request()
+        elif self._clock() - self._asked >= SAME_WISH_SECONDS:
+            self._end(number)
+
+    def _leave(self) -> None:
+        self._listeners -= 1
+
+    def _in_child(self) -> None:
+        """A child forked for data is ended by SIGTERM, and its signals are not our wishes."""
+        if self._listeners:
+            signal.set_wakeup_fd(-1)
+            for number in self._handled:
+                signal.signal(number, signal.SIG_DFL)
+
+    def _install(self, undo: ExitStack) -> None:
+        free = [
+            number
+            for number in SIGNALS
+            if number in self._ignored or signal.getsignal(number) == signal.SIG_DFL
+        ]
+        if not free:
+            return
+        reading, writing = os.pipe()
+        for fd in (reading, writing):
+            os.set_blocking(fd, fd == reading)
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        thread = threading.Thread(
+            target=_read, args=(reading, self.take, before), name="phalanx-preemption", daemon=True
+        )
+        thread.start()
+        undo.callback(thread.join)
+        undo.callback(os.close, writing)
+        undo.callback(signal.set_wakeup_fd, before, warn_on_full_buffer=False)
+        self._handled = free
+        for number in free:
+            # Set now and not earlier: TensorFlow, when it makes a strategy, sets its own.
+            signal.signal(number, _only_wake)
+            undo.callback(self._hand_back, number)
+
+    def _hand_back(self, number: signal.Signals) -> None:
+        """As it was before; but training that stopped for a wish lets nobody end its process.
+
+        Slurm tells this process too, so it may have saved when the launcher tells it, and be on
+        its way out. Python puts a handler of its own out of force on that way, and not this.
+        """
+        if self._asked is None:
+            self._ignored.discard(number)
+            signal.signal(number, signal.SIG_DFL)
+        else:
+            self._ignored.add(number)
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _only_wake(number: int, frame: object) -> None:
+    """Python writes the number to the wakeup descriptor; the thread does the rest."""
+
+
+def _read(reading: int, take: Callable[[int], None], others: int) -> None:
+    """Hand on the numbers of signals until the writing end is closed."""
+    with os.fdopen(reading, "rb", buffering=0) as stream:
+        while numbers := stream.read(64):
+            for number in numbers:
+                if number in SIGNALS:
+                    take(number)
+                elif others >= 0:
+                    with suppress(OSError):
+                        os.write(others, bytes([number]))
+
+
+def _end_by(number: int) -> None:
+    """End by a signal as if nobody had ever listened; `signal.signal` is for the main thread."""
+    ctypes.CDLL(None).signal(number, None)
+    os.kill(os.getpid(), number)
+
+
+_own = Preemption()
+listening = _own.listening
+requested = _own.requested
+request = _own.request
+forget = _own.forget

@@ -1,0 +1,1 @@
+"""One file for each strategy: how it is made in a worker."""

@@ -1,0 +1,28 @@
+"""One device of each worker; Horovod adds up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.horovod.connect import connect
+from phalanx.worker.devices import local_devices
+from phalanx.worker.strategies.request import StrategyRequest
+
+
+def make(request: StrategyRequest) -> Any:
+    """A `HorovodStrategy`, connected to all other processes.
+
+    Raises:
+        OptionError: Horovod is missing or does not load.
+        ClusterError: the processes do not find each other.
+    """
+    from phalanx.horovod.strategy import HorovodStrategy
+
+    horovod = connect(request.worker)
+    gpus = tf.config.get_visible_devices("GPU")
+    if request.worker is None and len(gpus) > 1:
+        # horovodrun shows every process all GPUs.
+        tf.config.set_visible_devices(gpus[horovod.local_rank()], "GPU")
+    return HorovodStrategy(horovod, local_devices()[0])

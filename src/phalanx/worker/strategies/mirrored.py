@@ -1,0 +1,43 @@
+"""All devices of this process, GPUs if there are any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.cluster.strategies import check_gpus
+from phalanx.errors import OptionError
+from phalanx.worker.devices import local_devices
+from phalanx.worker.strategies.request import StrategyRequest
+
+_CROSS_DEVICE_OPS = {
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+    "one-device": tf.distribute.ReductionToOneDevice,
+}
+
+
+def make(request: StrategyRequest) -> Any:
+    """A `MirroredStrategy` on the devices of this process.
+
+    Raises:
+        OptionError: the communication asked for cannot be.
+    """
+    check_gpus(request.communication, len(tf.config.list_logical_devices("GPU")))
+    devices = local_devices()
+    if request.communication == "hierarchical" and len(devices) % 2:
+        # TensorFlow halves the devices into two groups, and an odd one's values would be lost.
+        raise OptionError(
+            f"Asked for communication 'hierarchical' on {len(devices)} devices; it adds up an even "
+            "number. Use an even --devices-per-worker, or one-device."
+        )
+    ops = _CROSS_DEVICE_OPS.get(_communication(request))
+    return tf.distribute.MirroredStrategy(devices, ops() if ops else None)
+
+
+def _communication(request: StrategyRequest) -> str:
+    devices = request.worker.devices if request.worker else None
+    if request.communication == "auto" and devices and devices.kind == "logical-gpu":
+        return "one-device"  # NCCL wants each GPU once
+    return request.communication

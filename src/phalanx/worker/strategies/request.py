@@ -1,0 +1,28 @@
+"""What a strategy is made from, and where it is made."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.cluster.spec import WorkerSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyRequest:
+    """What was asked for.
+
+    Attributes:
+        communication: how replicas add up, by name; "auto" leaves it to the strategy.
+        worker: the worker of `phalanx run` that makes it; None in a process of nobody's.
+    """
+
+    communication: str = "auto"
+    worker: WorkerSpec | None = None
+
+
+def make(name: str, request: StrategyRequest) -> Any:
+    """Make the `tf.distribute.Strategy` of that name: its file's `make`."""
+    home = importlib.import_module(f"phalanx.worker.strategies.{name.replace('-', '_')}")
+    return home.make(request)

@@ -1,0 +1,83 @@
+"""What a run with restarts keeps ready: `python -m phalanx.worker.warm -f script.py ...`.
+
+It has imported all that a worker imports before the script, and forks the workers of the next
+attempt. A forked worker goes on as a fresh one would: `phalanx.worker` with the same arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from phalanx.launch.forkserver import CONTROL_VARIABLE
+from phalanx.worker.forkserver import in_the_background, serve
+from phalanx.worker.lifeline import die_with_launcher
+from phalanx.worker.title import show_command, show_name
+
+NICE = 10
+"""The imports give way to the workers that train."""
+
+READY_NAME = "phalanx-ready"
+
+HANDED = ("status", "log", "job")
+"""What each request hands over; the job is a file with JSON: command, arguments, environment."""
+
+
+def main() -> None:
+    """Be ready, and become a worker when the launcher asks for one."""
+    control = int(os.environ.pop(CONTROL_VARIABLE))
+    die_with_launcher(os.getppid())
+    in_the_background(_preload, NICE)
+    if _holds_a_gpu():
+        return  # CUDA does not survive a fork: the launcher starts fresh processes.
+    before = show_name(READY_NAME)
+    handed = serve(control, most_fds=len(HANDED))
+    if handed is not None:
+        show_name(before)
+        _work(*handed)
+
+
+def _work(log: int, job: int) -> None:
+    """Be the worker of this job, to the end of the process."""
+    with os.fdopen(job) as stream:
+        stream.seek(0)
+        asked = json.load(stream)
+    for fd in (1, 2):
+        os.dup2(log, fd)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    sys.orig_argv = asked["command"]
+    show_command(asked["command"])
+    from phalanx.worker.bootstrap import main as be_worker
+
+    be_worker(asked["arguments"], os.environ)
+
+
+def _preload() -> None:
+    """Import what every worker imports; run no op."""
+    import keras  # noqa: F401
+    import tensorflow as tf
+
+    import phalanx
+    from phalanx.worker import adopt, bootstrap, devices, peers, strategy  # noqa: F401
+
+    # Keras and TensorFlow load much of themselves on first use.
+    _ = tf.distribute.MultiWorkerMirroredStrategy, tf.data.Dataset, phalanx.enable
+
+
+def _holds_a_gpu() -> bool:
+    """Whether an import has opened a GPU."""
+    found = []
+    for fd in Path("/proc/self/fd").glob("*"):
+        try:
+            found.append(os.readlink(fd))
+        except OSError:
+            continue  # The directory's own.
+    return any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Where an error came from, said on the error itself: notes that its report begins with."""
+
+from __future__ import annotations
+
+
+class Whereabouts(str):
+    """A note on an exception that says in which worker, replica and step it was raised."""
+
+    __slots__ = ()
+
+
+class InReplica(str):
+    """A note that says in which replica, until somebody knows all of its whereabouts."""
+
+    replica: int
+
+    def __new__(cls, replica: int) -> InReplica:
+        """Note `replica`, counted over all workers."""
+        note = super().__new__(cls, f"in replica {replica}")
+        note.replica = replica
+        return note
+
+
+def whereabouts_of(error: BaseException) -> Whereabouts | None:
+    """The note on `error`, if there is one."""
+    notes = getattr(error, "__notes__", ())
+    return next((note for note in notes if isinstance(note, Whereabouts)), None)
+
+
+def take_replica(error: BaseException) -> int | None:
+    """The replica that was noted on `error`, and is now noted no more."""
+    notes = getattr(error, "__notes__", [])
+    found = [note for note in notes if isinstance(note, InReplica)]
+    for note in found:
+        notes.remove(note)
+    return found[0].replica if found else None
