@@ -30,6 +30,15 @@ class FailureRecord:
     exit_code: int = 1
     step: int | None = None
 
+    @property
+    def summary(self) -> str:
+        """The failure in one line: its type and the first line of its message."""
+        if self.type == "SystemExit":
+            extra = "" if self.message == str(self.exit_code) else f" ({self.message})"
+            return f"the script ended with exit code {self.exit_code}{extra}"
+        first = _first_line(self.message)
+        return f"{self.type}: {first}" if first else self.type
+
     def write(self, path: Path) -> None:
         """Write it whole or not at all: the launcher may look at any moment."""
         partial = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -45,3 +54,13 @@ class FailureRecord:
             return cls(**{key: value for key, value in document.items() if key in known})
         except (OSError, ValueError, TypeError, AttributeError):
             return None
+
+
+def _first_line(message: str) -> str:
+    """What a message says first; TensorFlow puts the frames of the graph before it."""
+    lines = message.strip().splitlines()
+    if lines[:1] == ["Graph execution error:"]:
+        frames = ("  ", "Detected at ")
+        said = [line for line in lines[1:] if line and not line.startswith(frames)]
+        lines = said or lines
+    return lines[0] if lines else ""

@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.cluster.spec import DeviceSpec, StrategyName
+from phalanx.cluster.spec import DeviceSpec
+from phalanx.cluster.strategies import StrategyName, kind_named
 from phalanx.errors import OptionError
 from phalanx.launch.options import check_workers_fit
 
@@ -82,9 +83,60 @@ def _ask_nvidia_smi(smi: str) -> int:
 
 def default_workers(machine: Machine, strategy: StrategyName, devices: DeviceSpec | None) -> int:
     """One worker for each GPU (or for each `devices.count` of them), else one."""
-    if strategy in ("single", "mirrored") or (devices is not None and devices.kind == "cpu"):
+    kind = kind_named(strategy)
+    if kind is not None and not kind.many_workers:
+        return 1
+    if devices is not None and devices.kind in ("cpu", "logical-gpu"):
         return 1
     return max(1, len(machine.gpus) // (devices.count if devices else 1))
+
+
+def check_spread(workers: int, hosts: int) -> None:
+    """Refuse a number of workers that cannot be spread evenly.
+
+    Raises:
+        OptionError: says which numbers can.
+    """
+    if workers % hosts:
+        raise OptionError(
+            f"--workers counts those of the whole run, which is spread over {hosts} hosts "
+            f"evenly; found {workers}. Give a multiple of {hosts}."
+        )
+
+
+def share_out_over(
+    machines: Sequence[Machine],
+    *,
+    workers: int | None,
+    strategy: StrategyName,
+    devices: DeviceSpec | None,
+    threads: int | None,
+) -> tuple[list[Share], list[int]]:
+    """What each worker gets, and of which machine, by rank.
+
+    Args:
+        machines: what there is, by host.
+        workers: of the whole run; None takes each machine's default.
+        strategy: how they train together.
+        devices: of each worker.
+        threads: CPU threads of each worker; None shares a machine's cores out.
+
+    Raises:
+        OptionError: they cannot be spread evenly, or a machine has not what its share needs.
+    """
+    if workers is not None:
+        check_spread(workers, len(machines))
+    shares: list[Share] = []
+    homes: list[int] = []
+    for home, machine in enumerate(machines):
+        default = default_workers(machine, strategy, devices)
+        count = default if workers is None else workers // len(machines)
+        shares += share_out(
+            machine, workers=count, strategy=strategy, devices=devices, threads=threads
+        )
+        homes += [home] * count
+    check_workers_fit(len(shares), strategy, devices)
+    return shares, homes
 
 
 def share_out(
@@ -107,7 +159,13 @@ def share_out(
         on_cpus = DeviceSpec(count=devices.count, kind="cpu") if devices is not None else None
         check_workers_fit(workers, strategy, on_cpus)
         return [Share(devices=on_cpus, threads=threads, gpus=None) for _ in range(workers)]
+    if devices is not None and devices.kind == "logical-gpu":
+        check_workers_fit(workers, strategy, devices)
+        return [_split_gpu(machine, devices, threads)]
+    several = kind_named(strategy)
     each = devices.count if devices is not None else len(machine.gpus) // workers
+    if several is not None and not several.many_devices:
+        each = min(each, 1)
     if each < 1 or each * workers > len(machine.gpus):
         raise OptionError(
             f"{workers} workers with {max(each, 1)} GPU each need {max(each, 1) * workers} GPUs; "
@@ -125,3 +183,13 @@ def share_out(
         )
         for rank in range(workers)
     ]
+
+
+def _split_gpu(machine: Machine, devices: DeviceSpec, threads: int | None) -> Share:
+    """The first GPU, which the one worker is to split."""
+    if not machine.gpus:
+        raise OptionError(
+            f"--devices-per-worker logical-gpu:{devices.count} splits a GPU, and this machine "
+            "shows none. Use cpu:N to try several devices without one."
+        )
+    return Share(devices=devices, threads=threads, gpus=machine.gpus[:1])

@@ -26,6 +26,30 @@ class AttemptPaths:
         """The failure that a worker wrote down before it ended."""
         return self.directory / f"worker-{rank}.error.json"
 
+    def trained(self, rank: int) -> Path:
+        """There once a worker has trained a step of this attempt: the time, and the step."""
+        return self.directory / f"worker-{rank}.trained"
+
+    @classmethod
+    def next(cls, run: Path) -> int:
+        """The number of the next attempt: a run that was resumed has some already."""
+        numbers = [int(p.name) for p in (run / "attempts").glob("*") if p.name.isdigit()]
+        return max(numbers, default=-1) + 1
+
+    @property
+    def any_trained(self) -> bool:
+        """Whether a worker has trained a step of this attempt."""
+        return any(self.directory.glob("worker-*.trained"))
+
+    def flight(self, rank: int) -> Path:
+        """The last things that a worker did; see `phalanx.flight`."""
+        return self.directory / f"worker-{rank}.flight"
+
     def stacks(self, rank: int) -> Path:
-        """The stacks that a worker dumps when it gets SIGUSR1."""
+        """The stacks that a worker dumps when it gets SIGUSR2."""
         return self.directory / f"worker-{rank}.stacks.txt"
+
+
+def profile_of(run: Path, name: str, rank: int) -> Path:
+    """What the profiler saw on a worker, where TensorBoard's profile page looks for it."""
+    return run / "tensorboard" / "plugins" / "profile" / name / f"worker-{rank}.xplane.pb"

@@ -8,16 +8,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from phalanx.cluster.spec import STRATEGY_NAMES, DeviceSpec, StrategyName
+from phalanx.cluster.roles import DEFAULT_SHARDING, parse_sharding
+from phalanx.cluster.spec import LOG_LEVELS, DeviceSpec, LogLevel
+from phalanx.cluster.strategies import (
+    STRATEGY_NAMES,
+    StrategyName,
+    check_communication,
+    kind_named,
+)
+from phalanx.cluster.switches import Switches
 from phalanx.errors import OptionError
 
 TeeMode = Literal["all", "chief", "none"]
 TEE_MODES: tuple[TeeMode, ...] = get_args(TeeMode)
 
 MAX_SEED = 2**32 - 1
+HANG_TIMEOUT = 1800.0
+STARTUP_TIMEOUT = 300.0
+GRACE = 60.0
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_DEVICES = re.compile(r"(?:(?P<kind>cpu|gpu):)?(?P<count>\d+)")
-_VARIABLE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +38,26 @@ class RunOptions:
         arguments: what the script finds in `sys.argv[1:]`.
         as_module: run `target` as `python -m` would.
         workers: how many workers; None means one for each GPU here, else one.
+        min_workers: go on with fewer, at least so many, where a worker cannot come back; None
+            for never.
         strategy: how the workers train together.
+        communication: how replicas add up, by name; "auto" leaves it to the strategy.
+        servers: how many parameter servers; None means one where the strategy has them.
+        sharding: how the servers share big variables: min-size:BYTES, fixed-shards:N or none.
+        data_workers: processes that read and map data for the workers; 0 for none.
         devices: the devices of each worker; None takes its share of what is there.
         seed: the seed of every worker; None lets the launcher draw one.
         max_restarts: how often a failed gang is started again.
         name: the run's name; None takes the time of day.
         run_dir: the directory that holds all runs.
         tee: whose output the terminal shows.
+        log_level: what the workers' `logging` says.
+        hang_timeout: seconds after which a run that stands still is ended; 0 for never.
+        grace: seconds that training has to save and stop after SIGTERM or SIGUSR1.
+        startup_timeout: seconds to wait for the launchers of other hosts.
+        resume: go on with the run of that name, however it ended.
         threads: CPU threads for each worker; None shares the cores out.
+        switches: what is done so that mistakes are found.
         env: variables added to every worker's environment.
 
     Raises:
@@ -47,26 +68,51 @@ class RunOptions:
     arguments: tuple[str, ...] = ()
     as_module: bool = False
     workers: int | None = None
+    min_workers: int | None = None
     strategy: StrategyName = "auto"
+    communication: str = "auto"
+    servers: int | None = None
+    sharding: str = DEFAULT_SHARDING
+    data_workers: int = 0
     devices: DeviceSpec | None = None
     seed: int | None = None
     max_restarts: int = 0
     name: str | None = None
     run_dir: Path = Path("runs")
     tee: TeeMode = "chief"
+    log_level: LogLevel = "auto"
+    hang_timeout: float = HANG_TIMEOUT
+    grace: float = GRACE
+    startup_timeout: float = STARTUP_TIMEOUT
+    resume: bool = False
     threads: int | None = None
+    switches: Switches = field(default_factory=Switches)
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _at_least("--workers", self.workers, 1)
+        _at_least("--data-workers", self.data_workers, 0)
         _at_least("--threads-per-worker", self.threads, 1)
         _one_of("--strategy", self.strategy, STRATEGY_NAMES)
+        check_communication(self.communication, self.strategy)
+        check_servers(self.servers, self.sharding, self.strategy)
         _one_of("--tee", self.tee, TEE_MODES)
-        if self.max_restarts != 0:
+        _one_of("--log-level", self.log_level, LOG_LEVELS)
+        if not self.hang_timeout >= 0:
             raise OptionError(
-                f"--max-restarts {self.max_restarts}: this version does not restart a failed run "
-                "yet; leave the option out, or give 0."
+                f"--hang-timeout must be seconds, or 0 for never; found {self.hang_timeout}."
             )
+        if not self.grace >= 0:
+            raise OptionError(f"--grace must be 0 or more seconds; found {self.grace}.")
+        if not self.startup_timeout > 0:
+            raise OptionError(
+                f"--startup-timeout must be seconds, more than 0; found {self.startup_timeout}."
+            )
+        if self.resume and self.name is None:
+            raise OptionError("--resume goes on with a run: give its --name.")
+        _at_least("--max-restarts", self.max_restarts, 0)
+        if self.min_workers is not None:
+            _check_elastic(self)
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise OptionError(f"--seed must be 0 to {MAX_SEED}; found {self.seed}.")
         if self.name is not None and not _RUN_NAME.fullmatch(self.name):
@@ -76,6 +122,67 @@ class RunOptions:
             )
         if self.workers is not None:
             check_workers_fit(self.workers, self.strategy, self.devices)
+        _check_switches(self)
+
+
+def check_servers(servers: int | None, sharding: str, strategy: StrategyName) -> None:
+    """Refuse parameter servers where the strategy has none.
+
+    Raises:
+        OptionError: says which option to change.
+    """
+    _at_least("--ps", servers, 1)
+    parse_sharding(sharding)
+    if strategy != "parameter-server" and (servers is not None or sharding != DEFAULT_SHARDING):
+        option = "--ps" if servers is not None else "--shard-variables"
+        raise OptionError(
+            f"{option} is for --strategy parameter-server; found --strategy {strategy}. Leave it "
+            "out, or choose that strategy."
+        )
+
+
+def _check_elastic(options: RunOptions) -> None:
+    asked = f"--workers {options.min_workers}:{options.workers}"
+    if options.workers is None or not 1 <= (options.min_workers or 0) <= options.workers:
+        raise OptionError(f"{asked}: MIN must be at least 1 and at most MAX.")
+    if options.max_restarts == 0:
+        raise OptionError(
+            f"{asked} goes on with fewer workers by starting again: give --max-restarts as well."
+        )
+    if options.strategy == "parameter-server":
+        raise OptionError(
+            f"{asked} is for workers that train in step. Under --strategy parameter-server a "
+            "worker that fails is replaced: give --workers one number."
+        )
+
+
+def _check_switches(options: RunOptions) -> None:
+    switches = options.switches
+    _at_least("--debug-worker", switches.debug_worker, 0)
+    if switches.debug_worker and not switches.debug:
+        raise OptionError(
+            f"--debug-worker {switches.debug_worker} gives a worker the terminal of --debug: give "
+            "that as well."
+        )
+    if switches.trial_batches and (options.name is not None or options.resume):
+        raise OptionError("--fast-dev-run keeps nothing of its run: leave out --name and --resume.")
+    if switches.trial_batches and (switches.overfit_batches or switches.profile):
+        other = "--overfit-batches" if switches.overfit_batches else "--profile"
+        raise OptionError(
+            f"--fast-dev-run trains on few batches and keeps nothing; found {other} beside it. "
+            "Leave one of them out."
+        )
+    if options.strategy == "parameter-server":
+        for option, value in (
+            ("--debug", switches.debug),
+            ("--overfit-batches", switches.overfit_batches),
+            ("--profile", switches.profile),
+        ):
+            if value:
+                raise OptionError(
+                    f"{option} is for workers that train in step; found --strategy "
+                    "parameter-server. Leave it out, or choose another strategy."
+                )
 
 
 def check_workers_fit(workers: int, strategy: StrategyName, devices: DeviceSpec | None) -> None:
@@ -84,60 +191,25 @@ def check_workers_fit(workers: int, strategy: StrategyName, devices: DeviceSpec 
     Raises:
         OptionError: says which option to change, and to what.
     """
-    if workers > 1 and strategy in ("single", "mirrored"):
-        several = "one device" if strategy == "single" else "the devices of one process"
+    kind = kind_named(strategy)
+    if workers > 1 and kind is not None and not kind.many_workers:
         raise OptionError(
-            f"--strategy {strategy} trains on {several}, but there are {workers} workers. "
+            f"--strategy {strategy} trains on {kind.trains_on}, but there are {workers} workers. "
             "Use --workers 1, or --strategy multiworker to train on all of them."
         )
     if devices is None or devices.count == 1:
         return
-    if workers > 1 and devices.kind == "cpu":
+    if kind is not None and not kind.many_devices:
         raise OptionError(
-            f"--devices-per-worker cpu:{devices.count} with {workers} workers: TensorFlow's "
-            "multi-worker strategy uses one CPU device in each worker. Use cpu:1 with more "
-            "--workers, or --workers 1 with --strategy mirrored."
-        )
-    if strategy == "single":
-        raise OptionError(
-            f"--strategy single trains on one device; found --devices-per-worker with "
+            f"--strategy {strategy} trains on {kind.trains_on}; found --devices-per-worker with "
             f"{devices.count}. Leave it out, or use --strategy mirrored."
         )
-
-
-def parse_devices(text: str) -> DeviceSpec:
-    """`2`, `cpu:2` or `gpu:1` as a value.
-
-    Raises:
-        OptionError: the text is none of these.
-    """
-    match = _DEVICES.fullmatch(text.strip().lower())
-    if match is None or int(match["count"]) < 1:
+    if workers > 1 and devices.kind in ("cpu", "logical-gpu"):
         raise OptionError(
-            f"--devices-per-worker must be a number of at least 1, such as 2, cpu:2 or gpu:1; "
-            f"found {text!r}."
+            f"--devices-per-worker {devices.kind}:{devices.count} with {workers} workers: each of "
+            "several workers uses one CPU device, or GPUs of its own. Use more --workers, or "
+            "--workers 1 with --strategy mirrored."
         )
-    kind: Literal["auto", "cpu", "gpu"] = "auto"
-    if match["kind"] == "cpu":
-        kind = "cpu"
-    elif match["kind"] == "gpu":
-        kind = "gpu"
-    return DeviceSpec(count=int(match["count"]), kind=kind)
-
-
-def parse_env(items: list[str]) -> dict[str, str]:
-    """`["A=1", "B=x=y"]` as a mapping.
-
-    Raises:
-        OptionError: an item has no name or no `=`.
-    """
-    env: dict[str, str] = {}
-    for item in items:
-        match = _VARIABLE.fullmatch(item)
-        if match is None:
-            raise OptionError(f"--env must be NAME=VALUE; found {item!r}.")
-        env[match["name"]] = match["value"]
-    return env
 
 
 def _at_least(option: str, value: int | None, least: int) -> None:

@@ -10,8 +10,10 @@ PortPicker = Callable[[int], list[int]]
 """Gives that many distinct ports. Tests hand in one that gives taken ports."""
 
 
-def pick_free_ports(count: int) -> list[int]:
-    """`count` distinct ports that nobody listens on right now.
+def pick_free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """`count` distinct ports that nobody listens on right now, at an address of this host's.
+
+    "" stands for all its addresses.
 
     Nothing holds them until TensorFlow's servers start: another process may be quicker,
     and then the gang is started again with other ports.
@@ -19,5 +21,5 @@ def pick_free_ports(count: int) -> list[int]:
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
+            listener.bind((host, 0))
         return [int(listener.getsockname()[1]) for listener in sockets]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from phalanx.errors import LaunchError
+
+HOST_LOST = 1000
+"""The exit code of a worker whose host is gone; no process has such a one."""
 
 
 class WorkerHandle(Protocol):
@@ -23,8 +26,15 @@ class WorkerHandle(Protocol):
     def poll(self) -> int | None:
         """The exit code (minus the signal's number when one killed it); None while it runs."""
 
+    def ask(self, number: signal.Signals) -> None:
+        """Send a signal to the worker alone: what it started goes on working for it."""
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the worker and all that it started; no error when it is gone."""
+
+
+StartProcess = Callable[..., WorkerHandle]
+"""Starts a process: `WorkerProcess`, or a test's stand-in."""
 
 
 class WorkerProcess:
@@ -33,12 +43,20 @@ class WorkerProcess:
     A session of its own also keeps the terminal's Ctrl-C away from it: the launcher alone
     decides how the gang ends.
 
+    With `reads_terminal` it has the launcher's standard input, else an empty one.
+
     Raises:
         LaunchError: the operating system did not start it.
     """
 
     def __init__(
-        self, command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        cwd: Path | None = None,
+        reads_terminal: bool = False,
     ) -> None:
         try:
             with log.open("ab") as output:
@@ -46,7 +64,7 @@ class WorkerProcess:
                     list(command),
                     env=dict(env),
                     cwd=cwd,
-                    stdin=subprocess.DEVNULL,
+                    stdin=None if reads_terminal else subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -69,6 +87,11 @@ class WorkerProcess:
             return None
         self.signal(signal.SIGKILL)
         return self._process.wait()
+
+    def ask(self, number: signal.Signals) -> None:
+        """Send a signal to the worker alone, unless it is gone."""
+        if self._process.returncode is None:
+            self._process.send_signal(number)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the worker and all that it started, unless it is gone."""

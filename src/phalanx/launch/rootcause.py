@@ -10,12 +10,22 @@ from pathlib import Path
 
 from phalanx.launch.failure import FailureRecord
 from phalanx.launch.lines import LineAssembler, is_startup_noise, without_style
+from phalanx.launch.preemption import RESUME_EXIT_CODE
+from phalanx.launch.process import HOST_LOST
 
 # What the others see when a peer dies: they are not to blame.
-_CONSEQUENCE_TYPES = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"}
+TIMED_OUT = "DeadlineExceededError"
+_CONSEQUENCE_TYPES = {
+    "UnavailableError",
+    "AbortedError",
+    "CancelledError",
+    "PeerGoneError",
+    TIMED_OUT,
+}
 _CONSEQUENCE_TEXTS = re.compile(
     r"Connection reset by peer|Connection refused|Socket closed|failed to connect to all addresses"
-    r"|Broken pipe|Collective ops is aborted|is stale|heartbeat timeout",
+    r"|Broken pipe|Collective ops is aborted|is stale|heartbeat timeout"
+    r"|Horovod has been shut down",
     re.IGNORECASE,
 )
 _AMBIGUOUS_TYPES = {
@@ -50,7 +60,17 @@ class Ending:
     @property
     def failed(self) -> bool:
         """Whether it failed by itself, not because the launcher ended it."""
-        return self.failure is not None or (self.exit_code != 0 and not self.stopped)
+        return self.failure is not None or not (self.stopped or self.is_orderly)
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether it has saved and stopped, to go on later."""
+        return self.exit_code == RESUME_EXIT_CODE
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether it came to its end, or saved and stopped."""
+        return self.exit_code in (0, RESUME_EXIT_CODE)
 
     @property
     def is_consequence(self) -> bool:
@@ -63,10 +83,17 @@ class Ending:
         return self.failure.time if self.failure is not None else self.at
 
     @property
+    def what(self) -> str:
+        """What became of it, in one line."""
+        return _exit(self.exit_code) if self.failure is None else self.failure.summary
+
+    @property
     def shell_code(self) -> int:
         """The exit code as a shell would give it: 128 + the number of a fatal signal."""
         if self.failure is not None and (self.stopped or self.exit_code == 0):
             return self.failure.exit_code
+        if self.exit_code == HOST_LOST:
+            return 1
         return 128 - self.exit_code if self.exit_code < 0 else self.exit_code
 
 
@@ -83,20 +110,38 @@ def root_cause(endings: Sequence[Ending]) -> Ending | None:
     return min(failures, key=lambda ending: (ending.is_consequence, ending.time), default=None)
 
 
+def can_resume(endings: Sequence[Ending]) -> bool:
+    """Whether a gang as a whole has saved and stopped.
+
+    A worker leaves with `RESUME_EXIT_CODE` when the checkpoint is whole: one that had to be
+    stopped after that has lost nothing.
+    """
+    calm = all(each.is_orderly or (each.stopped and not each.failed) for each in endings)
+    return calm and any(each.has_saved for each in endings)
+
+
 def lost_its_port(ending: Ending) -> bool:
     """Whether the worker failed because another process held its port."""
     return ending.failure is not None and TAKEN_PORT in ending.failure.message
 
 
-def describe(cause: Ending, endings: Sequence[Ending], log: Path) -> str:
-    """The report: who failed first, with what, where to read on, and how the others ended."""
-    lines = [f"Worker {cause.rank} failed first: {_what(cause)}"]
+def describe(cause: Ending, endings: Sequence[Ending], log: Path, where: Sequence[str] = ()) -> str:
+    """The report: who failed first, with what, where to read on, and how the others ended.
+
+    Args:
+        cause: the failure.
+        endings: how all workers ended.
+        log: the output of the one that failed.
+        where: where it and the others were, in sentences.
+    """
+    lines = [f"Worker {cause.rank} failed first: {cause.what}"]
     if cause.failure is not None and cause.failure.traceback:
         lines += [f"  {line}" for line in _last_lines(cause.failure.traceback)]
     elif cause.failure is None:
         tail = _log_tail(log)
         if tail:
             lines += ["Its last output:", *(f"  {line}" for line in tail)]
+    lines += where
     lines.append(f"Its log: {log}")
     lines += [
         f"Worker {other.rank} {_fate(other, cause).rstrip('.')}."
@@ -106,22 +151,11 @@ def describe(cause: Ending, endings: Sequence[Ending], log: Path) -> str:
     return "\n".join(lines)
 
 
-def _what(ending: Ending) -> str:
-    if ending.failure is None:
-        return _exit(ending.exit_code)
-    if ending.failure.type == "SystemExit":
-        said = ending.failure.message
-        extra = "" if said == str(ending.failure.exit_code) else f" ({said})"
-        return f"the script ended with exit code {ending.failure.exit_code}{extra}"
-    first = ending.failure.message.strip().splitlines()[:1]
-    return f"{ending.failure.type}: {first[0]}" if first else ending.failure.type
-
-
 def _fate(ending: Ending, cause: Ending) -> str:
     if ending.failure is not None and ending.is_consequence:
         return f"failed after it, as its peer was gone ({ending.failure.type})"
     if ending.failed:
-        return f"failed as well: {_what(ending)}"
+        return f"failed as well: {ending.what}"
     if ending.stopped:
         return "was stopped"
     if cause.is_consequence:
@@ -133,6 +167,8 @@ def _fate(ending: Ending, cause: Ending) -> str:
 
 
 def _exit(code: int) -> str:
+    if code == HOST_LOST:
+        return "its host, or the launcher there, is gone"
     if code >= 0:
         return f"it ended with exit code {code}"
     try:

@@ -2,83 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TextIO
 
-from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import OptionError
-from phalanx.launch.failure import FailureRecord
-from phalanx.launch.gang import (
-    GangPlan,
-    WorkerCommand,
-    start_gang,
-    worker_command,
-    worker_specs,
-)
-from phalanx.launch.hardware import Machine, default_workers, share_out
-from phalanx.launch.options import MAX_SEED, RunOptions, check_workers_fit
-from phalanx.launch.ports import PortPicker, pick_free_ports
+from phalanx.cluster.strategies import check_gpus
+from phalanx.errors import LaunchError, OptionError
+from phalanx.launch.attempt import Gangs
+from phalanx.launch.attempts import Attempts
+from phalanx.launch.data_servers import DataServers
+from phalanx.launch.gang import GangPlan
+from phalanx.launch.hardware import Machine, share_out_over
+from phalanx.launch.hosts.home import find_addresses
+from phalanx.launch.hosts.leader import Leader
+from phalanx.launch.hosts.parts import follow, hear, homes_of, lead
+from phalanx.launch.journal import LauncherJournal
+from phalanx.launch.last_words import say_last_words
+from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.options import MAX_SEED, RunOptions
+from phalanx.launch.outcome import RunResult
+from phalanx.launch.preemption import SIGNALS
 from phalanx.launch.provenance import git_commit, versions
-from phalanx.launch.rootcause import Ending, describe, lost_its_port, root_cause
-from phalanx.launch.rundir import create_run_dir, write_run_file
+from phalanx.launch.rundir import create_run_dir, earlier_run, write_run_file
 from phalanx.launch.script import check_module, check_script
+from phalanx.launch.servants import with_chief_and_servers
 from phalanx.launch.signals import SignalBox
-from phalanx.launch.supervise import Patience, Supervisor
-from phalanx.launch.tee import Tee, ranks_to_show
-
-PORT_TRIES = 4
-
-
-class WallClock:
-    """The real time."""
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return time.time()
-
-    def sleep(self, seconds: float) -> None:
-        """Let that much time pass."""
-        time.sleep(seconds)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunResult:
-    """How a run ended.
-
-    Attributes:
-        exit_code: 0, the root cause's code, or 128 + the signal that ended the launcher.
-        run_dir: where everything about it lies.
-        report: the root cause in words; None when no worker failed.
-        endings: how each worker of the last attempt ended.
-    """
-
-    exit_code: int
-    run_dir: Path
-    report: str | None = None
-    endings: tuple[Ending, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What a run touches outside itself, handed in so that tests can stand in for it."""
-
-    environment: Mapping[str, str]
-    machine: Machine
-    output: TextIO
-    argv: Sequence[str] = ()
-    terminal: bool = False
-    pick_ports: PortPicker = pick_free_ports
-    command: WorkerCommand = worker_command
-    patience: Patience = field(default_factory=Patience)
-    announce: Callable[[str], None] = lambda text: None
+from phalanx.launch.supervise import WallClock
+from phalanx.launch.surroundings import Surroundings
 
 
 def run(options: RunOptions, surroundings: Surroundings) -> RunResult:
@@ -93,26 +49,81 @@ def run(options: RunOptions, surroundings: Surroundings) -> RunResult:
         check_module(options.target)
     else:
         check_script(Path(options.target))
-    plan, options = make_plan(options, surroundings)
+    places = surroundings.places
+    if places is not None:
+        surroundings.announce(f"{places.kind}: {places.why}")
+    if places is None or len(places.hosts) == 1:
+        result = _run(options, surroundings, None)
+        say_last_words(result, options.switches, surroundings.announce)
+        return result
+    if not places.leads:
+        return follow(options, surroundings, places)
+    with lead(options, surroundings, places) as leader:
+        result = _run(options, surroundings, leader)
+        leader.end(result.exit_code, result.report)
+    say_last_words(result, options.switches, surroundings.announce)
+    return result
+
+
+def _run(options: RunOptions, surroundings: Surroundings, leader: Leader | None) -> RunResult:
+    machines = [surroundings.machine, *(leader.gather() if leader is not None else [])]
+    plan, options = make_plan(options, surroundings, machines)
+    homes = homes_of(plan, surroundings, leader)
+    if options.data_workers:
+        addresses = find_addresses(homes, [0] * (1 + options.data_workers))
+        plan = replace(plan, data_addresses=addresses)
     record = _run_record(options, plan, surroundings)
     write_run_file(plan.run_dir, record)
+    on = "going on with run" if AttemptPaths.next(plan.run_dir) else "run"
     surroundings.announce(
-        f"run {plan.run_dir.name}: {options.workers} worker{'s' * (options.workers != 1)}, "
-        f"strategy {options.strategy}, seed {plan.seed}, in {_short(plan.run_dir)}"
+        f"{on} {plan.run_dir.name}: {options.workers} worker{'s' * (options.workers != 1)}"
+        f"{f' on {len(machines)} hosts' * (len(machines) > 1)}, strategy {options.strategy}, "
+        f"seed {plan.seed}, in {_short(plan.run_dir)}"
     )
-    with SignalBox((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) as signals:
-        result = _attempts(options, plan, surroundings, signals)
+    journal = LauncherJournal(plan.run_dir, clock=time.time)
+    journal.run_start(
+        name=plan.run_dir.name,
+        workers=len(plan.shares),
+        strategy=plan.strategy,
+        seed=plan.seed,
+        argv=surroundings.argv,
+    )
+    try:
+        servers = DataServers(
+            plan.data_addresses,
+            environment=plan.environment,
+            run_dir=plan.run_dir,
+            announce=surroundings.announce,
+        )
+        with SignalBox((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals, servers:
+            gangs = Gangs(
+                options=options,
+                plan=plan,
+                journal=journal,
+                signals=signals,
+                clock=WallClock(),
+                output=surroundings.output,
+                terminal=surroundings.terminal,
+                patience=replace(surroundings.patience, saving=options.grace),
+                announce=surroundings.announce,
+                data_servers=servers,
+                homes=homes,
+                look_after=partial(hear, leader, signals),
+            )
+            result = Attempts(gangs=gangs).run()
+    except LaunchError as error:
+        journal.run_end(exit_code=2, report=str(error))
+        raise
+    journal.run_end(exit_code=result.exit_code, report=result.report)
     ended = {"exit_code": result.exit_code, "ended": _iso(time.time()), "report": result.report}
     write_run_file(plan.run_dir, {**record, "result": ended})
     return result
 
 
-def make_plan(options: RunOptions, surroundings: Surroundings) -> tuple[GangPlan, RunOptions]:
+def make_plan(
+    options: RunOptions, surroundings: Surroundings, machines: Sequence[Machine]
+) -> tuple[GangPlan, RunOptions]:
     """Decide all that the options left open; make the run's directory."""
-    workers = options.workers
-    if workers is None:
-        workers = default_workers(surroundings.machine, options.strategy, options.devices)
-    check_workers_fit(workers, options.strategy, options.devices)
     environment = {**surroundings.environment, **options.env}
     backend = environment.get("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
@@ -120,80 +131,41 @@ def make_plan(options: RunOptions, surroundings: Surroundings) -> tuple[GangPlan
             f"KERAS_BACKEND is {backend!r}, but Phalanx trains on TensorFlow. Unset it, or set "
             "it to 'tensorflow'."
         )
-    shares = share_out(
-        surroundings.machine,
-        workers=workers,
+    shares, homes = share_out_over(
+        machines,
+        workers=options.workers,
         strategy=options.strategy,
         devices=options.devices,
         threads=options.threads,
     )
-    seed = options.seed if options.seed is not None else secrets.randbelow(MAX_SEED + 1)
+    servers = (options.servers or 1) if options.strategy == "parameter-server" else 0
+    on_cpus = all(share.devices is not None and share.devices.kind == "cpu" for share in shares)
+    check_gpus(options.communication, 0 if on_cpus else len(surroundings.machine.gpus))
+    workers = len(shares)
+    if servers:
+        shares = with_chief_and_servers(shares, servers)
+        homes = [0, *homes, *(number % len(machines) for number in range(servers))]
+    run_dir = create_run_dir(options.run_dir, options.name, datetime.now(), resume=options.resume)
+    before = earlier_run(run_dir) or {}
+    drawn = before.get("seed", secrets.randbelow(MAX_SEED + 1))
     plan = GangPlan(
         command=surroundings.command(
             options.target, options.arguments, as_module=options.as_module
         ),
         environment=environment,
         shares=shares,
+        homes=homes,
         strategy=options.strategy,
-        seed=seed,
-        run_dir=create_run_dir(options.run_dir, options.name, datetime.now()),
+        communication=options.communication,
+        servers=servers,
+        sharding=options.sharding,
+        seed=drawn if options.seed is None else options.seed,
+        run_dir=run_dir,
         interactive=surroundings.terminal,
+        log_level=options.log_level,
+        switches=options.switches,
     )
     return plan, replace(options, workers=workers)
-
-
-def _attempts(
-    options: RunOptions, plan: GangPlan, surroundings: Surroundings, signals: SignalBox
-) -> RunResult:
-    for attempt in range(PORT_TRIES):
-        specs = worker_specs(plan, attempt=attempt, pick_ports=surroundings.pick_ports)
-        endings = _one_attempt(options, plan, specs, surroundings, signals)
-        cause = root_cause(endings)
-        if signals.first is not None:
-            return RunResult(
-                exit_code=128 + signals.first, run_dir=plan.run_dir, endings=tuple(endings)
-            )
-        if cause is None or not lost_its_port(cause) or attempt == PORT_TRIES - 1:
-            break
-        surroundings.announce("another program took a worker's port: starting again with new ones")
-    if cause is None:
-        return RunResult(exit_code=0, run_dir=plan.run_dir, endings=tuple(endings))
-    return RunResult(
-        exit_code=cause.shell_code,
-        run_dir=plan.run_dir,
-        report=describe(cause, endings, plan.paths(attempt).log(cause.rank)),
-        endings=tuple(endings),
-    )
-
-
-def _one_attempt(
-    options: RunOptions,
-    plan: GangPlan,
-    specs: Sequence[WorkerSpec],
-    surroundings: Surroundings,
-    signals: SignalBox,
-) -> list[Ending]:
-    paths = plan.paths(specs[0].attempt)
-    tee = Tee(
-        {rank: paths.log(rank) for rank in ranks_to_show(options.tee, len(specs))},
-        surroundings.output,
-        terminal=surroundings.terminal,
-    )
-    paths.directory.mkdir(parents=True, exist_ok=True)
-    cluster = [asdict(spec) for spec in specs]
-    (paths.directory / "cluster.json").write_text(json.dumps(cluster, indent=2) + "\n")
-    supervisor = Supervisor(
-        handles=start_gang(plan, specs),
-        failure_of=lambda rank: FailureRecord.read(paths.error(rank)),
-        clock=WallClock(),
-        interrupted=signals.count,
-        on_poll=tee.poll,
-        patience=surroundings.patience,
-    )
-    try:
-        return supervisor.run()
-    finally:
-        tee.close()
 
 
 def _run_record(

@@ -7,28 +7,33 @@ from collections.abc import Mapping
 from datetime import datetime
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from phalanx.errors import OptionError
+from phalanx.launch.preemption import RESUME_EXIT_CODE
 
 RUN_FILE = "run.json"
 
 
-def create_run_dir(root: Path, name: str | None, now: datetime) -> Path:
-    """Make the directory of a new run and return its absolute path.
+def create_run_dir(root: Path, name: str | None, now: datetime, *, resume: bool = False) -> Path:
+    """Make the directory of a run and return its absolute path.
+
+    A run of that name that has saved and stopped goes on where it lies.
 
     Args:
         root: the directory of all runs.
         name: the run's name; None takes the time, with a number when that is taken.
         now: the time.
+        resume: go on with the run of that name, however it ended.
 
     Raises:
-        OptionError: a run of that name exists, or the directory cannot be made.
+        OptionError: a run of that name has ended, or the directory cannot be made.
     """
     root = root.absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
         if name is not None:
-            return _named(root / name)
+            return _named(root / name, resume=resume)
         stem = now.strftime("%Y%m%d-%H%M%S")
         for number in count(1):
             path = root / (stem if number == 1 else f"{stem}-{number}")
@@ -45,15 +50,35 @@ def create_run_dir(root: Path, name: str | None, now: datetime) -> Path:
     raise AssertionError("count() does not end")
 
 
-def _named(path: Path) -> Path:
-    if path.is_dir() and not any(path.iterdir()):
+def _named(path: Path, *, resume: bool) -> Path:
+    is_free = path.is_dir() and not any(path.iterdir())
+    if is_free or (resume and path.is_dir()) or saved_run(path) is not None:
         return path
     if path.exists():
         raise OptionError(
-            f"There is a run in {path} already. Give another --name, or move that one away."
+            f"There is a run in {path} already. Give another --name, move that one away, or go "
+            "on with it by --resume."
         )
     path.mkdir()
     return path
+
+
+def saved_run(directory: Path) -> Mapping[str, Any] | None:
+    """The `run.json` of a run that has saved and stopped; None where there is no such run."""
+    document = earlier_run(directory) or {}
+    try:
+        return document if document["result"]["exit_code"] == RESUME_EXIT_CODE else None
+    except (KeyError, TypeError):
+        return None
+
+
+def earlier_run(directory: Path) -> Mapping[str, Any] | None:
+    """The `run.json` that lies there; None where there is none that can be read."""
+    try:
+        document = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def write_run_file(directory: Path, document: Mapping[str, object]) -> None:

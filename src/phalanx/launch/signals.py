@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
 
 class SignalBox:
-    """Collects signals while it is entered, instead of letting them end the launcher."""
+    """Collects signals while it is entered, instead of letting them end the launcher.
+
+    A scheduler sends the same signal to all launchers of a run: that counts once.
+    """
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
         self._numbers = tuple(numbers)
-        self._received: list[int] = []
+        self._received: Counter[tuple[int, int]] = Counter()  # by signal and launcher
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalBox:
@@ -30,11 +34,18 @@ class SignalBox:
     @property
     def first(self) -> int | None:
         """The first signal that came: it names the reason; None when none came."""
-        return self._received[0] if self._received else None
+        return next((number for number, _ in self._received), None)
+
+    def add(self, number: int, launcher: int) -> None:
+        """Count one that reached another launcher of the run; this one is number 0."""
+        self._received[number, launcher] += 1
 
     def count(self) -> int:
-        """How many came."""
-        return len(self._received)
+        """How many came: of each signal as many as reached one launcher, at the most."""
+        most: dict[int, int] = {}
+        for (number, _), times in self._received.items():
+            most[number] = max(most.get(number, 0), times)
+        return sum(most.values())
 
     def _keep(self, number: int, frame: FrameType | None) -> None:
-        self._received.append(number)
+        self._received[number, 0] += 1

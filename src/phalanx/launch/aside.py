@@ -1,0 +1,29 @@
+"""Directories of a worker's own, for what the chief alone writes in earnest.
+
+A worker removes its own; what one that was killed has left goes with the gang.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def aside_prefix(pid: int) -> str:
+    """How the names of a process's directories begin, in the directory for temporary files."""
+    return f"phalanx-aside-{pid}-"
+
+
+def remove_aside(pids: Iterable[int], temporary: Path | None = None) -> None:
+    """Remove what processes that are gone have left.
+
+    Args:
+        pids: the processes' numbers.
+        temporary: where temporary files are; the system's place if None.
+    """
+    place = Path(tempfile.gettempdir()) if temporary is None else temporary
+    for pid in pids:
+        for left in place.glob(f"{aside_prefix(pid)}*"):
+            shutil.rmtree(left, ignore_errors=True)

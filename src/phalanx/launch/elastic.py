@@ -1,0 +1,158 @@
+"""`--workers MIN:MAX`: go on with fewer workers where one cannot come back, and with all later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.launch.tails import last_record
+from phalanx.records import records_path
+
+LOOK_SECONDS = 2.0
+"""Between two looks at whether a checkpoint was saved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resized:
+    """The gang changes.
+
+    Attributes:
+        why: to what, and for what reason.
+        at_no_cost: whether only a try has failed, which no restart is counted for.
+    """
+
+    why: str
+    at_no_cost: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TooFew:
+    """It would have to become smaller than allowed; `why` says so."""
+
+    why: str
+
+
+class GangSize:
+    """Who of a run's workers is in the gang.
+
+    Members are numbered as at first, 0 to `most - 1`; a member's rank is its place in `members`.
+    A worker that fails before it has trained a step, in two attempts in a row, cannot come back.
+    All are tried again once a checkpoint has been saved. Where that fails at the start, the next
+    try comes after a wait, which doubles each time.
+    """
+
+    def __init__(
+        self, *, least: int, most: int, first_wait: float = 60.0, longest_wait: float = 3600.0
+    ) -> None:
+        """Begin with all.
+
+        Args:
+            least: the fewest workers to go on with; as many as `most` for no change ever.
+            most: all of them.
+            first_wait: seconds before the next try, after one that failed.
+            longest_wait: seconds that such a wait takes at most.
+        """
+        self.members = tuple(range(most))
+        self._least = least
+        self._all = self.members
+        self._first, self._longest = first_wait, longest_wait
+        self._wait = first_wait
+        self._not_before = 0.0
+        self._striker: int | None = None
+        self._smaller: tuple[int, ...] | None = None  # To go back to, while all are tried again.
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all are in."""
+        return self.members == self._all
+
+    def failed(self, rank: int | None, *, trained: bool, now: float) -> Resized | TooFew | None:
+        """What an attempt that failed changes.
+
+        Args:
+            rank: who failed first; None for a run that stood still.
+            trained: whether that worker had trained a step in this attempt.
+            now: seconds.
+        """
+        if self._least == len(self._all):
+            return None
+        if trained or rank is None:
+            self._striker, self._smaller, self._wait = None, None, self._first
+            return None
+        member = self.members[rank]
+        if self._smaller is not None:
+            return self._go_back(member, now)
+        if self._striker != member:
+            self._striker = member
+            return None
+        return self._leave_out(member)
+
+    def could_not_start(self, rank: int | None, *, now: float) -> Resized | TooFew | None:
+        """What it changes that a worker's process could not be started at all."""
+        if self._least == len(self._all) or rank is None:
+            return None
+        self._striker = self.members[rank]
+        return self.failed(rank, trained=False, now=now)
+
+    def may_grow(self, now: float) -> bool:
+        """Whether all may be tried again, as soon as there is a checkpoint."""
+        return not self.is_whole and now >= self._not_before
+
+    def grow(self) -> Resized:
+        """Try all again."""
+        self._smaller, self.members = self.members, self._all
+        return Resized(why=f"a checkpoint was saved: {self._going_on()} again")
+
+    def _leave_out(self, member: int) -> Resized | TooFew:
+        if len(self.members) == self._least:
+            return TooFew(
+                why=f"Worker {member} cannot come back, and --workers {self._least}:"
+                f"{len(self._all)} asks for at least {self._least}."
+            )
+        self._striker = None
+        self.members = tuple(each for each in self.members if each != member)
+        return Resized(why=f"worker {member} cannot come back: {self._going_on()}")
+
+    def _go_back(self, member: int, now: float) -> Resized:
+        assert self._smaller is not None
+        self.members, self._smaller = self._smaller, None
+        wait, self._wait = self._wait, min(2 * self._wait, self._longest)
+        self._not_before = now + wait
+        return Resized(
+            why=f"worker {member} still cannot start: {self._going_on()}, "
+            f"and trying again in {wait:.0f} s at the earliest",
+            at_no_cost=True,
+        )
+
+    def _going_on(self) -> str:
+        return f"going on with {len(self.members)} of {len(self._all)} workers"
+
+
+class GrowthWatch:
+    """Whether a gang that is too small should save and stop, so that all can be tried again."""
+
+    def __init__(self, size: GangSize, run_dir: Path, *, now: Callable[[], float]) -> None:
+        """Begin with an attempt.
+
+        Args:
+            size: who is in the gang.
+            run_dir: the run's directory, where the chief records checkpoints.
+            now: seconds since the epoch.
+        """
+        self._size = size
+        self._records = records_path(run_dir, 0)
+        self._now = now
+        self._began = self._looked = now()
+        self.wanted = False
+
+    def wants_save(self) -> bool:
+        """Whether there has been a checkpoint since the attempt began, and it is time."""
+        now = self._now()
+        if self._size.is_whole or self.wanted or now < self._looked + LOOK_SECONDS:
+            return self.wanted
+        self._looked = now
+        if self._size.may_grow(now):
+            saved = last_record(self._records, "checkpoint", "t")
+            self.wanted = saved is not None and saved["t"] > self._began
+        return self.wanted

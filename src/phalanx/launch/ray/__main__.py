@@ -1,0 +1,42 @@
+"""The entrypoint of a Ray job: `python -m phalanx.launch.ray PLAN`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from phalanx.errors import PhalanxError
+from phalanx.launch.ray.cluster import RayCluster
+from phalanx.launch.ray.driver import Driver
+from phalanx.launch.ray.plan import RayPlan
+from phalanx.launch.signals import SignalBox
+from phalanx.launch.supervise import WallClock
+
+
+def announce(message: str) -> None:
+    """A line in the job's log."""
+    print(f"phalanx: {message}", flush=True)
+
+
+def hear(index: int, said: str) -> None:
+    """What a launcher has said: the leading one's as it is, the others' with their number."""
+    for line in said.splitlines():
+        print(line if index == 0 else f"({index}) {line}", flush=True)
+
+
+def main(text: str) -> int:
+    """Drive the run to its end; gives its exit code."""
+    plan = RayPlan.from_json(text)
+    cluster = RayCluster(plan, hear=hear)
+    # After Ray, which sets handlers of its own.
+    with SignalBox((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)) as signals:
+        driver = Driver(plan, cluster, signals=signals, clock=WallClock(), announce=announce)
+        try:
+            return driver.run()
+        except PhalanxError as error:
+            announce(str(error))
+            return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
