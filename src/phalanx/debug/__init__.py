@@ -1,0 +1,1 @@
+"""Finding out what went wrong in a training: replaying a step that was not finite."""

@@ -1,0 +1,203 @@
+"""Run a step again that was not finite, and find out where it first went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from phalanx.debug.causes import Cause, cause_of, growth_of
+from phalanx.debug.step_again import Run, StepAgain, is_finite
+from phalanx.debug.trace import Call, Range, Wrong, bad_rows
+from phalanx.state.captured import Captured, Part
+
+_MOST_ALONE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A sample that went wrong.
+
+    Attributes:
+        index: its place among the samples of its replica, from 0.
+        in_batch: its place in the global batch.
+        row: its number in the data, where known.
+        place: where it lies, in words, where known.
+    """
+
+    index: int
+    in_batch: int
+    row: int | None
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What was found.
+
+    Attributes:
+        part: which replica's samples were run.
+        phase: "data", "weights", "forward", "backward", or "" where all was finite.
+        layer: the layer or loss in which it began.
+        operation: the TensorFlow operation in which it began.
+        variable: the first variable whose gradient is not finite.
+        given: the range of each input of that operation.
+        dtype: what it computes in.
+        samples: those that went wrong; empty where only all together do.
+        cause: why, and what to do.
+        growth: the largest absolute value after each layer.
+    """
+
+    part: Part
+    phase: str = ""
+    layer: str = ""
+    operation: str = ""
+    variable: str = ""
+    given: tuple[Range, ...] = ()
+    dtype: str = ""
+    samples: tuple[Sample, ...] = ()
+    cause: Cause | None = None
+    growth: tuple[tuple[str, float], ...] = ()
+
+
+class Replay:
+    """Finds where a kept step first went wrong."""
+
+    def __init__(self, model: Any, captured: Captured) -> None:
+        """Bring the weights into `model`, which is compiled."""
+        self._captured = captured
+        self._again = StepAgain(model, captured)
+
+    def run(self) -> Replayed:
+        """Run the parts of the batch, those first that were not finite, until one is not."""
+        found = [self._one(i) for i in self._again.order]
+        return next((each for each in found if each.phase), found[0])
+
+    def _one(self, i: int) -> Replayed:
+        part, data = self._captured.about.parts[i], self._again.data(i)
+        run = self._again.run(data, part)
+        calls = run.calls
+        growth = tuple(growth_of(calls))
+        bad_data = _first_bad(data)
+        variable = self._captured.about.variable
+        variable = variable if variable in run.bad_variables else next(iter(run.bad_variables), "")
+        if run.is_finite and bad_data is None:
+            return Replayed(part=part, growth=growth)
+        bad = next((call for call in calls if call.bad_rows is not None), None)
+        if bad is not None and not any(given.nonfinite for given in bad.inputs):
+            bad_data = None  # a layer before has filled it in, or nothing reads it
+        wrong = _chosen(run, bad)
+        layer = wrong.layer if wrong else bad.name if bad else ""
+        if bad_data is not None:
+            name, array = bad_data
+            rows = bad_rows(array)
+            cause = Cause(
+                kind="data",
+                said=f"{name} holds {Range.of(array).nonfinite} numbers that are not finite",
+                remedy="mend or leave out these samples; look at what reads and prepares them",
+            )
+            layer = bad.name if bad else layer
+            phase, given = "data", (Range.of(array),)
+            return Replayed(
+                part=part, phase=phase, layer=layer, variable=variable, given=given,
+                dtype=array.dtype.name, samples=self._samples(part, rows), cause=cause,
+                growth=growth,
+            )  # fmt: skip
+        if (weight := self._bad_weight()) is not None:
+            cause = Cause(
+                kind="weights",
+                said=f"{weight} was not finite before the step",
+                remedy="look at the steps before; go on from an earlier checkpoint",
+            )
+            return Replayed(
+                part=part, phase="weights", layer=layer, variable=weight, cause=cause, growth=growth
+            )
+        if wrong is None:
+            return Replayed(part=part, phase="backward", variable=variable, growth=growth)
+        return Replayed(
+            part=part,
+            phase=wrong.phase,
+            layer=wrong.layer,
+            operation=wrong.operation,
+            variable=variable,
+            given=tuple(Range.of(a) for a in wrong.inputs),
+            dtype=wrong.output.dtype.name,
+            samples=self._samples(part, self._rows(wrong, bad, part, data)),
+            cause=cause_of(wrong, calls, largest_in_float32=self._in_float32(wrong, data, part)),
+            growth=growth,
+        )
+
+    def _bad_weight(self) -> str | None:
+        paths, weights = self._captured.paths, self._captured.weights
+        moving = ("moving_mean", "moving_variance")  # the step itself has changed these
+        found = (
+            paths.get(name, name)
+            for name, array in weights.items()
+            if not name.endswith(moving) and array.dtype.kind in "fV" and not is_finite(array)
+        )
+        return next(found, None)
+
+    def _in_float32(self, wrong: Wrong, data: Any, part: Part) -> float | None:
+        if wrong.output.dtype.name not in ("float16", "bfloat16"):
+            return None
+        run = self._again.run_in_float32(data, part)
+        if not run.is_finite:
+            return None
+        given = [r.largest for c in run.calls if c.name == wrong.layer for r in c.outputs]
+        return max(given, default=0.0)
+
+    def _rows(self, wrong: Wrong, bad: Call | None, part: Part, data: Any) -> list[int]:
+        count = part.count
+        if wrong.output.ndim and len(wrong.output) == count:
+            rows = bad_rows(wrong.output)
+        else:
+            rows = [] if bad is None or bad.bad_rows is None else bad.bad_rows
+        if rows and len(rows) < count and max(rows) < count:
+            return rows
+        return self._alone(data, part)
+
+    def _alone(self, data: Any, part: Part) -> list[int]:
+        """The samples that go wrong without the others."""
+
+        def goes_wrong(row: int) -> bool:
+            one = tf.nest.map_structure(lambda a: None if a is None else a[row : row + 1], data)
+            return not self._again.run(one, part).is_finite
+
+        return [row for row in range(min(part.count, _MOST_ALONE)) if goes_wrong(row)]
+
+    def _samples(self, part: Part, rows: Sequence[int]) -> tuple[Sample, ...]:
+        return tuple(
+            Sample(
+                index=row,
+                in_batch=part.start + row,
+                row=part.rows[row] if row < len(part.rows) else None,
+                place=part.places[row] if row < len(part.places) else "",
+            )
+            for row in rows
+        )
+
+
+def _chosen(run: Run, bad: Call | None) -> Wrong | None:
+    """The operation to blame: in the first layer that gave what is not finite, else backward."""
+    wrongs = run.trace.wrongs
+    if bad is not None:
+        forward = [w for w in wrongs if w.phase == "forward"]
+        own = [w for w in forward if w.layer == bad.name]
+        return next(iter(own), next(iter(forward), None))
+    backward = [w for w in wrongs if w.phase == "backward"]
+    return next(iter(backward), next(iter(wrongs), None))
+
+
+def _first_bad(data: tuple[Any, ...]) -> tuple[str, np.ndarray] | None:
+    """The first array of the data that is not finite, by its name."""
+    names = ("x", "y", "sample_weight")
+    for name, value in zip(names, data, strict=False):
+        flat = keras.tree.flatten(value)
+        for i, array in enumerate(flat):
+            if array is not None and array.dtype.kind in "fV" and not is_finite(array):
+                return (name if len(flat) == 1 else f"{name}[{i}]"), array
+    return None

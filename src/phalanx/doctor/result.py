@@ -1,0 +1,43 @@
+"""What a check came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["good", "note", "unfit"]
+"""Fit; fit, with something to know; not fit for training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One thing that was looked at.
+
+    Attributes:
+        check: what, in a word or two.
+        verdict: how it is.
+        what: what was found, with the value.
+        mend: the command that mends it, or what to do; None where nothing is to be mended.
+        host: where, if several hosts were looked at; None for all of them together.
+    """
+
+    check: str
+    verdict: Verdict
+    what: str
+    mend: str | None = None
+    host: str | None = None
+
+
+def good(check: str, what: str) -> Result:
+    """It is as it should be."""
+    return Result(check=check, verdict="good", what=what)
+
+
+def note(check: str, what: str, mend: str | None = None) -> Result:
+    """Training works, and this is to be known."""
+    return Result(check=check, verdict="note", what=what, mend=mend)
+
+
+def unfit(check: str, what: str, mend: str) -> Result:
+    """Training does not work before this is mended."""
+    return Result(check=check, verdict="unfit", what=what, mend=mend)

@@ -1,0 +1,1 @@
+"""Reading a script without running it: the known mistakes of training with many workers."""

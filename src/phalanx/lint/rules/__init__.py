@@ -1,0 +1,19 @@
+"""The rules, one family a file; `RULES` is the list of all."""
+
+from __future__ import annotations
+
+from phalanx.lint.finding import Rule
+from phalanx.lint.rules import (
+    batches,
+    data,
+    files,
+    gradients,
+    horovod,
+    ranks,
+    scope,
+    strategy_order,
+    versions,
+)
+
+_FAMILIES = (strategy_order, scope, ranks, data, batches, files, gradients, horovod, versions)
+RULES: tuple[Rule, ...] = tuple(rule for family in _FAMILIES for rule in family.RULES)

@@ -1,0 +1,161 @@
+"""What is known of a running run at one moment: records go in, a view comes out.
+
+The time is handed in, so the same records can be looked at as of any moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from phalanx.report.events import (
+    EpochLogs,
+    Event,
+    FitStart,
+    Gradients,
+    Heartbeat,
+    Numbers,
+    RunEnd,
+    RunStart,
+    StepLogs,
+    Straggler,
+    Throughput,
+    WorkerEnd,
+    WorkerExit,
+    WorkerStart,
+)
+from phalanx.report.happenings import HAPPENINGS
+from phalanx.report.series import TOTAL
+
+
+@dataclass(kw_only=True)
+class LiveWorker:
+    """The last that was heard of one worker in its newest attempt.
+
+    `take` changes it in place: a day's heartbeats are taken at once when a page is opened.
+    """
+
+    rank: int
+    attempt: int
+    heard: float
+    begun: bool = False
+    host: str | None = None
+    pid: int | None = None
+    phase: str | None = None
+    phase_seconds: float | None = None
+    step: int | None = None
+    epoch: int | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    step_seconds: float | None = None
+    gradient_norm: float | None = None
+    memory_bytes: float | None = None
+    straggler: Straggler | None = None
+    end: WorkerEnd | None = None
+    exit: WorkerExit | None = None
+
+    def take(self, event: Event) -> None:
+        """Add what happened to it."""
+        match event:
+            case Heartbeat():
+                self.begun = True
+                self.phase, self.phase_seconds = event.phase, event.phase_seconds
+                self._is_at(event.step, event.epoch)
+                self.memory_bytes = event.memory_bytes or self.memory_bytes
+            case StepLogs() | EpochLogs():
+                self.begun = True
+                self._is_at(event.step, event.epoch)
+                self.loss = event.logs.get("loss", self.loss)
+            case Throughput():
+                self.begun = True
+                self._is_at(event.step, None)
+                self.samples_per_second = event.samples_per_second
+                self.step_seconds = event.step_seconds.get("p50")
+                self.memory_bytes = event.memory_bytes or self.memory_bytes
+            case Gradients() if event.run != TOTAL:
+                self.gradient_norm = event.values.get("gradients/norm", self.gradient_norm)
+            case WorkerStart():
+                self.begun = True
+                self.host, self.pid = event.host, event.pid
+            case Straggler():
+                self.straggler = None if event.gone else event
+            case WorkerEnd():
+                self.end = event
+            case WorkerExit():
+                self.exit = event
+
+    def _is_at(self, step: int | None, epoch: int | None) -> None:
+        self.step = self.step if step is None else step
+        self.epoch = self.epoch if epoch is None else epoch
+
+
+@dataclass(kw_only=True)
+class LiveRun:
+    """All that was heard so far. `take` adds to it.
+
+    Attributes:
+        began: when the first sign of life came; None before that.
+        heard: when the last one came.
+        fit: the newest call of `fit`.
+        logs: the newest reading of the metrics, `batch` where in the epoch that was.
+        epoch: the newest epoch that ended.
+        total_norm: the norm of the total gradient, when it was last looked at.
+        told: what happened besides, the newest last.
+    """
+
+    workers: dict[int, LiveWorker] = field(default_factory=dict)
+    began: float | None = None
+    heard: float | None = None
+    attempt: int = 0
+    fit: FitStart | None = None
+    logs: StepLogs | None = None
+    epoch: EpochLogs | None = None
+    total_norm: float | None = None
+    told: list[Event] = field(default_factory=list)
+    end: RunEnd | None = None
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Add what was recorded, in any order of files."""
+        for event in sorted(events, key=lambda each: each.t):
+            self.began = event.t if self.began is None else min(self.began, event.t)
+            self.heard = event.t if self.heard is None else max(self.heard, event.t)
+            self.attempt = max(self.attempt, event.attempt)
+            if type(event) in HAPPENINGS:
+                self.told.append(event)
+            self._take_of_run(event)
+            about = event.of if isinstance(event, (WorkerExit, Straggler)) else event.rank
+            for rank in {rank for rank in (about, event.rank) if rank is not None}:
+                self._take_of_worker(rank, event, is_about_it=rank == about)
+
+    def _take_of_run(self, event: Event) -> None:
+        match event:
+            case FitStart() if event.rank == min(self.workers, default=event.rank):
+                self.fit = event
+            case StepLogs():
+                self.logs = event
+            case EpochLogs():
+                self.epoch = event
+            case Gradients(run=run) if run == TOTAL:
+                self.total_norm = event.values.get("gradients/norm", self.total_norm)
+            case RunEnd():
+                self.end = event
+            case RunStart():
+                self.end = None  # A run that had saved and stopped goes on.
+
+    def _take_of_worker(self, rank: int, event: Event, *, is_about_it: bool) -> None:
+        known = self.workers.get(rank)
+        if known is None or event.attempt > known.attempt:
+            known = LiveWorker(rank=rank, attempt=event.attempt, heard=event.t)
+        elif event.attempt < known.attempt:
+            return
+        if event.rank == rank:
+            known.heard = max(known.heard, event.t)
+        if is_about_it:
+            known.take(event)
+        self.workers[rank] = known
+
+
+def validation_of(epoch: EpochLogs | None) -> Numbers:
+    """The metrics of the newest validation."""
+    logs = epoch.logs if epoch else {}
+    return {name: value for name, value in logs.items() if name.startswith("val_")}
