@@ -7,8 +7,22 @@ from typing import Annotated
 import typer
 
 import phalanx
+from phalanx.cli.check import HELP as CHECK_HELP
+from phalanx.cli.check import check
+from phalanx.cli.checkpoint import app as checkpoint
+from phalanx.cli.data import app as data
+from phalanx.cli.debug import app as debug
+from phalanx.cli.doctor import HELP as DOCTOR_HELP
+from phalanx.cli.doctor import doctor
+from phalanx.cli.jobs import CANCEL_HELP, LOGS_HELP, STATUS_HELP, cancel, logs, status
+from phalanx.cli.optional_value import WithOptionalValue
+from phalanx.cli.report import HELP as REPORT_HELP
+from phalanx.cli.report import report
 from phalanx.cli.run import HELP as RUN_HELP
 from phalanx.cli.run import run
+from phalanx.cli.submit import app as submit
+from phalanx.cli.watch import HELP as WATCH_HELP
+from phalanx.cli.watch import watch
 
 app = typer.Typer(
     name="phalanx",
@@ -39,4 +53,20 @@ def root(
 
 
 # Options after the script are the script's own.
-app.command("run", help=RUN_HELP, context_settings={"allow_interspersed_args": False})(run)
+app.command(
+    "run",
+    cls=WithOptionalValue,
+    help=RUN_HELP,
+    context_settings={"allow_interspersed_args": False},
+)(run)
+app.command("doctor", help=DOCTOR_HELP, context_settings={"allow_interspersed_args": False})(doctor)
+app.command("check", help=CHECK_HELP)(check)
+app.command("watch", help=WATCH_HELP)(watch)
+app.command("report", help=REPORT_HELP)(report)
+app.add_typer(checkpoint, name="checkpoint")
+app.add_typer(data, name="data")
+app.add_typer(debug, name="debug")
+app.add_typer(submit, name="submit")
+app.command("status", help=STATUS_HELP)(status)
+app.command("logs", help=LOGS_HELP)(logs)
+app.command("cancel", help=CANCEL_HELP)(cancel)

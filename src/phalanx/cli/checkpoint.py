@@ -1,0 +1,124 @@
+"""`phalanx checkpoint`: see, verify and prune the checkpoints of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from phalanx.cli.say import say, say_error
+
+if TYPE_CHECKING:
+    from phalanx.checkpoint.manifest import Manifest
+
+HELP = """See, verify and prune the checkpoints in a directory.
+
+DIR is a path, or a URL such as s3://bucket/run (which needs s3fs).
+
+[bold]Examples[/bold]
+
+  phalanx checkpoint list runs/mnist/checkpoints
+
+  phalanx checkpoint verify runs/mnist/checkpoints
+
+  phalanx checkpoint prune runs/mnist/checkpoints --keep 2
+"""
+
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="Where the checkpoints are.")]
+
+app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
+
+
+@app.command("list")
+def list_(directory: Directory) -> None:
+    """Show every checkpoint: its step, when it was written, its size and metrics."""
+    from phalanx.checkpoint.folder import Folder
+    from phalanx.checkpoint.reading import manifest_of, steps_in
+    from phalanx.errors import CheckpointError
+
+    with _storage_of(directory):
+        folder = Folder.at(directory)
+        steps = steps_in(folder)
+        if not steps:
+            say(f"no checkpoint in {directory}")
+            return
+        table = Table("step", "epoch", "written", "size", "shards", "metrics")
+        for step in steps:
+            try:
+                table.add_row(*_row(manifest_of(folder, step)))
+            except CheckpointError as error:
+                table.add_row(str(step), "", "", "", "", f"[red]{error}[/red]")
+    Console().print(table)
+
+
+@app.command("verify")
+def verify_(directory: Directory) -> None:
+    """Hold every byte against its checksum; exits with 1 if a checkpoint is damaged."""
+    from phalanx.checkpoint.folder import Folder
+    from phalanx.checkpoint.reading import verify
+
+    with _storage_of(directory):
+        found = dict(verify(Folder.at(directory)))
+    if not found:
+        say(f"no checkpoint in {directory}")
+    for step, wrong in found.items():
+        say_error(f"step {step}: {wrong}") if wrong else say(f"step {step}: whole")
+    sys.exit(1 if any(found.values()) else 0)
+
+
+@app.command("prune")
+def prune_(
+    directory: Directory,
+    keep: Annotated[int, typer.Option(help="How many of the newest stay.")] = 3,
+    best: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC:min|max", help="Whose best stays too: val_loss:min."),
+    ] = None,
+    leftovers: Annotated[
+        bool,
+        typer.Option(help="Remove what was never committed too; only while nobody writes."),
+    ] = False,
+) -> None:
+    """Remove old checkpoints."""
+    from phalanx.checkpoint.folder import Folder
+    from phalanx.checkpoint.pruning import prune
+    from phalanx.checkpoint.retention import Retention
+
+    named = None if best is None else tuple(best.rpartition(":")[::2])
+    retention = Retention(keep=keep, best=named)  # type: ignore[arg-type]  # it checks
+    with _storage_of(directory):
+        removed = prune(Folder.at(directory), retention, leftovers=leftovers)
+    say(f"removed {', '.join(removed) or 'nothing'}")
+
+
+@contextmanager
+def _storage_of(directory: str) -> Iterator[None]:
+    """Say what storage says; nobody here can mend it."""
+    from phalanx.errors import CheckpointError
+
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"The storage of {directory} refused: {str(error).rstrip('.')}. Look at its keys, "
+            "rights, address and network."
+        ) from error
+
+
+def _row(manifest: Manifest) -> tuple[str, ...]:
+    metrics = (f"{name}: {float(value):.4g}" for name, value in manifest.metrics.items())
+    return (
+        str(manifest.step),
+        str(manifest.epoch),
+        datetime.fromtimestamp(manifest.written).strftime("%Y-%m-%d %H:%M:%S"),
+        decimal(manifest.size),
+        str(len(manifest.shards)),
+        ", ".join(metrics),
+    )

@@ -1,0 +1,27 @@
+"""`phalanx debug`: what went wrong in a run; a file for each command."""
+
+from __future__ import annotations
+
+import typer
+
+from phalanx.cli.debug_replay import HELP as REPLAY_HELP
+from phalanx.cli.debug_replay import replay
+from phalanx.cli.debug_timeline import HELP as TIMELINE_HELP
+from phalanx.cli.debug_timeline import timeline
+from phalanx.cli.debug_where import HELP as WHERE_HELP
+from phalanx.cli.debug_where import where
+
+HELP = "Find out what went wrong in a run, or where it stands."
+
+app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
+
+
+@app.callback()
+def debug() -> None:
+    """What all commands share."""
+
+
+# A line for each command: app.command("name", help=NAME_HELP)(name)
+app.command("where", help=WHERE_HELP)(where)
+app.command("timeline", help=TIMELINE_HELP)(timeline)
+app.command("replay", help=REPLAY_HELP, context_settings={"ignore_unknown_options": True})(replay)

@@ -1,0 +1,56 @@
+"""`phalanx debug replay`: run a step again that was not finite, and say where it went wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phalanx.launch.script import check_script
+
+HELP = """Run a step again whose loss or gradient was not finite, and say where that began.
+
+The worker keeps its batch, and the weights before it, in RUN/captures. It is run eagerly, \
+layer by layer, forward and backward. Named are the first layer and operation, the variable, \
+the samples, and the cause. The exit code is 1 where all is finite this time.
+
+[bold]Examples[/bold]
+
+  phalanx debug replay runs/mnist
+
+  phalanx debug replay runs/mnist --step worker-1-step-120
+
+  phalanx debug replay runs/mnist --script train.py --epochs 10
+"""
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of --script.")
+    ] = None,
+    step: Annotated[
+        str, typer.Option(metavar="NAME", help="Which, where several were kept; else the first.")
+    ] = "",
+    script: Annotated[
+        Path | None,
+        typer.Option(help="Take the model from this script, which is run up to its first fit."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="What was found, for machines.")] = False,
+) -> None:
+    """Replay in a process of its own, and leave with its exit code."""
+    if script is not None:
+        check_script(script)
+    quiet = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    target = [] if script is None else [str(script), *(arguments or [])]
+    form = "json" if as_json else "text"
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "phalanx.debug.replay_run", str(run), step, form, *target],
+        env={**os.environ, **quiet},
+        check=False,
+    )
+    raise typer.Exit(done.returncode)

@@ -1,0 +1,126 @@
+"""`phalanx doctor`: are machines fit for training, or is a script for a kind of machine?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phalanx.cli.examined import Wish, all_hosts, this_machine
+from phalanx.cli.places import asked_places
+from phalanx.cli.run_options import Arguments, HostIndex
+from phalanx.errors import OptionError
+from phalanx.launch.script import check_script
+
+HELP = """See whether this machine is fit for training, and what mends it where it is not.
+
+With [bold]--cluster[/bold], started on each host as phalanx run is there, see whether all of them
+are fit together: versions, clocks, names, the shared directory, and each link between two of them.
+
+With [bold]--for[/bold], see instead what another kind of machine would not take of a script: it is
+run up to its first fit, and nothing is trained.
+
+Exit code 0 says fit, 1 unfit.
+
+[bold]Examples[/bold]
+
+  phalanx doctor
+
+  phalanx doctor --json
+
+  phalanx doctor --cluster --hosts a,b,c --directory /shared/runs    # on each of a, b and c
+
+  phalanx doctor --for tpu train.py --epochs 10
+"""
+KINDS = ("tpu",)
+_TIMEOUT = 120.0
+
+
+def doctor(
+    script: Annotated[
+        str | None, typer.Argument(metavar="[SCRIPT]", help="The script to look at.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option("--for", metavar="|".join(KINDS), help="The kind of machine.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    directory: Annotated[
+        Path, typer.Option("--directory", "--run-dir", help="Where runs are to be written.")
+    ] = Path("runs"),
+    model_parameters: Annotated[
+        str,
+        typer.Option(metavar="N|NM|NB", help="Of the model whose all-reduce is spoken of."),
+    ] = "25.6M",
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Look at all hosts of the cluster together.")
+    ] = False,
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="The hosts of the cluster; give the same command on each.",
+            show_default="what the cluster's variables say",
+        ),
+    ] = None,
+    host_index: HostIndex = None,
+    startup_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long to wait for the other hosts.")
+    ] = _TIMEOUT,
+    arguments: Arguments = None,
+) -> None:
+    """Look at this machine, at all hosts, or at a script; leave with 0 or 1."""
+    from phalanx.doctor.speed import parse_parameters
+
+    if kind is not None:
+        raise typer.Exit(_script(kind, script, arguments or []))
+    if script is not None:
+        raise OptionError(
+            f"phalanx doctor looks at a script for a kind of machine; found {script!r} and no "
+            f"--for. Say which: --for {'|'.join(KINDS)}."
+        )
+    wish = Wish(
+        directory=directory,
+        as_json=as_json,
+        parameters=parse_parameters(model_parameters),
+        startup_timeout=startup_timeout,
+    )
+    if not cluster:
+        if hosts is not None or host_index is not None:
+            raise OptionError(
+                "--hosts and --host-index are for all hosts together. Add --cluster, and give the "
+                "same command on each host."
+            )
+        raise typer.Exit(this_machine(wish))
+    places = asked_places(hosts, host_index, "auto")
+    if places is None or len(places.hosts) == 1:
+        raise OptionError(
+            "--cluster looks at several hosts; found "
+            f"{'no cluster' if places is None else f'one host by {places.kind}'}. Start it as "
+            "phalanx run is started on each host: with --hosts a,b,c, or by srun, mpiexec or in "
+            "the pods."
+        )
+    raise typer.Exit(all_hosts(wish, places))
+
+
+def _script(kind: str, script: str | None, arguments: list[str]) -> int:
+    """Look at the script in a process of its own; gives its exit code."""
+    if kind not in KINDS:
+        raise OptionError(f"--for must be one of {', '.join(KINDS)}; found {kind!r}.")
+    if script is None:
+        raise OptionError(f"--for {kind} looks at a script; found none. Name it after the options.")
+    check_script(Path(script))
+    quiet = {
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "phalanx.doctor.for_tpu", "-f", script, *arguments],
+        env={**os.environ, **quiet},
+        check=False,
+    )
+    return done.returncode

@@ -1,0 +1,95 @@
+"""`phalanx report`: one HTML page about a run, or about several beside each other."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.cli.run_options import RunDir
+from phalanx.cli.say import say
+from phalanx.errors import OptionError
+
+if TYPE_CHECKING:
+    from phalanx.report.run_data import RunData
+
+HELP = """Write one self-contained HTML page about a run, from its records.
+
+RUN is a run's name or the path of its directory; without one the newest run is taken. \
+Several runs are compared, the first being what the others are held against.
+
+[bold]Examples[/bold]
+
+  phalanx report
+
+  phalanx report first --output first.html
+
+  phalanx report first second
+
+  phalanx report first --json
+"""
+
+
+def report(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="Runs, by name or by path.", show_default=False),
+    ] = None,
+    run_dir: RunDir = Path("runs"),
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The file to write.", show_default="report.html in the run's directory"),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Numbers for machines; on standard output if no --output."),
+    ] = False,
+) -> None:
+    """Read the runs, make the page and write it."""
+    # numpy, plotly and jinja2 take their time, which --help has no use for.
+    from phalanx.report.document import to_json
+    from phalanx.report.find import find_run
+    from phalanx.report.run_data import load_run
+
+    paths = [find_run(asked, run_dir) for asked in runs] if runs else [find_run(None, run_dir)]
+    loaded = [load_run(path) for path in paths]
+    now = time.time()
+    if as_json and output is None:
+        sys.stdout.write(to_json(loaded, now) + "\n")
+        return
+    path = output or default_output(paths)
+    write_page(path, to_json(loaded, now) if as_json else html_of(loaded, now))
+    say(f"wrote {path}")
+
+
+def default_output(runs: list[Path]) -> Path:
+    """Where the page goes if nobody says: into the first run's directory."""
+    if len(runs) == 1:
+        return runs[0] / "report.html"
+    return runs[0] / f"report-with-{'-and-'.join(run.resolve().name for run in runs[1:])}.html"
+
+
+def html_of(runs: list[RunData], now: float) -> str:
+    """The page about one run, or about several beside each other."""
+    from phalanx.report.compare import compare_page
+    from phalanx.report.contents import report_page
+    from phalanx.report.page import render
+
+    return render(report_page(runs[0], now) if len(runs) == 1 else compare_page(runs, now))
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write the file, whole.
+
+    Raises:
+        OptionError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OptionError(
+            f"Cannot write the report to {path}: {error.strerror or error}. Give another --output."
+        ) from error

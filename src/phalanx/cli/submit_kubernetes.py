@@ -1,0 +1,149 @@
+"""`phalanx submit kubernetes`: a run as an Indexed Job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phalanx.cli.run_options import Arguments
+from phalanx.cli.say import say
+from phalanx.cli.submit_options import Grace, JobsDir, RunOptionsText
+from phalanx.cli.submitted_run import check_run
+from phalanx.errors import OptionError
+from phalanx.launch.option_texts import parse_env
+from phalanx.launch.options import GRACE
+from phalanx.launch.script import check_script
+from phalanx.launch.submit import kubectl
+from phalanx.launch.submit.asked import AskedRun, name_for, split_options
+from phalanx.launch.submit.jobs import Submitted
+from phalanx.launch.submit.kubernetes import KINDS, KubernetesJob, manifests
+from phalanx.launch.submit.pod import CODE_DIR
+from phalanx.launch.submit.yaml_text import to_yaml
+
+HELP = """Make an Indexed Job with a launcher in each pod, and a headless Service for their names.
+
+SCRIPT is handed over in a ConfigMap; with --code image it is a path in the image.
+
+[bold]Examples[/bold]
+
+  phalanx submit kubernetes --workers 4 --image IMAGE --claim CLAIM train.py --epochs 10
+
+  phalanx submit kubernetes --workers 2 --gpus-per-worker 1 --image IMAGE --claim CLAIM \
+--code image /app/train.py
+
+  phalanx submit kubernetes --workers 4 --image IMAGE --claim CLAIM --dry-run train.py
+"""
+CODES = ("configmap", "image")
+
+
+def kubernetes(
+    target: Annotated[str, typer.Argument(metavar="SCRIPT", help="The script to run.")],
+    arguments: Arguments = None,
+    workers: Annotated[int, typer.Option(metavar="N", help="How many pods, a worker in each.")] = 1,
+    image: Annotated[
+        str, typer.Option(help="The pods' image, with Phalanx in it.", show_default=False)
+    ] = "",
+    claim: Annotated[
+        str | None,
+        typer.Option(help="A PersistentVolumeClaim that all pods can write, for --run-dir."),
+    ] = None,
+    code: Annotated[
+        str, typer.Option(metavar="|".join(CODES), help="Where the script comes from.")
+    ] = "configmap",
+    kind: Annotated[
+        str,
+        typer.Option(metavar="|".join(KINDS), help="What to make; all but a job need operators."),
+    ] = "job",
+    gpus_per_worker: Annotated[int, typer.Option(metavar="N", help="GPUs of each pod.")] = 0,
+    cpus_per_worker: Annotated[
+        str | None, typer.Option(metavar="N", help="CPUs of each pod: 2, 500m.")
+    ] = None,
+    memory_per_worker: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of each pod: 8Gi.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Where to.", show_default="the client's")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="The run's and the Job's name.", show_default="the script and the time"),
+    ] = None,
+    run_dir: Annotated[str, typer.Option(help="The directory of all runs, in the pods.")] = "/runs",
+    jobs_dir: JobsDir = Path("runs"),
+    max_restarts: Annotated[int, typer.Option(help="Restarts after a failure, in the pods.")] = 0,
+    retries: Annotated[int, typer.Option(help="New pods for each index after failures.")] = 3,
+    grace: Grace = int(GRACE),
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Add to the pods' environment (repeatable)."),
+    ] = None,
+    node_selector: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL=VALUE", help="Which nodes (repeatable)."),
+    ] = None,
+    run_options: RunOptionsText = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print YAML for kubectl apply, and make nothing.")
+    ] = False,
+) -> None:
+    """Read the flags, make the objects, hand them to Kubernetes."""
+    if not image:
+        raise OptionError("Pods need an image with Phalanx in it: give --image.")
+    if code not in CODES:
+        raise OptionError(f"--code must be one of {', '.join(CODES)}; found {code!r}.")
+    script = _text_of(target) if code == "configmap" else None
+    run = AskedRun(
+        name=name or name_for(target, datetime.now()),
+        target=target if script is None else f"{CODE_DIR}/{Path(target).name}",
+        arguments=tuple(arguments or ()),
+        hosts=workers,
+        workers_per_host=1,
+        run_dir=run_dir,
+        max_restarts=max_restarts,
+        options=split_options(run_options),
+    )
+    check_run(run)
+    job = KubernetesJob(
+        run=run,
+        image=image,
+        kind=kind,
+        claim=claim,
+        script=script,
+        gpus=gpus_per_worker,
+        cpus=cpus_per_worker,
+        memory=memory_per_worker,
+        namespace=namespace,
+        grace=grace,
+        retries=retries,
+        env=parse_env(env or []),
+        node_selector=_labels(node_selector or []),
+    )
+    objects = manifests(job)
+    if dry_run:
+        typer.echo(to_yaml(objects), nl=False)
+        return
+    client = kubectl.connect()
+    place = kubectl.namespace_of(namespace, client)
+    kubectl.apply(objects, place, client)
+    made = str(objects[-1]["kind"])
+    Submitted(kind="kubernetes", job=run.name, name=run.name, namespace=place, object=made).write(
+        jobs_dir
+    )
+    say(f"made {made} {run.name} in {place}: phalanx status, logs or cancel {run.name}")
+
+
+def _text_of(target: str) -> str:
+    check_script(Path(target))
+    return Path(target).read_text(encoding="utf-8")
+
+
+def _labels(items: list[str]) -> dict[str, str] | None:
+    """Labels may hold what names of variables may not."""
+    pairs = [item.partition("=") for item in items]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise OptionError(f"--node-selector must be LABEL=VALUE; found {name!r}.")
+    return {name: value for name, _, value in pairs} or None

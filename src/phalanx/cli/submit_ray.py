@@ -1,0 +1,133 @@
+"""`phalanx submit ray`: a run as a job of a Ray cluster."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phalanx.cli.run_options import Arguments, AsModule, Resume, Target
+from phalanx.cli.say import say
+from phalanx.cli.submit_options import Grace, JobName, JobsDir, RunOptionsText, SharedRunDir
+from phalanx.cli.submitted_run import check_run
+from phalanx.errors import OptionError
+from phalanx.launch.option_texts import parse_workers
+from phalanx.launch.options import GRACE
+from phalanx.launch.ray.plan import RayPlan
+from phalanx.launch.script import check_module, check_script
+from phalanx.launch.submit import ray_jobs
+from phalanx.launch.submit.asked import AskedRun, name_for, split_options
+from phalanx.launch.submit.jobs import refuse_taken
+from phalanx.launch.submit.ray import RayJob, launcher_words, shell_text
+
+HELP = """Submit a job to Ray that starts launchers on the cluster's nodes, a worker in each.
+
+After the loss of a node the job goes on from the last checkpoint: on other nodes, or with \
+--workers MIN:MAX with fewer workers until there is room again.
+
+[bold]Examples[/bold]
+
+  phalanx submit ray --address http://head:8265 --workers 4 train.py --epochs 10
+
+  phalanx submit ray --workers 2:4 --gpus-per-worker 1 --cpus-per-worker 8 train.py
+
+  phalanx submit ray --workers 4 --working-dir . --run-dir /shared/runs train.py
+"""
+
+
+def ray(
+    target: Target,
+    arguments: Arguments = None,
+    as_module: AsModule = False,
+    address: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Ray's job server; RAY_API_SERVER_ADDRESS goes before."),
+    ] = "http://127.0.0.1:8265",
+    workers: Annotated[
+        str,
+        typer.Option(
+            metavar="N|MIN:MAX",
+            help="How many workers; with MIN:MAX, as many as there is room for.",
+        ),
+    ] = "1",
+    cpus_per_worker: Annotated[
+        float, typer.Option(metavar="N", help="CPUs of each worker, as Ray counts them.")
+    ] = 1.0,
+    gpus_per_worker: Annotated[float, typer.Option(metavar="N", help="GPUs of each worker.")] = 0.0,
+    working_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Have Ray bring this directory to every node; SCRIPT lies in it.",
+            show_default="SCRIPT is on all nodes",
+        ),
+    ] = None,
+    name: JobName = None,
+    resume: Resume = False,
+    run_dir: SharedRunDir = Path("runs"),
+    jobs_dir: JobsDir = Path("runs"),
+    max_restarts: Annotated[
+        int, typer.Option(help="Restarts after a failure, on the same nodes.")
+    ] = 0,
+    retries: Annotated[int, typer.Option(help="New starts after a node was lost.")] = 10,
+    patience: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="With MIN:MAX, how long to wait for all workers."),
+    ] = 60.0,
+    grace: Grace = int(GRACE),
+    run_options: RunOptionsText = "",
+    python: Annotated[
+        str | None, typer.Option(help="Python on the nodes.", show_default="that of Ray")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the job as a command, and submit nothing.")
+    ] = False,
+) -> None:
+    """Read the flags, make the job, hand it to Ray."""
+    script = (working_dir or Path()) / target
+    if not as_module:
+        check_script(script)
+    elif working_dir is None:
+        check_module(target)
+    least, most = parse_workers(workers)
+    root = run_dir.absolute()
+    is_brought = as_module or working_dir is not None
+    run = AskedRun(
+        name=name or name_for(target, datetime.now()),
+        target=target if is_brought else str(script.absolute()),
+        arguments=tuple(arguments or ()),
+        as_module=as_module,
+        hosts=most,
+        run_dir=str(root),
+        max_restarts=max_restarts,
+        options=split_options(run_options),
+    )
+    options = check_run(run)
+    if (options.min_workers, options.workers) != (None, most):
+        raise OptionError(
+            f"--run-options {run_options!r} has --workers, which are bundles of Ray's: give "
+            "--workers to phalanx submit ray itself."
+        )
+    plan = RayPlan(
+        name=run.name,
+        run_dir=run.run_dir,
+        words=launcher_words(run, cpus=cpus_per_worker, grace=grace),
+        least=most if least is None else least,
+        most=most,
+        cpus=cpus_per_worker,
+        gpus=gpus_per_worker,
+        retries=retries,
+        patience=patience,
+        python=python,
+        directory=None if working_dir is not None else str(Path.cwd()),
+    )
+    brought = None if working_dir is None else str(working_dir.absolute())
+    job = RayJob(plan=plan, grace=grace, working_dir=brought)
+    if dry_run:
+        typer.echo(shell_text(job, address), nl=False)
+        return
+    if not resume:
+        refuse_taken(run.name, root)
+    made = ray_jobs.submit(job, address, jobs_dir, ray_jobs.connect(address))
+    say(f"run {run.name} is job {made.job}: phalanx status, logs or cancel {run.name}")
