@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phalanx.errors import PhalanxError, WorkerFailedError
+from phalanx.launch.failure import FailureRecord
+from phalanx.launch.rootcause import is_consequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +30,24 @@ class WorkerFailure:
     exitcode: int | None
     time: float
 
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it is what a worker sees when one of its peers has gone."""
+        told = FailureRecord(
+            rank=self.rank,
+            type=self.type_name,
+            message=self.message,
+            traceback=self.traceback,
+            time=self.time,
+        )
+        return is_consequence(told)
+
 
 class GangFailedError(WorkerFailedError):
     """A worker of a gang raised or died; the message shows the earliest failure.
+
+    One that a peer's death explains counts as the earliest only if all are such: who is killed is
+    seen dead a moment later than its peers lose their connections.
 
     Attributes:
         failures: by rank; None for a worker that returned or was stopped by the gang.
@@ -42,7 +59,9 @@ class GangFailedError(WorkerFailedError):
     def __init__(self, failures: Sequence[WorkerFailure | None], logs: Sequence[str]) -> None:
         self.failures = list(failures)
         self.logs = list(logs)
-        ended_badly = sorted((f for f in failures if f is not None), key=lambda f: f.time)
+        ended_badly = sorted(
+            (f for f in failures if f is not None), key=lambda f: (f.is_consequence, f.time)
+        )
         self.first = ended_badly[0]
         self.rank = self.first.rank
         lines = [

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
-from phalanx.cluster.spec import WORKER_VARIABLE, DeviceSpec, StrategyName, WorkerSpec
+from phalanx.cluster.spec import WORKER_VARIABLE, DeviceSpec, WorkerSpec
+from phalanx.cluster.strategies import StrategyName
 from phalanx.errors import OptionError
 from phalanx.testing.errors import GangFailedError, GangTimeoutError
 from phalanx.testing.pickling import dump_call

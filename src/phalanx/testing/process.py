@@ -6,8 +6,6 @@ import atexit
 import contextlib
 import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,13 +15,18 @@ from typing import Any
 
 from phalanx.cluster.spec import WORKER_VARIABLE
 from phalanx.errors import LaunchError
+from phalanx.launch import forkserver
+from phalanx.launch.forkserver import read_from
 from phalanx.testing.errors import WorkerFailure
-from phalanx.testing.forkserver import PID, READY, kill_group
 from phalanx.testing.worker import Job, Raised, Returned
+from phalanx.worker.forkserver import kill_group
 
-START_SECONDS = 180.0
-"""How long the import of TensorFlow may take."""
-
+_COMMAND = (
+    sys.executable,
+    "-P",
+    "-c",
+    "from phalanx.testing.forkserver import main; main()",
+)
 _TAIL_BYTES = 8192
 _TAIL_LINES = 30
 
@@ -46,7 +49,7 @@ class WorkerProcess:
         self._status, status = Pipe(duplex=False)
         self._dumped, dumped = Pipe(duplex=False)
         with channel, status, dumped:
-            handed = (channel, status, self._log, self._stacks, dumped)
+            handed = (status, channel, self._log, self._stacks, dumped)
             self.pid = server.fork([each.fileno() for each in handed])
 
     def start(self, job: Job) -> None:
@@ -113,17 +116,17 @@ class WorkerProcess:
     def ask_for_stacks(self) -> None:
         """Let the worker write its threads' stacks."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGUSR1)
+            os.kill(self.pid, signal.SIGUSR2)
 
     def stacks(self, seconds: float) -> str:
         """The stacks asked for, waiting at most so long for the end of writing."""
         self._dumped.poll(seconds)
-        return _read(self._stacks.fileno(), 0)
+        return read_from(self._stacks.fileno(), 0)
 
     def log_tail(self) -> str:
         """The last lines of what it printed."""
         fd = self._log.fileno()
-        text = _read(fd, max(0, os.fstat(fd).st_size - _TAIL_BYTES))
+        text = read_from(fd, max(0, os.fstat(fd).st_size - _TAIL_BYTES))
         return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
     def kill(self) -> None:
@@ -138,97 +141,26 @@ class WorkerProcess:
             each.close()
 
 
-class ForkServer:
-    """A running fork server; `ForkServer.shared()` is the one of this process."""
+class ForkServer(forkserver.ForkServer):
+    """The fork server of this process, started once."""
 
     _shared: ForkServer | None = None
     _sharing = threading.Lock()
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ready = False
-        self._owner = os.getpid()
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-c",
-                    "import sys; from phalanx.testing.forkserver import serve; "
-                    "serve(int(sys.argv[1]))",
-                    str(theirs.fileno()),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                env=_server_environment(),
-                start_new_session=True,  # Ctrl-C at the terminal is the parent's business.
-            )
 
     @classmethod
     def shared(cls) -> ForkServer:
         """This process's server, started on first use and ended with the process."""
         with cls._sharing:
             server = cls._shared
-            if server is None or server._owner != os.getpid() or not server.is_running:
-                server = cls._shared = cls()
+            if server is None or not server.is_own or not server.is_running:
+                server = cls._shared = cls(_COMMAND, env=_server_environment())
                 atexit.register(server.close)
             return server
 
     @classmethod
     def shared_pid(cls) -> int | None:
         """The process id of this process's server, if there is one."""
-        return None if cls._shared is None else cls._shared._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the server can be asked for workers."""
-        return self._control.fileno() != -1 and self._process.poll() is None
-
-    @property
-    def log(self) -> str:
-        """What the server itself printed."""
-        return _read(self._output.fileno(), 0)
-
-    def wait_until_ready(self) -> None:
-        """Wait for the end of the imports."""
-        with self._lock:
-            if not self._ready:
-                self._ready = self._receive(len(READY)) == READY
-
-    def fork(self, fds: list[int]) -> int:
-        """A new worker that owns copies of `fds`; returns its process id."""
-        self.wait_until_ready()
-        with self._lock:
-            socket.send_fds(self._control, [b"f"], fds)
-            (pid,) = PID.unpack(self._receive(PID.size))
-            return int(pid)
-
-    def close(self) -> None:
-        """End the server; it takes any worker that is left with it."""
-        if self._owner != os.getpid() or self._control.fileno() == -1:
-            return
-        with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)
-        self._control.close()
-        try:
-            self._process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._output.close()
-
-    def _receive(self, size: int) -> bytes:
-        self._control.settimeout(START_SECONDS)
-        data = b""
-        with contextlib.suppress(OSError):
-            data = self._control.recv(size, socket.MSG_WAITALL)
-        if len(data) != size:
-            raise LaunchError("The fork server for test workers did not answer.\n" + self.log)
-        return data
+        return None if cls._shared is None else cls._shared.pid
 
 
 def _server_environment() -> dict[str, str]:
@@ -243,8 +175,3 @@ def _server_environment() -> dict[str, str]:
     }
     hidden = ("TF_CONFIG", WORKER_VARIABLE)
     return {name: value for name, value in environment.items() if name not in hidden}
-
-
-def _read(fd: int, offset: int) -> str:
-    # The worker shares the file's position, so it must not be moved.
-    return os.pread(fd, os.fstat(fd).st_size - offset, offset).decode(errors="replace")

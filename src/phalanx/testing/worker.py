@@ -90,15 +90,15 @@ def work(channel: Connection[Any, Any], *, stacks_fd: int, dumped_fd: int) -> in
 
 
 def _dump_stacks_on_signal(stacks_fd: int, dumped_fd: int) -> None:
-    """On SIGUSR1 all threads' stacks go to one descriptor, then a byte to the other.
+    """On SIGUSR2 all threads' stacks go to one descriptor, then a byte to the other.
 
     Both happen in C, so they work inside a blocked collective: faulthandler writes, then
     chains to Python's own handler, which writes the signal's number to the wakeup descriptor.
     """
     os.set_blocking(dumped_fd, False)
     signal.set_wakeup_fd(dumped_fd, warn_on_full_buffer=False)
-    signal.signal(signal.SIGUSR1, lambda *_: None)
-    faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True, chain=True)
+    signal.signal(signal.SIGUSR2, lambda *_: None)
+    faulthandler.register(signal.SIGUSR2, file=stacks_fd, all_threads=True, chain=True)
     faulthandler.enable()
 
 
