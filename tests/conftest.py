@@ -3,16 +3,28 @@
 import itertools
 import os
 import sys
+import time
 import uuid
+from contextlib import suppress
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 SESSION_VARIABLE = "PHALANX_TEST_SESSION"
 """Every process that a test starts inherits it, so the strays among them can be found."""
 
+ENDING_SECONDS = 5
+"""What was just told to end may take so long for it."""
+
 LOGICAL_CPUS = 3
 KEY_BASES = itertools.count(0, 100_000)
+
+# The same examples everywhere, however slow the machine is.
+settings.register_profile(
+    "phalanx", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("phalanx")
 
 
 def pytest_configure(config):
@@ -77,9 +89,20 @@ def pytest_sessionfinish(session):
 
 def strays():
     """The processes that tests started and did not end, which are ended now."""
+    end = time.monotonic() + ENDING_SECONDS
+    while (found := still_running()) and time.monotonic() < end:
+        time.sleep(0.1)
+    for process in found:
+        with suppress(psutil.Error):
+            process.kill()
+    return [f"  {process.pid}: {command}" for process, command in found.items()]
+
+
+def still_running():
+    """Processes of this session by their command lines, but those that it keeps itself."""
     gang = sys.modules.get("phalanx.testing.process")
     expected = {os.getpid(), gang.ForkServer.shared_pid() if gang else None}
-    left = []
+    left = {}
     for process in psutil.process_iter():
         try:
             ours = process.environ().get(SESSION_VARIABLE) == os.environ[SESSION_VARIABLE]
@@ -88,8 +111,7 @@ def strays():
             command = " ".join(process.cmdline())
             if "multiprocessing.resource_tracker" in command:
                 continue  # Python's own, and it ends with us.
-            left.append(f"  {process.pid}: {command}")
-            process.kill()
+            left[process] = command
         except psutil.Error:
             continue  # Gone meanwhile, a zombie, or somebody else's.
     return left

@@ -57,13 +57,16 @@ def optimizers():
         "fixed_loss_scale": lambda: O.SGD(0.1, loss_scale_factor=64.0, clipnorm=0.05),
         "schedule": lambda: O.SGD(O.schedules.ExponentialDecay(0.2, 2, 0.5)),
     }
-    return [case(name, dense(make)) for name, make in made.items()]
+    return [case(name, dense(make), weights_tell_all=True) for name, make in made.items()]
 
 
 def shapes_of_data():
     """Every remainder, and batches smaller than the number of replicas."""
     remainders = [
-        case(f"remainder_{r}", dense(lambda: O.Adam(0.01)), arrays(n=16 + r)) for r in range(8)
+        case(
+            f"remainder_{r}", dense(lambda: O.Adam(0.01)), arrays(n=16 + r), weights_tell_all=r > 0
+        )
+        for r in range(8)
     ]
     few = [case(f"only_{n}_samples", data=arrays(n=n)) for n in (1, 2)]
     return [*remainders, *few, case("batch_1", data=arrays(n=5, batch_size=1))]
@@ -333,9 +336,9 @@ def callbacks():
     ]
 
 
-CASES = {
-    c.name: c
-    for group in (
+FAMILIES = {
+    made.__name__: made()
+    for made in (
         optimizers,
         shapes_of_data,
         losses,
@@ -345,5 +348,6 @@ CASES = {
         sources,
         callbacks,
     )
-    for c in group()
 }
+
+CASES = {case.name: case for cases in FAMILIES.values() for case in cases}

@@ -12,6 +12,8 @@ import pytest
 import tensorflow as tf
 from small_models import features, on_replicas, small_model, targets, values
 
+from phalanx.seam.chance import keras_generator, tensorflow_generator
+
 ADAPTERS = importlib.import_module("keras.src.trainers.data_adapters")
 SLICING = importlib.import_module("keras.src.trainers.data_adapters.array_slicing")
 LOSSES = importlib.import_module("keras.src.losses.loss")
@@ -241,6 +243,53 @@ class TestSteps:
         assert float(loss) == (2.0 if divides else 8.0)
 
 
+class TestCallbacks:
+    def test_a_backup_keeps_its_paths_where_we_move_them(self, tmp_path):
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+        paths = {name: v for name, v in vars(backup).items() if str(tmp_path) in str(v)}
+        assert sorted(paths) == [
+            "_prev_training_metadata_path",
+            "_prev_weights_path",
+            "_training_metadata_path",
+            "_weights_path",
+            "backup_dir",
+        ]
+
+    def test_tensorboard_makes_its_paths_of_log_dir_when_it_gets_its_model(self, tmp_path):
+        board = keras.callbacks.TensorBoard(tmp_path, profile_batch=2)
+        assert board._should_trace
+        assert [n for n, v in vars(board).items() if str(tmp_path) in str(v)] == ["log_dir"]
+
+    def test_savers_count_batches_where_we_look(self, tmp_path):
+        saves = keras.callbacks.ModelCheckpoint(tmp_path / "{batch}.keras", save_freq=5)
+        saves.set_model(small_model())
+        saves.on_epoch_begin(0)
+        for batch in range(3):
+            saves.on_train_batch_end(batch)
+        assert saves._batches_seen_since_last_saving == 3
+        saves.on_epoch_begin(1)
+        saves.on_train_batch_end(0)
+        assert saves._batches_seen_since_last_saving == 4
+
+    @pytest.mark.parametrize("name", ["backup_and_restore", "tensorboard"])
+    def test_callbacks_write_small_files_through_a_module_of_theirs(self, name):
+        module = importlib.import_module(f"keras.src.callbacks.{name}")
+        assert parameters(module.file_utils.File) == ["path", "mode"]
+        assert parameters(module.file_utils.copy) == ["src", "dst"]
+        assert "file_utils.File(" in inspect.getsource(module)
+
+    def test_a_learning_rate_is_a_variable_unless_it_is_a_schedule(self):
+        schedule = keras.optimizers.schedules.CosineDecay(0.1, 3)
+        assert isinstance(keras.optimizers.SGD(0.1)._learning_rate, keras.Variable)
+        assert keras.optimizers.SGD(schedule)._learning_rate is schedule
+
+    def test_plain_keras_cannot_read_a_replicated_variable_as_a_number(self, mirrored2):
+        with mirrored2.scope():
+            variable = keras.Variable(3.0)
+        with pytest.raises(TypeError, match="MirroredVariable"):
+            int(variable)
+
+
 class TestDistribution:
     def test_a_distributed_spec_lists_its_parts(self, mirrored2):
         whole = tf.data.Dataset.from_tensor_slices(features(8)).batch(4)
@@ -296,3 +345,17 @@ class TestWhatPlainKerasDoes:
             model = small_model(steps_per_execution=2)
         with pytest.raises((RuntimeError, ValueError, TypeError, tf.errors.OpError)):
             model.fit(features(8), targets(8), batch_size=4, verbose=0)
+
+
+class TestGeneratorsOfChance:
+    """`phalanx.seam.chance` reads them; each must be where it looks."""
+
+    def test_kerass_own_is_found_once_somebody_has_drawn(self):
+        keras.random.normal([1])
+        before = np.array(keras_generator().state.numpy())
+        keras.random.normal([1])
+        assert not np.array_equal(before, keras_generator().state.numpy())
+
+    def test_tensorflows_is_found_once_somebody_has_asked(self):
+        own = tf.random.get_global_generator()
+        assert tensorflow_generator() is own

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import assert_close, features, small_model, targets, values
+from small_models import OwnStep, assert_close, features, small_model, targets, values
 
 import phalanx
 from phalanx import clip
@@ -27,18 +27,6 @@ CLIPPERS = {
     ],
     "two": lambda: [clip.by_value(0.05), clip.by_percentile(50.0, window=4)],
 }
-
-
-class OwnStep(keras.Sequential):
-    """A train_step of one's own, as Keras's guide has it."""
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, y, self(x, training=True))
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"loss": loss}
 
 
 def dense(optimizer, **options):
@@ -203,6 +191,28 @@ def test_what_clippers_remember_is_saved_with_the_optimizer(mirrored2):
     for variable in fresh.optimizer.variables:
         if variable.name in remembered:
             assert (variable.numpy() == remembered[variable.name]).all()
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras under NumPy 2
+def test_clippers_after_loading_as_the_docs_say(tmp_path):
+    rules = [clip.by_percentile(30.0, window=3)]
+    model = trained(rules)
+    model.save_weights(tmp_path / "m.weights.h5")
+    fresh, _, _ = dense(clip.use(SGD(0.3), *rules))
+    fresh.optimizer.build(fresh.trainable_variables)
+    fresh.load_weights(tmp_path / "m.weights.h5")
+    for got, expected in zip(fresh.optimizer.variables, model.optimizer.variables, strict=True):
+        assert (got.numpy() == expected.numpy()).all()
+
+    model, x, y = dense(SGD(1.0))
+    model.fit(x, y, verbose=0)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    before = values(loaded.weights)
+    clip.use(loaded.optimizer, clip.by_value(1e-4))
+    loaded.fit(x, y, batch_size=len(x), epochs=1, verbose=0)
+    moved = [abs(a - b).max() for a, b in zip(values(loaded.weights), before, strict=True)]
+    assert 0 < max(moved) <= 1.01e-4
 
 
 def test_a_second_call_for_one_optimizer_is_refused():

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import assert_close, features, targets, values
+from small_models import OwnStep, assert_close, features, targets, values
 
 import phalanx
 from phalanx import clip
@@ -215,16 +215,6 @@ def test_some_layers_of_each_look_the_same_ones_on_every_replica(mirrored2, tmp_
     assert all(steps == group[0] for group in by_layer.values() for steps in group)
 
 
-class OwnStep(keras.Sequential):
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, y, self(x, training=True))
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"loss": loss}
-
-
 def own_step():
     keras.utils.set_random_seed(3)
     model = OwnStep([keras.Input((4,)), keras.layers.Dense(1)])
@@ -378,3 +368,120 @@ def test_the_tensorboard_callback_alone_works(mirrored2, tmp_path):
     board = keras.callbacks.TensorBoard(tmp_path, histogram_freq=1, update_freq=1)
     phalanx.fit(model, features(19), targets(19), callbacks=[board], **FIT)
     assert list(tmp_path.rglob("*tfevents*"))
+
+
+def test_keras_own_fit_says_that_nothing_is_logged(tmp_path, caplog):
+    assert not phalanx.is_enabled()
+    seen = logger(tmp_path)
+    small_model().fit(features(16), targets(16), callbacks=[seen], **FIT)
+    (record,) = [r for r in caplog.records if "GradientLogger" in r.message]
+    assert "phalanx.enable()" in record.message
+    caplog.clear()
+    phalanx.fit(small_model(), features(16), targets(16), callbacks=[logger(tmp_path)], **FIT)
+    assert not [r for r in caplog.records if "GradientLogger" in r.message]
+
+
+def test_a_second_fit_uses_the_traces_of_the_first(mirrored2, tmp_path):
+    traces = []
+
+    class Counting(keras.Sequential):
+        def train_step(self, data):
+            traces.append(1)
+            return super().train_step(data)
+
+    with mirrored2.scope():
+        model = Counting([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(SGD(0.1), "mse")
+    for _ in range(2):
+        options = {"callbacks": [logger(tmp_path, every_n_steps=2)], **FIT}
+        phalanx.fit(model, features(32), targets(32), **options)
+        traced, traces[:] = len(traces), []
+    assert traced == 0
+
+
+def test_steps_go_on_counting_in_a_second_fit(mirrored2, tmp_path):
+    with mirrored2.scope():
+        model = small_model(SGD(0.1, gradient_accumulation_steps=2))
+    for _ in range(2):
+        options = {"callbacks": [logger(tmp_path, every_n_steps=2)], **FIT}
+        phalanx.fit(model, features(32), targets(32), **options)
+    steps = [s for s, _ in read_scalars(tmp_path / "aggregate")["gradients/norm"]]
+    assert steps == [1, 3, 5, 7]
+
+
+def test_clipping_before_on_one_device_shows_in_the_norms(tmp_path):
+    model = small_model(clip.use(SGD(0.1), clip.by_global_norm(0.01, when="before")), metrics=())
+    phalanx.fit(model, features(8), targets(8), callbacks=[logger(tmp_path)], **FIT)
+    found = read_scalars(tmp_path / "aggregate")
+    assert point(found, "gradients/norm", 1) > 0.1
+    assert point(found, "gradients/clipped_norm", 1) == pytest.approx(0.01, rel=1e-5)
+    assert point(found, "gradients/clipped_share", 1) == 1.0
+
+
+def test_calls_that_nobody_looks_at_clip_the_total_as_those_looked_at_do(mirrored2, tmp_path):
+    assert not phalanx.is_enabled()
+    with mirrored2.scope():
+        variable, optimizer = keras.Variable([0.0, 0.0]), SGD(1.0, global_clipnorm=1.0)
+        optimizer.build([variable])
+    rows = tf.data.Dataset.from_tensor_slices([[100.0, 0.0], [0.0, 1.0]]).batch(2).repeat(2)
+
+    @tf.function
+    def step(gradient):
+        def on_replica(g):
+            optimizer.apply([g[0]], [variable])
+
+        mirrored2.run(on_replica, args=(gradient,))
+
+    observed = phalanx.observe_gradients(step, logger(tmp_path, every_n_steps=2))
+    for gradient in mirrored2.experimental_distribute_dataset(rows):
+        observed(gradient)
+    assert variable.numpy().tolist() == pytest.approx([-2 * 0.99995, -2 * 0.0099995])
+
+
+class SummaryOfItsOwn(keras.Model):
+    """What people write today: tf.summary.histogram in the step."""
+
+    def __init__(self, directory):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.writer = tf.summary.create_file_writer(str(directory))
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        with self.writer.as_default():
+            tf.summary.histogram("gradient", gradients[0], step=self.optimizer.iterations.value)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+def test_a_summary_in_a_distributed_step_works_and_is_replica_0s(mirrored2, tmp_path):
+    with mirrored2.scope():
+        model = SummaryOfItsOwn(tmp_path)
+        model.compile(SGD(0.1), "mse")
+    phalanx.fit(model, features(16), targets(16), **FIT)
+    model.writer.flush()
+    (found,) = read_histograms(tmp_path).values()
+    assert [step for step, _ in found] == [0, 1]
+
+
+def test_sampling_by_hand_in_a_callback_is_told_what_to_do_instead(mirrored2):
+    x, y = features(32), targets(32)
+
+    class Sampler(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch % 2 == 0:
+                gradients_of(self.model, x[:8], y[:8])
+
+    phalanx.fit(small_model(), x, y, callbacks=[Sampler()], **FIT)  # one device has no trouble
+    with mirrored2.scope():
+        model = small_model()
+    with pytest.raises(ValueError, match="not available outside the replica") as caught:
+        phalanx.fit(model, x, y, callbacks=[Sampler()], **FIT)
+    (note,) = caught.value.__notes__
+    assert "GradientLogger" in note

@@ -4,11 +4,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import assert_close, features, small_model, targets, values
+from small_models import assert_close, features, on_replicas, small_model, targets, values
 
 import phalanx
 from phalanx import clip
+from phalanx.data.place import ReplicaPlace
 from phalanx.errors import NonFiniteError
+from phalanx.gradients.health import health_of
+from phalanx.training.executor import _explain
 
 SGD = keras.optimizers.SGD
 FIT = {"batch_size": 8, "epochs": 1, "shuffle": False, "verbose": 0}
@@ -235,3 +238,42 @@ def test_the_variable_of_an_own_step_that_trains_a_part_is_named_rightly(mirrore
         optimizer.build(model.layers[-1].trainable_variables)
     with pytest.raises(NonFiniteError, match="head/kernel"):
         phalanx.fit(model, *data(), **FIT)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_step_that_xla_compiles_is_watched_too(replicas, request):
+    strategy = tf.distribute.get_strategy()
+    if replicas == 2:
+        strategy = request.getfixturevalue("mirrored2")
+    with strategy.scope():
+        model = model_with(jit_compile=True)
+    with pytest.raises(NonFiniteError, match="at step 2"):
+        phalanx.fit(model, *data(), **FIT)
+
+
+def test_finite_gradients_with_an_infinite_sum_are_told_apart(mirrored2):
+    with mirrored2.scope():
+        variable = keras.Variable([1.0])
+        optimizer = clip.use(SGD(1.0), on_nonfinite="skip")
+        optimizer.build([variable])
+    phalanx.distribute_optimizer(optimizer)
+    gradients = tf.constant([[3e38], [3e38]])
+    on_replicas(mirrored2, lambda g: optimizer.apply([g], [variable]), gradients)
+    assert variable.numpy().tolist() == [1.0]
+    trouble = health_of(optimizer).trouble()
+    assert trouble.replicas == ()
+    said = _explain(["head/kernel"], trouble, ReplicaPlace(total=2, local=1))
+    assert "each worker's own was finite, their sum was not" in said
+
+
+@pytest.mark.parametrize(("policy", "kept"), [("skip", [1.0, 2.0]), ("zero", [1.0, 1.0])])
+def test_a_hand_written_loop_leaves_bad_steps_out_and_counts_them(policy, kept, mirrored2):
+    with mirrored2.scope():
+        variable = keras.Variable([1.0, 2.0])
+        optimizer = clip.use(SGD(1.0), on_nonfinite=policy)
+        optimizer.build([variable])
+    phalanx.distribute_optimizer(optimizer)
+    gradients = tf.constant([[np.nan, 0.5], [0.0, 0.5]])
+    on_replicas(mirrored2, lambda g: optimizer.apply([g], [variable]), gradients)
+    assert variable.numpy().tolist() == kept
+    assert clip.nonfinite_steps(optimizer) == 1

@@ -2,9 +2,12 @@
 
 import io
 
+import keras
 import pytest
 
+from phalanx.callbacks.distributed_progress import DistributedProgress
 from phalanx.callbacks.progress import EvaluationProgress, Progress, is_live
+from phalanx.launch.lines import without_style
 
 
 class Clock:
@@ -229,3 +232,45 @@ def test_it_prints_to_standard_output_of_the_moment(capsys):
 )
 def test_a_terminal_or_a_launcher_that_shows_one_is_live(stream, watched, live):
     assert is_live(stream, watched=watched) is live
+
+
+class Whole(Display):
+    """The display of the whole run, which is given nothing but where to print."""
+
+    def __init__(self, **options):
+        super().__init__(lambda verbose, **rest: DistributedProgress(**rest), **options)
+        self.shown.set_model(keras.Sequential(name="mine"))
+
+    def train_an_epoch(self):
+        self.shown.on_train_begin()
+        self.shown.on_epoch_begin(1)
+        self.train(4, 1.0, loss=0.5)
+        between = self.take()
+        self.train(9, 1.0, loss=0.25)
+        self.shown.on_epoch_end(1, {"loss": 0.25})
+        return between, self.take()
+
+
+def test_the_whole_run_s_display_away_from_a_terminal_is_plain_lines():
+    first, rest = Whole(live=False).train_an_epoch()
+    assert first == "Training mine on 1 worker, 1 replica\n"
+    assert rest == "Epoch 2/3 ━━━━━━━━━━━━━━━━━━━━ 10/10 2s 200ms/step - loss: 0.2500\n"
+
+
+def test_the_whole_run_s_display_is_redrawn_in_colour():
+    first, rest = Whole(live=True).train_an_epoch()
+    assert "\x1b[1mEpoch 2/3" in first
+    assert first.count("\n") == 1
+    shown = [without_style(line).rstrip() for line in rest.split("\r")]
+    assert shown[-1] == "Epoch 2/3 ━━━━━━━━━━━━━━━━━━━━ 10/10 2s 200ms/step - loss: 0.2500"
+    assert rest.endswith("\n")
+
+
+def test_the_whole_run_s_display_looks_whether_there_is_a_terminal(monkeypatch):
+    for stream, colours in ((Terminal(), True), (io.StringIO(), False)):
+        display = DistributedProgress(stream=stream, clock=Clock())
+        display.set_params({"epochs": 1, "steps": 2})
+        display.set_model(keras.Sequential())
+        display.on_epoch_begin(0)
+        display.on_epoch_end(0, {})
+        assert ("\x1b" in stream.getvalue()) is colours

@@ -27,7 +27,10 @@ def clipped(clipper, gradients, weights=WEIGHTS, paths=PATHS, state=None):
     zeros = {name: tf.zeros(shape) for name, shape in clipper.state_shapes().items()}
     weights = [tf.convert_to_tensor(w) for w in weights]
     gradients = [tf.convert_to_tensor(g) if isinstance(g, np.ndarray) else g for g in gradients]
-    return clipper.clip(gradients, weights, paths[: len(gradients)], state or zeros)
+    paths = paths[: len(gradients)]
+    return clipper.clip(
+        clip.Unclipped(gradients=gradients, weights=weights, paths=paths, state=state or zeros)
+    )
 
 
 def norm(*arrays):

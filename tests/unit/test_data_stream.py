@@ -223,3 +223,30 @@ def test_starting_again_begins_at_the_first_batch_wherever_the_caller_left(
             assert step == 0
             break
         assert first == (0 if endless else turn, 0)
+
+
+@given(
+    batch_size=st.integers(1, 5),
+    num_samples=st.integers(1, 23),
+    position=st.integers(0, 30),
+    steps=st.integers(0, 12),
+)
+def test_samples_are_counted_with_short_last_batches(batch_size, num_samples, position, steps):
+    batches = -(-num_samples // batch_size)
+    source = FakeSource(batches, endless=True)
+    source.batch_size, source.num_samples = batch_size, num_samples
+    sizes = [min(batch_size, num_samples - b * batch_size) for b in range(batches)]
+    stream = BatchStream(source, steps_per_epoch=None, steps_per_execution=steps)
+    stream._position = position
+    assert stream.samples(steps) == sum(
+        sizes[p % batches] for p in range(position, position + steps)
+    )
+
+
+def test_samples_of_batches_of_one_size_and_of_unknown_ones():
+    source = FakeSource(None)
+    source.batch_size = source.num_samples = None
+    stream = BatchStream(source, steps_per_epoch=9, steps_per_execution=1)
+    assert stream.samples(4) is None
+    source.batch_size = 8
+    assert stream.samples(4) == 32

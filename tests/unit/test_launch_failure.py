@@ -28,3 +28,18 @@ def test_a_later_version_may_say_more(tmp_path):
     text = (tmp_path / "error.json").read_text().replace("{", '{"colour": "red",', 1)
     (tmp_path / "error.json").write_text(text)
     assert FailureRecord.read(tmp_path / "error.json") == RECORD
+
+
+def test_the_frames_that_tensorflow_puts_first_are_no_summary():
+    message = (
+        "Graph execution error:\n\nDetected at node Sum defined at (most recent call last):\n"
+        '  File "train.py", line 9, in <module>\n\nShapes do not fit: [12] and [20].\nMore.'
+    )
+    failure = FailureRecord(
+        rank=1, type="InvalidArgumentError", message=message, traceback="", time=0
+    )
+    assert failure.summary == "InvalidArgumentError: Shapes do not fit: [12] and [20]."
+    alone = FailureRecord(
+        rank=1, type="InternalError", message="Graph execution error:", traceback="", time=0
+    )
+    assert alone.summary == "InternalError: Graph execution error:"

@@ -1,4 +1,5 @@
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from phalanx.launch.gang import (
     worker_specs,
 )
 from phalanx.launch.hardware import Share
+from phalanx.launch.hosts.home import ThisHost, find_addresses
 from phalanx.launch.ports import pick_free_ports
 
 
@@ -27,8 +29,19 @@ def plan(run_dir, workers=2, *, strategy="auto", gpus=None, environment=None):
     )
 
 
+def home(gang, command=("train",)):
+    ports = lambda count: list(range(10, 10 + count))  # noqa: E731
+    return ThisHost(command=command, environment=gang.environment, picks=ports)
+
+
 def specs(gang):
-    return worker_specs(gang, attempt=1, pick_ports=lambda count: list(range(10, 10 + count)))
+    homes = [0] * len(gang.shares)
+    addresses = find_addresses([home(gang)], homes) if gang.is_networked else ()
+    return worker_specs(gang, attempt=1, addresses=addresses)
+
+
+def environment_of(gang, spec):
+    return worker_environment(gang.environment, spec, gang.shares[spec.rank].gpus)
 
 
 def test_ports_are_distinct_and_free():
@@ -54,7 +67,7 @@ def test_one_worker_needs_an_address_only_to_be_multiworker(tmp_path, strategy, 
 def test_the_environment_of_a_worker(tmp_path):
     gang = plan(tmp_path, gpus=("3",), environment={"TF_CONFIG": "stale", "HOME": "/h"})
     spec = specs(gang)[1]
-    environment = worker_environment(gang, spec)
+    environment = environment_of(gang, spec)
     assert WorkerSpec.from_environment(environment) == spec
     assert environment["HOME"] == "/h"
     assert environment["CUDA_VISIBLE_DEVICES"] == "3"
@@ -69,12 +82,12 @@ def test_the_environment_of_a_worker(tmp_path):
 def test_the_users_variables_stand(tmp_path):
     asked = {"TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONHASHSEED": "1", "CUDA_VISIBLE_DEVICES": "5"}
     gang = plan(tmp_path, environment=asked)
-    assert asked.items() <= worker_environment(gang, specs(gang)[0]).items()
+    assert asked.items() <= environment_of(gang, specs(gang)[0]).items()
 
 
 def test_a_stale_tf_config_does_not_reach_a_single_worker(tmp_path):
     gang = plan(tmp_path, 1, environment={"TF_CONFIG": "stale"})
-    assert "TF_CONFIG" not in worker_environment(gang, specs(gang)[0])
+    assert "TF_CONFIG" not in environment_of(gang, specs(gang)[0])
 
 
 def test_the_command():
@@ -90,7 +103,7 @@ def test_all_or_none(tmp_path):
         pid = 1
         got = None
 
-        def __init__(self, command, *, env, log):
+        def __init__(self, spec):
             if started:
                 raise LaunchError("no more processes")
             started.append(self)
@@ -100,5 +113,18 @@ def test_all_or_none(tmp_path):
 
     gang = plan(tmp_path)
     with pytest.raises(LaunchError):
-        start_gang(gang, specs(gang), Handle)
+        start_gang(specs(gang), Handle)
     assert started[0].got == 9
+
+
+def test_a_gang_of_some_keeps_their_homes(tmp_path):
+    whole = replace(plan(tmp_path, 4), homes=(0, 0, 1, 2))
+    some = whole.of([1, 2, 3])
+    assert [some.home_of(rank) for rank in range(3)] == [0, 1, 2]
+
+
+def test_each_home_gives_ports_for_its_own(tmp_path):
+    gang = plan(tmp_path)
+    homes = [home(gang), replace(home(gang), address="b")]
+    found = find_addresses(homes, [0, 1, 1])
+    assert found == ("127.0.0.1:10", "b:10", "b:11")

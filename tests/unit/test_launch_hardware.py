@@ -86,6 +86,15 @@ def test_cpu_workers_leave_the_gpus_alone():
     assert shares(SERVER, 1, strategy="mirrored", devices=CPU2)[0].devices == CPU2
 
 
+def test_one_gpu_is_split_where_that_is_asked_for():
+    split = DeviceSpec(count=2, kind="logical-gpu")
+    assert default_workers(SERVER, "auto", split) == 1
+    (share,) = shares(SERVER, 1, strategy="mirrored", devices=split)
+    assert (share.devices, share.gpus) == (split, ("0",))
+    with pytest.raises(OptionError, match="logical-gpu:2 splits a GPU"):
+        shares(LAPTOP, 1, strategy="mirrored", devices=split)
+
+
 def test_a_bare_number_means_cpus_where_there_is_no_gpu():
     assert shares(LAPTOP, 1, devices=DeviceSpec(count=2))[0].devices == CPU2
 

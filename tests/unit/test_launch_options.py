@@ -2,7 +2,8 @@ import pytest
 
 from phalanx.cluster.spec import DeviceSpec
 from phalanx.errors import OptionError
-from phalanx.launch.options import RunOptions, parse_devices, parse_env
+from phalanx.launch.option_texts import parse_devices, parse_env
+from phalanx.launch.options import RunOptions
 
 
 @pytest.mark.parametrize(
@@ -10,10 +11,14 @@ from phalanx.launch.options import RunOptions, parse_devices, parse_env
     [
         ({"workers": 0}, "--workers must be at least 1; found 0"),
         ({"threads": 0}, "--threads-per-worker must be at least 1; found 0"),
-        ({"strategy": "ring"}, "one of auto, single, mirrored, multiworker; found 'ring'"),
+        ({"strategy": "ring"}, "one of auto, single, mirrored, "),
+        ({"strategy": "ring"}, "found 'ring'"),
+        ({"communication": "ring"}, "communication 'ring' under strategy 'auto'. Name a strategy"),
+        ({"communication": "mpi", "strategy": "multiworker"}, "multiworker has ring, nccl"),
+        ({"communication": "ring", "strategy": "mirrored"}, "takes auto or nccl or hierarchical"),
+        ({"communication": "nccl", "strategy": "single"}, "single strategy takes auto"),
         ({"tee": "some"}, "--tee must be one of all, chief, none; found 'some'"),
-        ({"max_restarts": 1}, "--max-restarts 1"),
-        ({"max_restarts": -1}, "--max-restarts -1"),
+        ({"max_restarts": -1}, "--max-restarts must be at least 0; found -1"),
         ({"seed": -1}, "--seed must be 0 to 4294967295; found -1"),
         ({"seed": 2**32}, "found 4294967296"),
         ({"name": "a/b"}, "'a/b'"),
@@ -23,6 +28,7 @@ from phalanx.launch.options import RunOptions, parse_devices, parse_env
         ({"workers": 2, "strategy": "single"}, "--workers 1, or --strategy multiworker"),
         ({"workers": 2, "devices": DeviceSpec(count=2, kind="cpu")}, "cpu:2 with 2 workers"),
         ({"workers": 1, "strategy": "single", "devices": DeviceSpec(count=2)}, "one device"),
+        ({"workers": 2, "devices": DeviceSpec(count=2, kind="logical-gpu")}, "logical-gpu:2 with"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_value(options, says):
@@ -37,6 +43,9 @@ def test_what_cannot_work_is_refused_with_the_value(options, says):
         {},
         {"workers": 1, "strategy": "multiworker"},
         {"workers": 1, "strategy": "mirrored", "devices": DeviceSpec(count=2, kind="cpu")},
+        {"workers": 1, "devices": DeviceSpec(count=2, kind="logical-gpu")},
+        {"strategy": "multiworker", "communication": "ring"},
+        {"strategy": "mirrored", "communication": "one-device"},
         {"workers": 4, "devices": DeviceSpec(count=2, kind="gpu")},
         {"workers": 2, "devices": DeviceSpec(count=1, kind="cpu")},
         {"seed": 0},
@@ -54,6 +63,7 @@ def test_what_works_is_taken(options):
         ("2", DeviceSpec(count=2)),
         ("cpu:2", DeviceSpec(count=2, kind="cpu")),
         ("GPU:1", DeviceSpec(count=1, kind="gpu")),
+        ("logical-gpu:2", DeviceSpec(count=2, kind="logical-gpu")),
     ],
 )
 def test_devices(text, devices):

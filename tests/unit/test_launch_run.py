@@ -7,15 +7,19 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
 
-from phalanx.errors import OptionError, ScriptError
+from phalanx.errors import LaunchError, OptionError, ScriptError
 from phalanx.launch.hardware import Machine
 from phalanx.launch.options import RunOptions
 from phalanx.launch.run import Surroundings, run
 from phalanx.launch.supervise import Patience
+from phalanx.observe.records import read_records
+from phalanx.records import launcher_records_path
+from phalanx.report.run_data import load_run
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time
@@ -32,9 +36,13 @@ def fail(message, type="ValueError", at=None):
     sys.exit(1)
 def wait():
     while True: time.sleep(0.05)
+def until_there(name):
+    while not Path(spec.run_dir, name).exists(): time.sleep(0.01)
 print("worker", rank, "is up", flush=True)
 """
 SOON = Patience(poll=0.02, settle=0.5, leave=1.0, grace=0.5)
+PATIENT = replace(SOON, settle=60.0, leave=60.0, moment=60.0)
+"""Where nobody is waited for who does not come, however slow this machine is."""
 
 
 class Scene:
@@ -42,10 +50,21 @@ class Scene:
         self.directory = directory
         self.output = io.StringIO()
         self.said = []
+        self.announce = self.said.append
         self.script = directory / "train.py"
         self.script.write_text("pass")
 
-    def run(self, source, **asked):
+    def when_all_have_said(self, text, act, workers=2):
+        """Call `act` in a thread once so many workers have printed `text`."""
+
+        def wait():
+            while self.output.getvalue().count(text) < workers:
+                time.sleep(0.01)
+            act()
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def run(self, source, patience=SOON, **asked):
         options = {"workers": 2, "tee": "all", "run_dir": self.directory / "runs", **asked}
         surroundings = Surroundings(
             environment=os.environ,
@@ -53,8 +72,8 @@ class Scene:
             output=self.output,
             argv=["phalanx", "run"],
             command=lambda *a, **k: (sys.executable, "-c", PRELUDE + source),
-            patience=SOON,
-            announce=self.said.append,
+            patience=patience,
+            announce=self.announce,
         )
         return run(RunOptions(target=str(self.script), **options), surroundings)
 
@@ -78,6 +97,80 @@ def test_a_good_run_is_written_down(scene):
     assert len({spec["addresses"][0] for spec in cluster}) == 1
 
 
+def test_what_a_killed_worker_had_put_aside_goes_with_the_gang(scene, tmp_path, monkeypatch):
+    """TMPDIR is where both launcher and workers put temporary files."""
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "temporary" / "phalanx-aside-1-of-another").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    scene.run(
+        """
+import tempfile
+from phalanx.launch.aside import aside_prefix
+left = tempfile.mkdtemp(prefix=aside_prefix(os.getpid()))
+Path(left, "model.keras").write_text("weights")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+    assert [p.name for p in (tmp_path / "temporary").iterdir()] == ["phalanx-aside-1-of-another"]
+
+
+def told(result):
+    return read_records(launcher_records_path(result.run_dir)).records
+
+
+def test_the_launcher_records_a_good_run(scene):
+    result = scene.run("", name="good", seed=11)
+    start, attempt, *exits, end = told(result)
+    assert (start["kind"], start["name"], start["workers"]) == ("run_start", "good", 2)
+    assert (start["strategy"], start["seed"], start["argv"]) == ("auto", 11, ["phalanx", "run"])
+    assert (attempt["kind"], attempt["attempt"]) == ("attempt_start", 0)
+    assert [worker["rank"] for worker in attempt["workers"]] == [0, 1]
+    assert all(worker["pid"] > 0 and worker["host"] for worker in attempt["workers"])
+    assert {(e["kind"], e["code"], e["signal"], e["summary"]) for e in exits} == {
+        ("worker_exit", 0, None, None)
+    }
+    assert {e["rank"] for e in exits} == {0, 1}
+    assert (end["kind"], end["exit_code"], end["report"]) == ("run_end", 0, None)
+
+
+def test_the_launcher_records_who_failed_and_who_was_stopped(scene):
+    result = scene.run("fail('bad') if rank == 1 else wait()", PATIENT)
+    *_, first, second, end = told(result)
+    assert (first["rank"], first["code"], first["stopped"]) == (1, 1, False)
+    assert first["summary"] == "ValueError: bad"
+    assert (second["rank"], second["signal"], second["stopped"]) == (0, "SIGTERM", True)
+    assert second["summary"] is None
+    assert (end["exit_code"], end["report"]) == (1, result.report)
+
+
+def test_the_launcher_records_that_it_started_anew(scene):
+    result = scene.run(
+        "fail('Could not start gRPC server', 'UnknownError') if attempt < 1 else None", workers=1
+    )
+    records = told(result)
+    (restart,) = [record for record in records if record["kind"] == "restart"]
+    assert (restart["attempt"], restart["rank"], restart["seconds"]) == (1, 0, 0.0)
+    assert "gRPC server" in restart["cause"]
+    assert [r["attempt"] for r in records if r["kind"] == "attempt_start"] == [0, 1]
+    assert [r["attempt"] for r in records if r["kind"] == "worker_exit"] == [0, 1]
+
+
+def test_the_launcher_records_that_no_worker_could_start(scene):
+    surroundings = Surroundings(
+        environment=os.environ,
+        machine=Machine(cores=2),
+        output=scene.output,
+        command=lambda *a, **k: (str(scene.directory / "none"),),
+    )
+    options = RunOptions(target=str(scene.script), workers=1, run_dir=scene.directory, name="bad")
+    with pytest.raises(LaunchError):
+        run(options, surroundings)
+    end = read_records(launcher_records_path(scene.directory / "bad")).records[-1]
+    assert (end["kind"], end["exit_code"]) == ("run_end", 2)
+    assert "Could not start" in end["report"]
+
+
 def test_a_seed_is_drawn_for_all_and_written_down(scene):
     result = scene.run("print('seed', spec.seed)")
     seed = json.loads((result.run_dir / "run.json").read_text())["seed"]
@@ -87,7 +180,8 @@ def test_a_seed_is_drawn_for_all_and_written_down(scene):
 
 def test_the_cause_and_not_the_first_to_go(scene):
     result = scene.run(
-        "fail('peer gone', 'UnavailableError') if rank == 0 else time.sleep(0.2) or fail('bad')"
+        "fail('peer gone', 'UnavailableError') if rank == 0 else time.sleep(0.2) or fail('bad')",
+        PATIENT,
     )
     assert result.report.startswith("Worker 1 failed first: ValueError: bad")
     assert "attempts/0/worker-1.log" in result.report
@@ -104,11 +198,12 @@ def test_what_a_worker_started_goes_with_it(scene):
     result = scene.run(
         """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("child", child.pid, flush=True)
 if rank == 1:
-    time.sleep(0.3)
+    until_there("child")
     sys.exit(4)
+Path(spec.run_dir, "child").touch()
 wait()
 """
     )
@@ -117,7 +212,7 @@ wait()
         int(line.split()[-1]) for line in scene.output.getvalue().splitlines() if "child" in line
     ]
     assert len(children) == 2
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(map(alive, children)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(alive, children))
@@ -149,7 +244,7 @@ def test_ports_are_not_tried_for_ever(scene):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_to_the_launcher(scene, number, code):
-    threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+    scene.when_all_have_said("is up", lambda: os.kill(os.getpid(), number))
     result = scene.run("wait()")
     assert (result.exit_code, result.report) == (code, None)
 
@@ -169,3 +264,112 @@ def test_another_backend_is_refused(scene):
 def test_the_users_variables_reach_the_workers(scene):
     scene.run("print(os.environ['FRUIT'])", env={"FRUIT": "apple"})
     assert scene.output.getvalue().count("apple") == 2
+
+
+def test_a_gang_that_fails_is_started_again(scene):
+    source = """
+if attempt < 2 and rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+if attempt < 2: wait()
+"""
+    result = scene.run(source, max_restarts=2, name="again")
+    assert (result.exit_code, result.report) == (0, None)
+    said = "\n".join(scene.said)
+    assert "worker 1 failed: it was killed by SIGKILL" in said
+    assert "restart 1 of 2 in 1 s" in said
+    assert "restart 2 of 2 in 2 s" in said
+    records = read_records(launcher_records_path(result.run_dir)).records
+    assert [r["attempt"] for r in records if r["kind"] == "restart"] == [1, 2]
+    assert sorted(p.name for p in (result.run_dir / "attempts").iterdir()) == ["0", "1", "2"]
+
+
+def test_a_bug_is_not_tried_for_ever(scene):
+    source = "\nif rank == 0: fail('always')\nwait()\n"
+    result = scene.run(source, max_restarts=5)
+    assert result.exit_code == 1
+    assert "Worker 0 failed first: ValueError: always" in result.report
+    assert "so it is a bug" in result.report
+    assert len(list((result.run_dir / "attempts").iterdir())) == 2
+
+
+SAVES = """
+def save(number, frame):
+    RecordWriter(records_path(spec.run_dir, rank)).write("worker_end", ok=True, error=None, step=7)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+from phalanx.records import RecordWriter, records_path
+print("listening", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_run_that_is_told_to_go_has_its_training_saved(scene, number):
+    scene.when_all_have_said("listening", lambda: os.kill(os.getpid(), number))
+    result = scene.run(SAVES + "wait()", max_restarts=3, name="it")
+    assert (result.exit_code, result.report) == (75, None)
+    assert f"{number.name}: all workers are asked to save and stop" in "\n".join(scene.said)
+    assert "every worker has saved and stopped at step 7; run the same command" in scene.said[-1]
+    kinds = [record["kind"] for record in told(result)]
+    assert kinds.count("preemption") == 1
+    assert "restart" not in kinds
+
+
+def test_the_same_command_goes_on_in_the_same_directory(scene):
+    source = SAVES + "os.kill(os.getpid(), signal.SIGTERM) if attempt == 0 else sys.exit(0)\nwait()"
+    first = scene.run(source, workers=1, name="it")
+    assert first.exit_code == 75
+    second = scene.run(source, workers=1, name="it")
+    assert (second.exit_code, second.run_dir) == (0, first.run_dir)
+    assert any(line.startswith("going on with run it") for line in scene.said)
+    assert len({line.split("seed ")[1].split(",")[0] for line in scene.said if "seed" in line}) == 1
+    starts = [record for record in told(second) if record["kind"] == "attempt_start"]
+    assert [start["attempt"] for start in starts] == [0, 1]
+    data = load_run(second.run_dir)
+    assert data.end.exit_code == 0
+
+
+def test_a_run_without_a_name_says_which_to_give(scene):
+    result = scene.run(SAVES + "os.kill(os.getpid(), signal.SIGTERM); wait()", workers=1)
+    assert scene.said[-1].endswith(f"again with --name {result.run_dir.name} to go on")
+
+
+def test_a_worker_that_is_told_to_go_takes_the_others_with_it(scene):
+    source = SAVES + "time.sleep(0.2 * rank); os.kill(os.getpid(), signal.SIGTERM); wait()"
+    result = scene.run(source, max_restarts=3)
+    assert result.exit_code == 75
+    assert [ending.exit_code for ending in result.endings] == [75, 75]
+    assert len(list((result.run_dir / "attempts").iterdir())) == 1
+
+
+def test_training_that_ends_while_it_is_told_to_go_has_ended_well(scene):
+    source = (
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True); wait()"
+    )
+
+    scene.when_all_have_said("] up", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert scene.run(source).exit_code == 0
+
+
+def test_no_time_to_save(scene):
+    source = "signal.signal(signal.SIGTERM, lambda *_: None); print('up', flush=True); wait()"
+
+    scene.when_all_have_said("] up", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    result = scene.run(source, grace=0.2)
+    assert result.exit_code == 143
+    assert [ending.exit_code for ending in result.endings] == [-signal.SIGKILL] * 2
+
+
+def test_ctrl_c_between_two_attempts_ends_the_run(scene):
+    def announce(line):
+        if "restart 1" in line:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    scene.announce = announce
+    result = scene.run("os.kill(os.getpid(), signal.SIGKILL)", max_restarts=1)
+    assert result.exit_code == 130
+    assert len(list((result.run_dir / "attempts").iterdir())) == 1
+
+
+def test_nccl_without_a_gpu_is_refused_before_anything_starts(scene):
+    with pytest.raises(OptionError, match="found none"):
+        scene.run("", strategy="multiworker", communication="nccl")
+    assert not (scene.directory / "runs").exists()

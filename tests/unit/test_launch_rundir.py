@@ -4,7 +4,8 @@ from datetime import datetime
 import pytest
 
 from phalanx.errors import OptionError
-from phalanx.launch.rundir import create_run_dir, write_run_file
+from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.rundir import create_run_dir, saved_run, write_run_file
 
 NOON = datetime(2026, 11, 1, 12, 0, 5)
 
@@ -25,6 +26,24 @@ def test_a_name_is_taken_once(tmp_path):
     write_run_file(path, {"seed": 1})
     with pytest.raises(OptionError, match=r"a run in .*first already"):
         create_run_dir(tmp_path, "first", NOON)
+
+
+def test_a_run_that_has_saved_and_stopped_goes_on_where_it_lies(tmp_path):
+    path = create_run_dir(tmp_path, "first", NOON)
+    write_run_file(path, {"seed": 1, "result": {"exit_code": 75}})
+    assert create_run_dir(tmp_path, "first", NOON) == path
+    assert saved_run(path)["seed"] == 1
+    write_run_file(path, {"seed": 1, "result": {"exit_code": 0}})
+    assert saved_run(path) is None
+    with pytest.raises(OptionError, match="already"):
+        create_run_dir(tmp_path, "first", NOON)
+
+
+def test_attempts_are_counted_on(tmp_path):
+    assert AttemptPaths.next(tmp_path) == 0
+    for name in ("0", "1", "10", "notes"):
+        (tmp_path / "attempts" / name).mkdir(parents=True)
+    assert AttemptPaths.next(tmp_path) == 11
 
 
 def test_a_place_that_cannot_be(tmp_path):

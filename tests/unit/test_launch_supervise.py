@@ -3,7 +3,8 @@ import signal
 import pytest
 
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.rootcause import root_cause
+from phalanx.launch.preemption import RESUME_EXIT_CODE
+from phalanx.launch.rootcause import can_resume, root_cause
 from phalanx.launch.supervise import Patience, Supervisor
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
@@ -22,11 +23,17 @@ class FakeClock:
 
 
 class FakeWorker:
-    """Ends at a time of its own, or so many seconds after SIGTERM (None: it swallows it)."""
+    """Ends at a time of its own, or so many seconds after SIGTERM (None: it swallows it).
 
-    def __init__(self, clock, *, ends=None, code=0, heeds=0.0):
+    `saves`: how many seconds after it is asked it ends with the code `saved`; while it can do so,
+    it takes SIGTERM for that.
+    """
+
+    def __init__(self, clock, *, ends=None, code=0, heeds=0.0, saves=None, saved=RESUME_EXIT_CODE):
         self.clock, self.ends, self.code, self.heeds = clock, ends, code, heeds
+        self.saves, self.saved = saves, saved
         self.pid = 1
+        self.asked = []
         self.got = []
 
     def poll(self):
@@ -34,10 +41,19 @@ class FakeWorker:
             return self.code
         return None
 
+    def ask(self, number):
+        self.asked.append((number, self.clock.time))
+        if self.saves is not None:
+            self.ends, self.code = self.clock.time + self.saves, self.saved
+        else:
+            self.signal(number)
+
     def signal(self, number):
         self.got.append((number, self.clock.time))
         if number == KILL:
             self.ends, self.code = self.clock.time, -KILL
+        elif self.saves is not None:
+            self.ask(number)
         elif self.heeds is not None:
             self.ends, self.code = self.clock.time + self.heeds, -number
 
@@ -48,6 +64,8 @@ class Scene:
         self.workers = {}
         self.failures = {}
         self.signals_at = []
+        self.may_save = False
+        self.timeouts = []
         self.looks = 0
 
     def worker(self, **how):
@@ -71,8 +89,10 @@ class Scene:
             failure_of=self.failure_of,
             clock=self.clock,
             interrupted=lambda: sum(at <= self.clock.time for at in self.signals_at),
+            may_save=lambda: self.may_save,
             on_poll=self.look,
-            patience=Patience(poll=0.1, settle=2.0, leave=10.0, grace=3.0),
+            on_timeout=lambda: self.timeouts.append(self.clock.time),
+            patience=Patience(poll=0.1, settle=2.0, leave=10.0, saving=60.0, grace=3.0, moment=0.5),
         ).run()
         assert [ending.rank for ending in endings] == list(self.workers)
         return endings
@@ -109,7 +129,7 @@ def test_who_swallows_sigterm_is_killed(scene):
     assert endings[0].exit_code == -KILL
     (term, term_at), (kill, kill_at) = scene.workers[0].got
     assert (term, kill) == (TERM, KILL)
-    assert kill_at - term_at == pytest.approx(3, abs=0.2)
+    assert kill_at - term_at == pytest.approx(0.5, abs=0.2)
 
 
 def test_a_victims_failure_waits_for_its_cause(scene):
@@ -137,6 +157,17 @@ def test_all_are_victims(scene):
     assert root_cause(scene.run()).rank == 0
 
 
+@pytest.mark.parametrize(("type", "told"), [("DeadlineExceededError", 1), ("UnavailableError", 0)])
+def test_a_collective_that_timed_out_is_told_of_while_the_others_run(scene, type, told):
+    scene.worker(ends=5, code=1)
+    scene.fails(0, at=4.9, type=type)
+    scene.worker()
+    scene.run()
+    assert bool(scene.timeouts) == told
+    assert all(not worker.got or worker.got[0][1] > 5 for worker in scene.workers.values())
+    assert not told or scene.timeouts[0] < 5.5
+
+
 def test_a_failed_worker_that_does_not_end_is_ended(scene):
     scene.worker(heeds=None)
     scene.fails(0, at=5, exit_code=3)
@@ -154,6 +185,99 @@ def test_a_signal_to_the_launcher_ends_all(scene):
     assert all(ending.stopped for ending in endings)
     assert root_cause(endings) is None
     assert 5 <= scene.clock.time < 5.5
+
+
+def test_after_a_signal_there_is_some_time_to_clean_up(scene):
+    scene.worker(heeds=None)
+    scene.signals_at = [4.0]
+    assert scene.run()[0].exit_code == -KILL
+    assert 7 <= scene.clock.time < 7.5
+
+
+def asked_to_save(scene, *, at=4.0):
+    scene.signals_at, scene.may_save = [at], True
+
+
+def test_a_wish_to_save_is_passed_on_once_and_waited_for(scene):
+    scene.worker(saves=30.0)
+    scene.worker(saves=31.0)
+    asked_to_save(scene)
+    endings = scene.run()
+    assert [ending.exit_code for ending in endings] == [RESUME_EXIT_CODE] * 2
+    assert can_resume(endings)
+    for worker in scene.workers.values():
+        assert [number for number, _ in worker.asked] == [TERM]
+        assert worker.got == []
+    assert 35 <= scene.clock.time < 35.5
+
+
+def test_who_saves_for_too_long_is_ended(scene):
+    scene.worker(saves=100.0)
+    asked_to_save(scene)
+    endings = scene.run()
+    assert endings[0].exit_code == -KILL
+    assert not can_resume(endings)
+    assert 64 <= scene.clock.time < 65
+
+
+def test_a_second_signal_cuts_saving_short(scene):
+    scene.worker(saves=30.0)
+    asked_to_save(scene)
+    scene.signals_at.append(6.0)
+    assert scene.run()[0].exit_code == -KILL
+    assert 6 <= scene.clock.time < 7
+
+
+def test_one_that_cannot_save_keeps_nobody_waiting(scene):
+    scene.worker(saves=30.0)
+    scene.worker(heeds=0.0)  # It does not train: SIGTERM ends it.
+    asked_to_save(scene)
+    endings = scene.run()
+    assert root_cause(endings) is None
+    assert not can_resume(endings)
+    assert scene.clock.time < 5.5
+
+
+def test_a_failure_while_saving_is_the_cause(scene):
+    scene.worker(saves=30.0)
+    scene.worker(heeds=3.0)
+    scene.fails(1, at=6.0, type="OSError")
+    asked_to_save(scene)
+    endings = scene.run()
+    assert root_cause(endings).rank == 1
+    assert not can_resume(endings)
+
+
+def test_workers_that_save_on_their_own_have_not_failed(scene):
+    scene.worker(ends=5, code=RESUME_EXIT_CODE)
+    scene.worker(ends=7, code=RESUME_EXIT_CODE)
+    endings = scene.run()
+    assert root_cause(endings) is None
+    assert can_resume(endings)
+    assert [worker.got for worker in scene.workers.values()] == [[], []]
+
+
+def test_one_that_saved_does_not_wait_for_ever_for_the_others(scene):
+    scene.worker(ends=5, code=RESUME_EXIT_CODE)
+    scene.worker(heeds=None)
+    endings = scene.run()
+    assert can_resume(endings)
+    assert 65 <= scene.clock.time < 66
+
+
+def test_one_that_ends_well_while_others_save_is_in_order(scene):
+    scene.worker(saves=0.5, saved=0)
+    scene.worker(saves=2.0)
+    asked_to_save(scene)
+    assert can_resume(scene.run())
+
+
+def test_a_failure_ends_those_that_would_rather_save(scene):
+    scene.worker(saves=30.0)
+    scene.worker(ends=5, code=-KILL)
+    endings = scene.run()
+    assert endings[0].exit_code == -KILL
+    assert scene.clock.time < 6
 
 
 def test_a_second_signal_is_impatient(scene):

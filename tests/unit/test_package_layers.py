@@ -11,8 +11,10 @@ import phalanx
 HOME = Path(phalanx.__file__).parent
 FILES = sorted(HOME.rglob("*.py"))
 LAYERS = [
-    "errors", "cluster", "launch", "worker", "observe", "gradients", "seam", "clip",
-    "data", "callbacks", "training", "testing", "cli",
+    "errors", "records", "flight", "cluster", "launch", "horovod", "worker", "observe",
+    "checkpoint", "gradients",
+    "seam", "clip", "schedules", "data", "state", "callbacks", "training", "testing", "doctor",
+    "debug", "lint", "report", "cli",
 ]  # fmt: skip
 PRIVATE_ROOMS = ("seam/", "worker/adopt.py")
 MOST_LINES = 250
@@ -73,12 +75,20 @@ def test_a_file_is_one_idea(path):
     assert len(path.read_text().splitlines()) <= MOST_LINES
 
 
-@pytest.mark.parametrize("layer", ["errors", "cluster", "launch", "cli"])
+@pytest.mark.parametrize(
+    "layer", ["errors", "records", "flight", "cluster", "launch", "lint", "cli"]
+)
 def test_up_to_the_launcher_nothing_imports_tensorflow(layer):
     for path in HOUSE:
         if name_of(path).split("/")[0].removesuffix(".py") == layer:
             heavy = {m.split(".")[0] for m in imports_of(path)} & {"tensorflow", "keras", "numpy"}
             assert not heavy, f"{name_of(path)} imports {heavy}"
+
+
+def test_reports_import_no_tensorflow():
+    for path in HOME.glob("report/**/*.py"):
+        heavy = {m.split(".")[0] for m in imports_of(path)} & {"tensorflow", "keras", "pandas"}
+        assert not heavy, f"{name_of(path)} imports {heavy}"
 
 
 OUTSIDE = [path for path in FILES if not name_of(path).startswith(PRIVATE_ROOMS)]

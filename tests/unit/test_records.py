@@ -3,6 +3,7 @@
 import json
 import math
 import multiprocessing
+import os
 import subprocess
 import sys
 
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import OptionError
-from phalanx.observe.records import RecordWriter, read_records, records_path
+from phalanx.observe.records import read_records
+from phalanx.records import RecordWriter, records_path
 
 NAMES = st.text(min_size=1).filter(lambda name: name not in ("v", "t", "kind"))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -170,7 +172,7 @@ def test_two_processes_write_one_file(tmp_path):
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(300)
         assert writer.exitcode == 0
     found = read_records(path)
     assert found.damaged == []
@@ -197,6 +199,25 @@ def test_records_need_no_tensorflow():
         "print(sorted({'tensorflow', 'keras', 'tensorboard'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_line_that_only_half_got_out_costs_no_later_one(tmp_path, monkeypatch):
+    path = tmp_path / "r.jsonl"
+    write = os.write
+
+    def half(file, line):
+        write(file, line[: len(line) // 2])
+        raise OSError(28, "No space left on device")
+
+    with RecordWriter(path) as writer:
+        monkeypatch.setattr(os, "write", half)
+        with pytest.raises(OSError, match="No space"):
+            writer.write("lost", number=1)
+        monkeypatch.setattr(os, "write", write)
+        writer.write("kept", number=2)
+    found = read_records(path)
+    assert [record["kind"] for record in found.records] == ["kept"]
+    assert found.damaged == [1]

@@ -9,8 +9,8 @@ from phalanx.gradients.statistics import (
     STATISTICS,
     cosine,
     dot,
+    global_norm_at_any_scale,
     histogram,
-    squared_norm,
     statistics,
 )
 
@@ -119,13 +119,15 @@ def test_norms_and_products_over_all_variables():
     a = [RNG.normal(size=(3, 2)).astype("float32"), RNG.normal(size=4).astype("float32")]
     b = [RNG.normal(size=(3, 2)).astype("float32"), RNG.normal(size=4).astype("float32")]
     flat_a, flat_b = (np.concatenate([x.ravel() for x in g]) for g in (a, b))
-    assert float(squared_norm([*a, None])) == pytest.approx(flat_a @ flat_a, rel=1e-6)
+    assert float(global_norm_at_any_scale([*a, None])) == pytest.approx(
+        np.linalg.norm(flat_a), rel=1e-6
+    )
     assert float(dot([*a, None], [*b, None])) == pytest.approx(flat_a @ flat_b, rel=1e-5)
     expected = flat_a @ flat_b / np.linalg.norm(flat_a) / np.linalg.norm(flat_b)
     assert float(cosine(a, b)) == pytest.approx(expected, rel=1e-5)
     assert float(cosine(a, a)) == pytest.approx(1.0, rel=1e-6)
     assert float(cosine(a, [np.zeros_like(x) for x in a])) == 0.0
-    assert float(squared_norm([None])) == float(dot([None], [None])) == 0.0
+    assert float(global_norm_at_any_scale([None])) == float(dot([None], [None])) == 0.0
 
 
 def test_products_with_slices_are_those_of_the_dense():
@@ -139,4 +141,22 @@ def test_products_with_slices_are_those_of_the_dense():
     ]:
         assert float(dot([x], [y])) == pytest.approx(float(dot([s], [t])), rel=1e-5)
     assert float(cosine([a], [a])) == pytest.approx(1.0, rel=1e-6)
-    assert float(squared_norm([a])) == pytest.approx(float(squared_norm([dense_a])), rel=1e-6)
+    assert float(global_norm_at_any_scale([a])) == pytest.approx(
+        float(global_norm_at_any_scale([dense_a])), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("size", [1e-25, 1.0, 1e25])
+def test_norm_and_cosine_of_gradients_whose_squares_have_no_float32(size):
+    a = [tf.constant([3.0 * size, 0.0]), None, tf.constant([[4.0 * size]])]
+    b = [tf.constant([0.0, 7.0 * size]), None, tf.constant([[7.0 * size]])]
+    assert float(global_norm_at_any_scale(a)) == pytest.approx(5.0 * size, rel=1e-6)
+    assert float(cosine(a, b)) == pytest.approx(0.8 / np.sqrt(2), rel=1e-6)
+
+
+def test_the_cosine_of_slices_with_repeated_rows():
+    repeated = tf.IndexedSlices(
+        tf.constant([[1.0], [2.0]]), tf.constant([1, 1]), tf.constant([3, 1])
+    )
+    other = tf.constant([[4.0], [1.0], [0.0]])
+    assert float(cosine([repeated], [other])) == pytest.approx(1 / np.sqrt(17), rel=1e-6)

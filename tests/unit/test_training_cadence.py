@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.training.cadence import ReadingCadence, uses_batch_logs
+import phalanx.callbacks
+from phalanx.errors import OptionError
+from phalanx.seam.keras_callbacks import Every
+from phalanx.training.cadence import ReadingCadence
+from phalanx.training.wishes import Wishes, uses_batch_logs, wishes_of
 
 
 def callback(**hooks):
@@ -142,22 +146,104 @@ def test_something_that_only_has_the_hook_counts():
     assert uses_batch_logs(Duck(), "train")
 
 
+class LooksMore(keras.callbacks.TensorBoard):
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+
+
+def saving(path, **options):
+    return keras.callbacks.ModelCheckpoint(str(path / "{epoch}.keras"), **options)
+
+
 @pytest.mark.parametrize(
-    ("make", "looks_each_batch"),
+    ("make", "wishes"),
     [
-        (lambda _: keras.callbacks.TerminateOnNaN(), True),
-        (lambda _: keras.callbacks.History(), False),
-        (lambda _: keras.callbacks.EarlyStopping(), False),
-        (lambda _: keras.callbacks.ReduceLROnPlateau(), False),
-        (lambda _: keras.callbacks.LearningRateScheduler(lambda epoch: 0.1), False),
-        (lambda path: keras.callbacks.CSVLogger(str(path / "log.csv")), False),
-        # Those that mention their logs on the way to doing something every so often.
-        (lambda path: keras.callbacks.ModelCheckpoint(str(path / "{epoch}.keras")), True),
-        (lambda path: keras.callbacks.TensorBoard(str(path)), True),
+        (lambda _: keras.callbacks.TerminateOnNaN(), [Every(steps=1)]),
+        (lambda _: keras.callbacks.History(), []),
+        (lambda _: keras.callbacks.EarlyStopping(), []),
+        (lambda _: keras.callbacks.ReduceLROnPlateau(), []),
+        (lambda _: keras.callbacks.LearningRateScheduler(lambda epoch: 0.1), []),
+        (lambda path: keras.callbacks.CSVLogger(str(path / "log.csv")), []),
+        (lambda path: keras.callbacks.BackupAndRestore(str(path), save_freq=2), []),
+        (lambda _: keras.callbacks.ProgbarLogger(), []),
+        (lambda path: saving(path), []),
+        (lambda path: saving(path, save_freq=7), [Every(steps=7)]),
+        (lambda path: keras.callbacks.TensorBoard(str(path)), []),
+        (lambda path: keras.callbacks.TensorBoard(str(path), update_freq="batch"),
+         [Every(steps=1, calls=True)]),
+        (lambda path: keras.callbacks.TensorBoard(str(path), update_freq=5),
+         [Every(steps=5, calls=True)]),
+        (lambda path: LooksMore(str(path), update_freq=5), [Every(steps=1)]),
     ],
+)  # fmt: skip
+def test_the_callbacks_of_keras(make, wishes, tmp_path):
+    assert wishes_of(make(tmp_path), "train") == wishes
+
+
+def test_keras_s_own_display_counts_as_progress():
+    wishes = Wishes.of([keras.callbacks.ProgbarLogger()], "train", shows_progress=False)
+    assert wishes == Wishes(shows_progress=True)
+
+
+class Declares(phalanx.callbacks.Callback):
+    def __init__(self, every):
+        super().__init__()
+        self.reads_logs_every = every
+
+    def on_train_batch_end(self, batch, logs=None):
+        print(logs)
+
+
+@pytest.mark.parametrize(
+    ("every", "wishes"), [(None, [Every(steps=1)]), (0, []), (10, [Every(steps=10)])]
 )
-def test_the_callbacks_of_keras(make, looks_each_batch, tmp_path):
-    assert uses_batch_logs(make(tmp_path), "train") is looks_each_batch
+def test_a_callback_can_say_how_often_it_looks(every, wishes):
+    assert wishes_of(Declares(every), "train") == wishes
+    assert wishes_of(Declares(every), "test") == []
+
+
+@pytest.mark.parametrize("every", [-1, 2.5, "epoch"])
+def test_what_is_no_number_of_batches_is_refused(every):
+    with pytest.raises(OptionError, match=r"reads_logs_every must be a number of batches.*found"):
+        wishes_of(Declares(every), "train")
+
+
+def test_wishes_survive_the_way_to_other_workers():
+    wishes = Wishes(every=(Every(steps=3, already=2), Every(steps=5, calls=True)))
+    assert Wishes.from_array(wishes.to_array()) == wishes
+    shown = Wishes(shows_progress=True)
+    assert Wishes.together([wishes, shown, wishes]) == Wishes(
+        every=wishes.every, shows_progress=True
+    )
+
+
+def steps_read(*wishes, epochs):
+    """By epoch, the steps at which metrics are read, where executions end at `epochs`."""
+    cadence = ReadingCadence(
+        [],
+        "train",
+        shows_progress=False,
+        clock=Clock(),
+        everyones=lambda own: Wishes(every=wishes),
+    )
+    found = []
+    for ends in epochs:
+        cadence.start_epoch()
+        found.append([end for end in ends if cadence.is_due(end)])
+    return found
+
+
+def test_a_wish_counts_batches_through_all_epochs():
+    epochs = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]
+    assert steps_read(Every(steps=3), epochs=epochs) == [[3], [1, 4]]
+    assert steps_read(Every(steps=3, already=2), epochs=epochs) == [[1, 4], [2, 5]]
+    assert steps_read(Every(steps=3), Every(steps=4), epochs=epochs) == [[3, 4], [1, 3, 4]]
+
+
+def test_a_wish_is_granted_where_several_steps_in_one_execution_have_passed_it():
+    epochs = [[4, 8, 10], [4, 8, 10]]
+    assert steps_read(Every(steps=5), epochs=epochs) == [[8], [4, 10]]
+    assert steps_read(Every(steps=2, calls=True), epochs=epochs) == [[8], [4, 10]]
 
 
 class Clock:
@@ -235,10 +321,14 @@ def test_reading_twice_at_one_step_proposes_the_next():
     assert cadence.propose(7) == 8
 
 
-@pytest.mark.parametrize(("needs", "due"), [((True, False), [1, 2, 3]), ((False, True), [1])])
+EVERY_STEP = Wishes(every=(Every(steps=1),))
+PROGRESS = Wishes(shows_progress=True)
+
+
+@pytest.mark.parametrize(("needs", "due"), [(EVERY_STEP, [1, 2, 3]), (PROGRESS, [1])])
 def test_what_another_worker_needs_is_read_here_too(needs, due):
     cadence = ReadingCadence(
-        [], "train", shows_progress=False, clock=Clock(), on_any_worker=lambda *own: needs
+        [], "train", shows_progress=False, clock=Clock(), everyones=lambda own: needs
     )
     cadence.agree(9)
     cadence.start_epoch()

@@ -2,6 +2,7 @@ import pytest
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.tf_config import TFConfig
+from phalanx.cluster.tpu import TpuPlace
 from phalanx.errors import OptionError
 from phalanx.worker.choice import check_name, choose_alone, choose_for_worker
 
@@ -29,30 +30,47 @@ def test_under_the_launcher(asked, workers, devices, kind):
 
 
 @pytest.mark.parametrize(
-    ("asked", "tf_config", "devices", "gpus", "kind"),
+    ("asked", "tf_config", "gpus", "kind"),
     [
-        ("auto", None, 1, 0, "single"),
-        ("auto", None, 1, 1, "single"),
-        ("auto", None, 2, 2, "mirrored"),
-        ("auto", None, 2, 0, "single"),
-        ("auto", config(), 1, 0, "multiworker"),
-        ("auto", config(), 4, 4, "multiworker"),
-        ("auto", config("chief", chief=("c:1",), worker=("a:1",)), 1, 0, "multiworker"),
-        ("auto", config(worker=("a:1",)), 1, 0, "single"),
-        ("mirrored", config(), 1, 0, "mirrored"),
-        ("single", None, 2, 2, "single"),
-        ("multiworker", None, 1, 0, "multiworker"),
+        ("auto", None, 1, "single"),
+        ("auto", None, 2, "mirrored"),
+        ("auto", None, 0, "single"),
+        ("auto", config(), 0, "multiworker"),
+        ("auto", config(), 4, "multiworker"),
+        ("auto", config("chief", chief=("c:1",), worker=("a:1",)), 0, "multiworker"),
+        ("auto", config(worker=("a:1",)), 0, "single"),
+        ("mirrored", config(), 0, "mirrored"),
+        ("single", None, 2, "single"),
+        ("multiworker", None, 0, "multiworker"),
     ],
 )
-def test_alone(asked, tf_config, devices, gpus, kind):
-    assert choose_alone(asked, tf_config, devices, gpus).kind == kind
+def test_alone(asked, tf_config, gpus, kind):
+    assert choose_alone(asked, tf_config, gpus).kind == kind
+
+
+def test_a_tpu_is_taken_where_one_worker_has_it():
+    tpu = TpuPlace(address="local", accelerator="v4-8", reason="the metadata server tells of one")
+    alone = WorkerSpec(rank=0, world_size=1, addresses=TWO[:1])
+    chosen = choose_for_worker(alone, 1, tpu)
+    assert (chosen.kind, chosen.reason) == ("tpu", "the metadata server tells of one")
+    assert choose_alone("auto", None, 2, tpu=tpu) == chosen
+    two = WorkerSpec(rank=0, world_size=2, addresses=TWO)
+    assert choose_for_worker(two, 1, tpu).kind == "multiworker"
+    assert choose_alone("auto", config(), 0, tpu=tpu).kind == "multiworker"
+    assert choose_alone("single", None, 0, tpu=tpu).kind == "single"
+
+
+def test_under_horovodrun():
+    choice = choose_alone("auto", None, 0, horovod_size=2)
+    assert (choice.kind, choice.reason) == ("horovod", "horovodrun started 2 processes")
+    assert choose_alone("auto", None, 0, horovod_size=1).kind == "single"
 
 
 def test_a_task_that_trains_with_nobody():
     with pytest.raises(OptionError, match="evaluator 0"):
-        choose_alone("auto", config("evaluator", worker=TWO, evaluator=("e:1",)), 1, 0)
+        choose_alone("auto", config("evaluator", worker=TWO, evaluator=("e:1",)), 0)
 
 
 def test_an_unknown_name():
-    with pytest.raises(OptionError, match="auto, single, mirrored, multiworker; found 'ring'"):
+    with pytest.raises(OptionError, match=r"auto, single, mirrored, .*; found 'ring'"):
         check_name("ring")

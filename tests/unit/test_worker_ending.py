@@ -96,7 +96,7 @@ def leave(code, extra=""):
         [sys.executable, "-c", LEAVES.format(code=code, extra=extra)],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=300,
         check=False,
     )
 
@@ -107,4 +107,4 @@ def test_exit_functions_run_but_no_teardown():
 
 
 def test_a_thread_that_stays_is_not_waited_for():
-    assert leave(4, "threading.Thread(target=time.sleep, args=(60,)).start()").returncode == 4
+    assert leave(4, "threading.Thread(target=time.sleep, args=(600,)).start()").returncode == 4

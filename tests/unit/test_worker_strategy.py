@@ -2,8 +2,9 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.cluster.spec import WorkerSpec
+from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.errors import OptionError
+from phalanx.testing import run_alone
 from phalanx.worker import strategy as home
 
 
@@ -25,6 +26,53 @@ def test_mirrored_uses_all_logical_cpus_and_is_made_once():
     assert isinstance(made, tf.distribute.MirroredStrategy)
     assert made.num_replicas_in_sync == len(tf.config.list_logical_devices("CPU")) > 1
     assert phalanx.strategy() is phalanx.strategy("mirrored") is made
+
+
+def replica_number(context):
+    return tf.cast(context.replica_id_in_sync_group, tf.float32)
+
+
+def totals_by_every_way():
+    made = {}
+    for communication in ("auto", "hierarchical", "one-device"):
+        home._made = None
+        strategy = phalanx.strategy("mirrored", communication=communication)
+
+        @tf.function
+        def total(strategy=strategy):
+            def replica():
+                context = tf.distribute.get_replica_context()
+                return context.all_reduce("SUM", tf.range(5.0) * (1.0 + replica_number(context)))
+
+            return strategy.run(replica)
+
+        first, _ = strategy.experimental_local_results(total())
+        ops = strategy.extended._get_cross_device_ops(first)
+        made[communication] = first.numpy().tolist(), type(ops).__name__
+    return made
+
+
+def test_mirrored_replicas_add_up_by_the_way_asked_for():
+    made = run_alone(totals_by_every_way, devices=DeviceSpec(count=2, kind="cpu"), deadline=150)
+    assert all(total == [0.0, 3.0, 6.0, 9.0, 12.0] for total, _ in made.values())
+    assert made["hierarchical"][1] == "HierarchicalCopyAllReduce"
+    assert made["one-device"][1] == "ReductionToOneDevice"
+
+
+def test_hierarchical_copy_would_lose_an_odd_device():
+    assert len(tf.config.list_logical_devices("CPU")) == 3
+    with pytest.raises(OptionError, match="'hierarchical' on 3 devices"):
+        phalanx.strategy("mirrored", communication="hierarchical")
+
+
+def test_nccl_without_a_gpu_is_refused():
+    with pytest.raises(OptionError, match="'nccl', which connects NVIDIA GPUs; found none"):
+        phalanx.strategy("mirrored", communication="nccl")
+
+
+def test_a_way_that_the_strategy_has_not_is_refused():
+    with pytest.raises(OptionError, match="the mirrored strategy takes auto or nccl or"):
+        phalanx.strategy("mirrored", communication="ring")
 
 
 def test_another_one_is_refused():
@@ -49,3 +97,23 @@ def test_the_launchers_word_stands(caplog):
 def test_the_launcher_counts_devices():
     home.make_for_worker(WorkerSpec(rank=0, world_size=1))
     assert home.made_kind() == "mirrored"
+
+
+def test_no_tpu(monkeypatch):
+    for name in ("TPU_NAME", "TPU_WORKER_HOSTNAMES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    with pytest.raises(OptionError, match="Asked for the tpu strategy; found no TPU"):
+        phalanx.strategy("tpu")
+
+
+def why_the_tpu_is_refused():
+    try:
+        phalanx.strategy("tpu")
+    except OptionError as error:
+        return str(error)
+
+
+def test_a_tpu_that_tensorflow_does_not_reach():
+    said = run_alone(why_the_tpu_is_refused, env={"TPU_NAME": "local"}, deadline=150)
+    assert "found TPU_NAME is local, but TensorFlow does not reach it" in said

@@ -1,0 +1,19 @@
+"""Whether a process has gone; one that nobody has collected yet has."""
+
+import time
+
+import psutil
+
+
+def wait_until_gone(pid, seconds=60):
+    end = time.monotonic() + seconds
+    while not has_gone(pid):
+        assert time.monotonic() < end, psutil.Process(pid)
+        time.sleep(0.02)
+
+
+def has_gone(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -1,0 +1,66 @@
+"""What the flight recorder knows of the steps of two replicas: batches, their form, their end."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import phalanx
+from phalanx.flight.reading import read_flight
+from phalanx.launch.who_waits import form_of
+from phalanx.worker.flight import flight
+
+FORM = "x float32[samples, 2], y float32[samples, 1]"
+ROWS = 22  # in batches of 8: the last has 6
+
+
+@pytest.fixture
+def steps(tmp_path, mirrored2):
+    """Train, and give the events of the steps."""
+    file = tmp_path / "worker-0.flight"
+    flight.open(file, rank=0, attempt=0, workers=1)
+
+    def run(data, *, kind="train", **options):
+        with mirrored2.scope():
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", **options)
+        phalanx.fit(model, data, epochs=1, verbose=0)
+        return [event for event in read_flight(file).events if event.kind == kind]
+
+    yield run
+    flight.close()
+
+
+def dataset():
+    x = np.ones((ROWS, 2), "float32")
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8)
+
+
+@pytest.fixture(autouse=True)
+def asked_every_time(monkeypatch):
+    monkeypatch.setattr("phalanx.worker.flight._REST", -1)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_each_step_tells_its_batch(steps, eager):
+    events = steps(dataset(), run_eagerly=eager)
+    assert [event.step for event in events] == [1, 2, 3]
+    assert {event.how for event in events} == {"done"}
+    assert [event.done for event in events] == [1, 1, 1]
+    for event in events:
+        assert event.begin - 1000 <= event.came <= event.end
+    assert {form_of(event.batch) for event in events} == {FORM}
+
+
+def test_of_steps_in_one_call_the_last_batch_is_told(steps):
+    first, second = steps(dataset(), steps_per_execution=2)
+    assert (first.step, first.steps, first.done) == (1, 2, 2)
+    assert (second.step, second.done) == (3, 1)
+    assert form_of(second.batch) == FORM
+
+
+def test_data_whose_end_nobody_knows(steps):
+    unknown = dataset().filter(lambda x, y: True)
+    events = steps(unknown)
+    assert [event.how for event in events] == ["done", "done", "done", "out of data"]
+    assert events[-1].done == 0

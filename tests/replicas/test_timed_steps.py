@@ -1,0 +1,162 @@
+"""Timed steps: the same training, and seconds where they belong."""
+
+import contextlib
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import assert_close, features, small_model, targets, values
+
+import phalanx
+from phalanx.data.place import this_replica
+from phalanx.gradients.share import current_share
+from phalanx.gradients.stopwatch import seconds_in
+from phalanx.training.prepare import make_function, on_stage, open_source
+from phalanx.training.timed import TimedSteps
+
+BATCH = 8
+
+
+class SlowOnReplicaOne(keras.layers.Layer):
+    """Computes for long on the second replica, so that the first waits in the all-reduce.
+
+    Nothing in it has a state, which TensorFlow would put in order by itself.
+    """
+
+    def call(self, x):
+        if current_share() is None or this_replica() == 0:  # while building, or on the other
+            return x
+        work = tf.fill([500, 500], x[0, 0] * 1e-9)
+        for _ in range(30):
+            work = tf.linalg.matmul(work, work)
+        return x + work[0, 0]
+
+
+@contextlib.contextmanager
+def timed_steps(model, x, y, **options):
+    with on_stage(model) as stage:
+        source = open_source(stage, "fit", 0, x, y, **{"batch_size": BATCH, **options})
+        function = make_function(stage, "train", source)
+        yield function, TimedSteps.of(function), source.open(0)
+
+
+def test_timed_steps_train_alike(mirrored2):
+    x, y = features(40), targets(40)
+    with mirrored2.scope():
+        plain, timed = small_model(), small_model()
+    with timed_steps(plain, x, y) as (function, _, iterator):
+        for _ in range(5):
+            function.on_iterator(iterator, 1)
+    with timed_steps(timed, x, y) as (_, steps, iterator):
+        for i in range(5):
+            steps.run(iterator, communication=i % 2 == 0)
+    assert_close(values(timed.weights), values(plain.weights), tolerance=1e-6)
+
+
+def test_waiting_for_another_replica_is_communication(mirrored2):
+    with mirrored2.scope():
+        model = keras.Sequential([keras.Input((4,)), SlowOnReplicaOne(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with timed_steps(model, features(40), targets(40)) as (_, steps, iterator):
+        splits = []
+        for i in range(5):
+            steps.run(iterator, communication=True)
+            assert steps.traced == (i == 0)
+            splits.append(steps.last)
+    # The mean over both replicas: one waits for nearly all of the step, the other hardly.
+    waiting, busy = (sum(part) for part in zip(*map(of_replicas, splits[1:]), strict=True))
+    assert 0.2 < waiting / (waiting + busy) < 0.6
+    assert splits[-1].batch == BATCH
+
+
+def of_replicas(split):
+    return split.communication, split.busy
+
+
+def test_steps_without_it_do_not_have_it_in_their_graph(mirrored2):
+    with mirrored2.scope():
+        model = small_model()
+    with timed_steps(model, features(40), targets(40)) as (function, steps, iterator):
+        steps.run(iterator, communication=True)
+        function.on_iterator(iterator, 1)
+        plain = function._one.get_concrete_function(iterator.element_spec).graph
+    assert not [op for op in plain.get_operations() if "Timestamp" in op.type]
+    assert steps.last.communication is not None
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_waiting_for_data_is_input(eager):
+    def rows():
+        while True:
+            time.sleep(0.15)  # far longer than a step takes
+            yield features(BATCH), targets(BATCH)
+
+    spec = (tf.TensorSpec((BATCH, 4)), tf.TensorSpec((BATCH, 1)))
+    data = tf.data.Dataset.from_generator(rows, output_signature=spec)
+    model = small_model(run_eagerly=eager)
+    with timed_steps(model, data, None, batch_size=None) as (_, steps, iterator):
+        waits = []
+        for _ in range(12):
+            steps.run(iterator, communication=True)
+            waits.append(steps.last.input)
+    if not eager:  # an eager step takes as long as a batch does to come
+        assert max(waits[6:]) > 0.05
+    assert steps.last.communication == 0.0, "one replica waits for nobody"
+    assert steps.last.busy > 0
+
+
+def test_the_end_of_the_data_ends_a_timed_step():
+    data = tf.data.Dataset.from_tensors((features(BATCH), targets(BATCH)))
+    with timed_steps(small_model(), data, None, batch_size=None) as (_, steps, iterator):
+        steps.run(iterator, communication=True)
+        with pytest.raises(StopIteration):
+            steps.run(iterator, communication=True)
+
+
+def test_a_change_of_what_the_step_asks_traces_anew(mirrored2):
+    with mirrored2.scope():
+        model = small_model()
+    with timed_steps(model, features(40), targets(40)) as (function, steps, iterator):
+        steps.run(iterator, communication=True)
+        function.trace_anew()
+        steps.run(iterator, communication=True)
+        assert steps.traced
+
+
+def test_overlapping_laps_count_once():
+    assert seconds_in([(0, 1), (2, 4), (3, 5), (3.5, 4)]) == 4
+    assert seconds_in([]) == 0
+
+
+class Listener(keras.callbacks.Callback):
+    every_seconds = 0.0
+    wants_workers = True
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def take_throughput(self, numbers, *, is_chief):
+        self.told.append(numbers)
+
+
+@pytest.mark.parametrize("execution", [1, 3])
+def test_a_listener_hears_of_every_step_after_the_warm_up(mirrored2, execution):
+    with mirrored2.scope():
+        model = small_model(steps_per_execution=execution)
+    listener = Listener()
+    x, y = features(100), targets(100)
+    phalanx.fit(model, x, y, batch_size=BATCH, epochs=4, verbose=0, callbacks=[listener])
+    told = listener.told
+    assert told[-1].step == 4 * 13
+    # Numbers begin anew where the timed function is traced.
+    assert 0 < sum(each.steps for each in told) <= 4 * 13 - 3
+    assert all(each.samples <= 8 * each.steps for each in told)
+    assert any(each.shares["communication"] for each in told)
+    for each in told:
+        known = [share for share in each.shares.values() if share is not None]
+        assert sum(known) == pytest.approx(1.0)
+        assert len(each.workers) == 1
+    assert np.isfinite([each.samples_per_second for each in told]).all()

@@ -1,0 +1,56 @@
+"""What Keras's callbacks remember comes back into fresh ones, which then do the same."""
+
+import keras
+import pytest
+
+from phalanx.state.callback_state import CallbackStates
+
+LOSSES = [0.9, 0.8, 0.75, 0.7, 0.2, 0.19]
+
+
+class Model:
+    """What a callback asks of a model."""
+
+    def __init__(self):
+        self.optimizer = keras.optimizers.SGD(0.1)
+        self.stop_training = False
+
+
+def plateau():
+    return keras.callbacks.ReduceLROnPlateau(
+        "loss", mode="min", factor=0.5, patience=1, min_delta=0.15
+    )
+
+
+def early():
+    return keras.callbacks.EarlyStopping("loss", mode="min", patience=4, min_delta=0.3)
+
+
+def begin(make):
+    callback = make()
+    callback.set_model(Model())
+    callback.on_train_begin()
+    return callback, CallbackStates([callback])
+
+
+def train(callback, epochs):
+    """What the callback has decided by the end of each epoch."""
+    told = []
+    for epoch in epochs:
+        callback.on_epoch_end(epoch, {"loss": LOSSES[epoch]})
+        rate = float(callback.model.optimizer.learning_rate)
+        told.append((rate, callback.wait, callback.best, callback.model.stop_training))
+    return told
+
+
+@pytest.mark.parametrize("make", [plateau, early])
+@pytest.mark.parametrize("after", range(1, len(LOSSES)))
+def test_a_fresh_callback_goes_on_as_the_old_one(make, after):
+    whole = train(begin(make)[0], range(len(LOSSES)))
+    first, states = begin(make)
+    told = train(first, range(after))
+    document, arrays = states.read()
+    second, states = begin(make)
+    states.write(document, arrays)
+    second.model.optimizer.learning_rate = told[-1][0]  # the optimizer's, not the callback's
+    assert told + train(second, range(after, len(LOSSES))) == whole

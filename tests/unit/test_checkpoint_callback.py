@@ -1,0 +1,200 @@
+"""The Checkpoint callback: what it refuses, when it is due, and trainings on one device."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+import phalanx
+from phalanx.callbacks import Checkpoint, every_epoch, every_n_steps, every_seconds
+from phalanx.callbacks.checkpoint import checkpoint_among
+from phalanx.checkpoint.background import Background
+from phalanx.data.place import ReplicaPlace
+from phalanx.errors import CheckpointError, MismatchedCheckpointError, OptionError
+from phalanx.training.rendezvous import Rendezvous
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda: every_n_steps(0), "0"),
+        (lambda: every_epoch(1.5), "1.5"),
+        (lambda: every_seconds(-1), "-1"),
+        (lambda: Checkpoint("c", every=300), "300"),
+        (lambda: Checkpoint("c", on_failure="ignore"), "'ignore'"),
+        (lambda: Checkpoint("c", data="state"), "'state'"),
+        (lambda: Checkpoint("c", keep=0), "0"),
+        (lambda: Checkpoint("c", keep_best=("loss", "least")), "least"),
+        (lambda: Checkpoint("c", retries=-1), "-1"),
+        (lambda: checkpoint_among([Checkpoint("c"), Checkpoint("d")]), "2 Checkpoint"),
+        (lambda: Checkpoint().options.folder({}), "None"),
+    ],
+)
+def test_bad_options_are_refused(make, found):
+    with pytest.raises(OptionError, match=found):
+        make()
+
+
+def small(units=2):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(units)])
+    model.compile("adam", "mse")
+    return model
+
+
+X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
+Y = X[:, :2]
+
+
+def fit(model, directory, epochs=2, callbacks=(), **options):
+    checkpoint = Checkpoint(directory, **{"every": every_n_steps(3), "keep": 9, **options})
+    return phalanx.fit(
+        model, X, Y, batch_size=8, epochs=epochs, verbose=0, callbacks=[*callbacks, checkpoint]
+    )
+
+
+def steps(directory):
+    return [manifest.step for manifest in phalanx.checkpoint.list(directory)]
+
+
+def test_steps_that_pass_a_multiple_are_saved_and_the_end_too(tmp_path):
+    fit(small(), tmp_path)
+    assert steps(tmp_path) == [3, 6, 8]
+
+
+def test_a_second_fit_of_the_same_model_goes_on_in_the_same_directory(tmp_path):
+    model = small()
+    fit(model, tmp_path)
+    fit(model, tmp_path)
+    assert steps(tmp_path) == [3, 6, 8, 9, 12, 15, 16]
+
+
+def test_a_second_training_needs_a_directory_of_its_own(tmp_path):
+    fit(small(), tmp_path)
+    with pytest.raises(OptionError, match="come to step 8; this one begins at step 0"):
+        fit(small(), tmp_path)
+
+
+def test_keras_s_own_fit_is_refused(tmp_path):
+    with pytest.raises(OptionError, match="Keras's own fit"):
+        small().fit(X, Y, verbose=0, callbacks=[Checkpoint(tmp_path)])
+
+
+def test_resume_false_refuses_a_directory_with_checkpoints(tmp_path):
+    with pytest.raises(RuntimeError):
+        fit(small(), tmp_path, callbacks=[Raises(at=5)])
+    with pytest.raises(OptionError, match="step 3"):
+        fit(small(), tmp_path, resume=False)
+
+
+def test_another_model_is_refused_and_left_as_it_is(tmp_path):
+    with pytest.raises(RuntimeError):
+        fit(small(), tmp_path, callbacks=[Raises(at=5)])
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+    before = [w.copy() for w in model.get_weights()]
+    with pytest.raises(MismatchedCheckpointError, match="model/2/kernel"):
+        fit(model, tmp_path)
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class Raises(keras.callbacks.Callback):
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.at -= 1
+        if self.at == 0:
+            raise RuntimeError("broken off")
+
+
+def test_the_best_epoch_is_saved_and_stays(tmp_path):
+    class Rates(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.optimizer.learning_rate = 0.0 if epoch < 2 else 10.0
+
+    best = ("loss", "min")
+    fit(small(), tmp_path, 6, [Rates()], every=every_epoch(5), keep=1, keep_best=best)
+    losses = {m.step: m.metrics["loss"] for m in phalanx.checkpoint.list(tmp_path)}
+    assert min(losses, key=losses.get) in (4, 8, 12)
+    assert sorted(losses)[-1] == 24
+    assert len(losses) == 2
+
+
+def test_storage_that_fails_is_reported_and_training_goes_on(tmp_path, caplog):
+    (tmp_path / "c").write_text("a file, and no directory")
+    fit(small(), tmp_path / "c", retries=0)
+    assert "could not be written, training goes on" in caplog.text
+
+
+def test_storage_that_fails_ends_training_where_that_was_asked(tmp_path):
+    (tmp_path / "c").write_text("a file, and no directory")
+    with pytest.raises(CheckpointError, match='on_failure="raise"'):
+        fit(small(), tmp_path / "c", retries=0, on_failure="raise")
+
+
+def test_nothing_that_is_not_finite_is_saved(tmp_path):
+    model = small()
+
+    class Spoil(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if int(self.model.optimizer.iterations.numpy()) == 4:
+                self.model.weights[0].assign(np.full((3, 2), np.nan, "float32"))
+
+    with pytest.raises(phalanx_error("NonFiniteError")):
+        fit(model, tmp_path, callbacks=[Spoil()])
+    assert steps(tmp_path) == [3]
+
+
+def phalanx_error(name):
+    import phalanx.errors
+
+    return getattr(phalanx.errors, name)
+
+
+def test_save_and_restore_of_a_hand_written_loop(tmp_path):
+    model = small()
+    model.optimizer.build(model.trainable_variables)
+    phalanx.checkpoint.save(model, tmp_path, step=7, epoch=1, state={"note": [1, 2]})
+    other = small()
+    other.weights[0].assign(np.zeros((3, 2)))
+    restored = phalanx.checkpoint.restore(other, tmp_path)
+    assert (restored.step, restored.epoch, restored.state) == (7, 1, {"note": [1, 2]})
+    np.testing.assert_array_equal(model.get_weights()[0], other.get_weights()[0])
+    assert phalanx.checkpoint.verify(tmp_path) == {7: None}
+    with pytest.raises(CheckpointError, match="not built"):
+        phalanx.checkpoint.restore(keras.Sequential([keras.layers.Dense(2)]), tmp_path)
+    with pytest.raises(OptionError, match=r"checkpoint\.save"):
+        fit(small(), tmp_path)
+
+
+def test_one_write_at_a_time():
+    background, gate, done = Background(), threading.Event(), []
+    background.start(lambda: (gate.wait(10), done.append(1)))
+    assert not background.wait(0.01)
+    gate.set()
+    background.start(lambda: done.append(2))
+    assert background.wait()
+    assert done == [1, 2]
+    background.start(lambda: 1 / 0)
+    background.wait()
+    assert background.failed
+    assert isinstance(background.take_error(), ZeroDivisionError)
+    assert background.take_error() is None
+
+
+def test_meetings_come_about_once_a_second():
+    now = [0.0]
+    meetings = Rendezvous(None, ReplicaPlace(), clock=lambda: now[0])
+    met = []
+    for step in range(1, 200):
+        now[0] += 0.1
+        if meetings.is_due(step):
+            met.append(step)
+            assert meetings.meet(step, chief_says=True, one_says=False) == (True, False)
+    gaps = np.diff(met)
+    assert met[0] == 1
+    assert set(gaps[2:]) <= {9, 10, 11}

@@ -1,0 +1,263 @@
+"""What `fit` asks of its replicas: which variables, when, who differs, and by how much."""
+
+import itertools
+import logging
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from phalanx import clip
+from phalanx.callbacks import ReplicaCheck
+from phalanx.data.place import ReplicaPlace
+from phalanx.errors import DisagreementError
+from phalanx.seam.models import adopt
+from phalanx.training import replica_check
+from phalanx.training.compared import compared_variables
+from phalanx.training.prepare import Stage
+from phalanx.training.replica_check import ReplicaChecks
+
+
+@pytest.fixture
+def said():
+    """Level and message of all that is said."""
+    found = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            found.append((record.levelname, record.getMessage()))
+
+    log, handler = logging.getLogger("phalanx.training.replica_check"), Handler()
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    yield found
+    log.removeHandler(handler)
+    log.setLevel(level)
+
+
+def model_in(strategy, *, layers=1, optimizer=None):
+    with strategy.scope():
+        dense = [keras.layers.Dense(4, name=f"d{i}") for i in range(layers)]
+        norm = keras.layers.BatchNormalization(name="norm")
+        model = keras.Sequential([keras.Input((3,)), *dense, norm], name="m")
+        model.compile(optimizer or keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        model.optimizer.build(model.trainable_variables)
+    adopt(model, strategy)
+    return model
+
+
+def checks_of(model, strategy, *, assigned=(), kind=ReplicaChecks, **options):
+    total = strategy.num_replicas_in_sync
+    place = ReplicaPlace(local=total, total=total)
+    stage = Stage(model=model, strategy=strategy, place=place, exit=ExitStack())
+    function = SimpleNamespace(assigned={id(v): v for v in assigned})
+    check = ReplicaCheck(**{"max_overhead": None, **options})
+    return kind(stage, function, check, clock=itertools.count(0.0).__next__)
+
+
+def change(variable, value, replica=1):
+    """Give one replica's copy something else."""
+    copy = variable.value.values[replica]
+    copy.assign(value(copy.numpy()))
+
+
+def halves(array):
+    return array + 0.5
+
+
+def rounded(array):
+    return array * (1 + 1e-6)
+
+
+def test_replicas_that_begin_unlike_are_told_once(mirrored2, said):
+    model = model_in(mirrored2)
+    change(model.layers[0].bias, halves)
+    checks = checks_of(model, mirrored2, every_steps=1)
+    checks.begin(0, is_resumed=False)
+    checks.after(1)
+    checks.end(2)
+    ((level, message),) = said
+    assert level == "WARNING"
+    assert "differ when training begins: m/d0/bias on replica 1 is not that of replica 0" in message
+    assert "by 0.5 at most" in message
+    assert "in 4 of 4 entries; 1 of " in message
+    assert "They were alike" not in message
+
+
+def test_they_are_compared_when_it_is_time_and_at_the_end(mirrored2, said):
+    model = model_in(mirrored2)
+    checks = checks_of(model, mirrored2, every_steps=2)
+    checks.begin(10, is_resumed=False)
+    change(model.layers[0].kernel, halves)
+    checks.after(11)
+    assert said == []
+    checks.after(12)
+    assert "differ after step 12: m/d0/kernel" in said[0][1]
+    assert "They were alike at step 10." in said[0][1]
+    later = checks_of(model_in(mirrored2), mirrored2)
+    later.begin(0, is_resumed=False)
+    change(later._stage.model.layers[0].kernel, halves)
+    later.end(5)
+    assert "differ after step 5: m/d0/kernel" in said[1][1]
+
+
+def test_the_one_of_three_that_is_unlike_the_others_is_named(mirrored3, said):
+    model = model_in(mirrored3)
+    change(model.layers[0].bias, halves, replica=0)
+    checks_of(model, mirrored3).begin(0, is_resumed=False)
+    assert "m/d0/bias on replica 0 is not that of replica 1" in said[0][1]
+
+
+def test_a_difference_ends_the_training_if_asked_to(mirrored2, said):
+    model = model_in(mirrored2)
+    checks = checks_of(model, mirrored2, every_steps=1, on_difference="raise")
+    checks.begin(0, is_resumed=False)
+    change(model.optimizer.variables[1], lambda rate: rate * 2)
+    with pytest.raises(DisagreementError, match=r"after step 1: .*learning_rate.*\(it is 0\.2 the"):
+        checks.after(1)
+    assert said == []
+
+
+def test_nothing_is_compared_if_not_asked_to(mirrored2, said):
+    model = model_in(mirrored2)
+    change(model.layers[0].bias, halves)
+    checks = checks_of(model, mirrored2, every_steps=None)
+    checks.begin(0, is_resumed=False)
+    checks.after(100)
+    checks.end(101)
+    assert said == []
+
+
+@pytest.mark.parametrize(("tolerance", "level"), [(0.3, "INFO"), (0.2, "WARNING")])
+def test_tolerance_is_a_share_of_the_largest_entry(tolerance, level, mirrored2, said):
+    model = model_in(mirrored2)
+    model.layers[0].bias.assign([0.0, -2.0, 1.0, 1.0])
+    change(model.layers[0].bias, halves)  # by 0.25 of the largest
+    checks_of(model, mirrored2, tolerance=tolerance).begin(0, is_resumed=False)
+    assert [each for each, _ in said] == [level]
+
+
+def test_a_model_of_many_layers_that_differ_by_rounding_is_no_difference(mirrored2, said):
+    model = model_in(mirrored2, layers=10)
+    for variable in model.trainable_variables:
+        variable.assign(np.ones(variable.shape))
+        change(variable, rounded)
+    checks = checks_of(model, mirrored2, every_steps=1)
+    checks.begin(0, is_resumed=False)
+    checks.after(1)
+    ((level, message),) = said
+    assert (level, "differ in 22 variables, by rounding" in message) == ("INFO", True)
+    # What is real is found among them, though not all are looked at each time.
+    change(model.layers[9].bias, halves)
+    checks.after(2)
+    checks.after(3)
+    assert [each for each, _ in said] == ["INFO", "WARNING"]
+    assert "m/d9/bias on replica 1" in said[1][1]
+
+
+def test_what_replicas_assign_on_their_own_is_left_out(mirrored2, said):
+    before = clip.by_percentile(50, when="before")
+    after = clip.by_percentile(50)
+    optimizer = clip.use(keras.optimizers.SGD(0.1), before, after)
+    model = model_in(mirrored2, optimizer=optimizer)
+    state = {v.name: v for v in model.optimizer.variables if "clipper" in v.name}
+    own = [v for name, v in state.items() if "clipper_0" in name]
+    common = [v for name, v in state.items() if "clipper_1" in name]
+    statistics = model.get_layer("norm").moving_mean
+    for variable in (*own, *model.metrics[0].variables, statistics):
+        change(variable, halves)
+    assert own
+    checks = checks_of(model, mirrored2, assigned=[statistics], every_steps=1)
+    checks.begin(0, is_resumed=False)
+    checks.after(1)
+    assert said == []
+    change(common[0], halves)
+    checks.after(2)
+    assert "clipper_1" in said[0][1]
+
+
+class Average(keras.layers.Layer):
+    """Has a weight of which each replica holds its own."""
+
+    def build(self, shape):
+        self.average = self.add_weight(shape=(), aggregation="mean", name="average")
+
+    def call(self, x):
+        return x
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_an_average_over_replicas_is_left_out_and_seeds_never_are(is_resumed):
+    model = keras.Sequential([keras.Input((3,)), Average(), keras.layers.Dropout(0.5, seed=1)])
+    (seed,) = (v for v in model.variables if v.name == "seed_generator_state")
+    function = SimpleNamespace(assigned={id(seed): seed})
+    assert compared_variables(model, function, is_resumed=is_resumed) == [seed]
+
+
+def test_what_was_brought_back_for_each_replica_is_left_out_until_a_step_tells(mirrored2, said):
+    model = model_in(mirrored2)
+    statistics = model.get_layer("norm").moving_mean
+    change(statistics, halves)
+    checks = checks_of(model, mirrored2, every_steps=1)
+    checks.begin(7, is_resumed=True)
+    assert said == []
+    change(model.layers[0].bias, halves)
+    checks._function.assigned[id(statistics)] = statistics
+    checks.after(8)
+    assert "differ after step 8: m/d0/bias" in said[0][1]
+    assert "They were alike at step 7." in said[0][1]
+    fresh = checks_of(model_in(mirrored2), mirrored2)
+    change(fresh._stage.model.get_layer("norm").moving_mean, halves)
+    fresh.begin(0, is_resumed=False)
+    assert "differ when training begins: m/norm/moving_mean" in said[1][1]
+
+
+def test_what_is_found_assigned_later_is_left_out_from_then_on(mirrored2, said):
+    model = model_in(mirrored2)
+    checks = checks_of(model, mirrored2, every_steps=1)
+    checks.begin(0, is_resumed=False)
+    checks.after(1)
+    statistics = model.get_layer("norm").moving_mean
+    change(statistics, halves)
+    checks._function.assigned[id(statistics)] = statistics
+    checks.after(2)
+    assert said == []
+    change(model.get_layer("norm").gamma, halves)
+    checks.after(3)
+    assert "m/norm/gamma" in said[0][1]
+
+
+def test_an_entry_far_into_a_large_variable_is_named(mirrored2, said, monkeypatch):
+    monkeypatch.setattr(replica_check, "_MOST_ENTRIES", 5)
+    model = model_in(mirrored2)
+    change(model.layers[0].kernel, lambda array: array + np.eye(3, 4, 1) * [0, 0, 0, 2])
+    checks_of(model, mirrored2).begin(0, is_resumed=False)
+    assert "by 2 at most ([2, 3] is " in said[0][1]
+    assert "in 1 of 12 entries" in said[0][1]
+
+
+def test_a_worker_that_lacks_a_variable_is_told_before_rows_are_gathered(mirrored2, said):
+    asked = []
+
+    class Peer(ReplicaChecks):
+        """Beside it, a worker of one variable less."""
+
+        def _rows(self, row):
+            rows = np.array([row, row], np.int64)
+            if len(asked) == 1:
+                rows[1, 1] -= 1
+                rows[1, 2:] += 1
+            asked.append(row)
+            return rows
+
+    model = model_in(mirrored2)
+    count = len({id(v) for v in [*model.variables, *model.optimizer.variables]})
+    checks = checks_of(model, mirrored2, kind=Peer)
+    checks.begin(0, is_resumed=False)
+    assert len(asked) == 2
+    assert (
+        f"different numbers of variables (worker 0: {count}, worker 1: {count - 1})" in said[0][1]
+    )

@@ -1,0 +1,271 @@
+"""Each kind of source: its samples, where they stand, and what is said of what is broken."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import phalanx
+from phalanx.data.sources.choose import as_source
+from phalanx.errors import DataError, OptionError
+
+pyarrow = pytest.importorskip("pyarrow")
+
+
+def sample(source, row):
+    return tf.nest.map_structure(lambda v: v.numpy(), source.read(tf.constant(row, tf.int64)))
+
+
+def batch(source, rows):
+    taken = source.take(tf.constant(rows, tf.int64))
+    return tf.nest.map_structure(lambda v: v.numpy().tolist(), taken)
+
+
+def write_png(path, value, size=(2, 3)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = np.full((*size, 3), value, np.uint8)
+    path.write_bytes(tf.io.encode_png(image).numpy())
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for number, name in enumerate(["cat/a", "cat/b", "dog/c", "dog/deep/d"]):
+        write_png(tmp_path / f"{name}.png", number)
+    (tmp_path / "cat" / "notes.txt").write_text("no image")
+    return tmp_path
+
+
+def test_images_by_class(folders):
+    source = as_source(str(folders))
+    assert source.class_names == ("cat", "dog")
+    assert source.labels.tolist() == [0, 0, 1, 1]
+    assert source.num_samples == 4
+    for row in range(4):
+        image, label = sample(source, row)
+        assert image.shape == (2, 3, 3)
+        assert (image == row).all()
+        assert label == row // 2
+    assert source.where(2) == f"the image {folders}/dog/c.png"
+
+
+def test_images_of_any_kind_and_size(tmp_path):
+    write_png(tmp_path / "a.png", 10, size=(5, 4))
+    jpeg = tf.io.encode_jpeg(np.full((8, 9, 3), 10, np.uint8)).numpy()
+    (tmp_path / "b.JPG").write_bytes(jpeg)
+    source = phalanx.data.images(tmp_path, size=(2, 3), channels=1)
+    assert source.labels is None
+    for row in range(2):
+        image = sample(source, row)
+        assert image.shape == (2, 3, 1)
+        assert abs(int(image.mean()) - 10) <= 1
+
+
+def test_images_of_another_size_and_broken_ones_are_named(folders):
+    write_png(folders / "dog" / "wide.png", 9, size=(2, 4))
+    (folders / "dog" / "x.png").write_bytes((folders / "dog" / "c.png").read_bytes()[:40])
+    dataset = phalanx.data.pipeline(str(folders), 2, shuffle=False, on_error="skip")
+    labels = [y.numpy().tolist() for _, y in dataset]
+    assert labels == [[0, 0], [1, 1], [0, 0]]  # the next ones stand in: the first two
+    left_out = phalanx.data.skipped(dataset)
+    assert list(left_out) == [4, 5]
+    assert "wide.png" in left_out[4]
+    assert "x.png" in left_out[5]
+    with pytest.raises(tf.errors.OpError, match=r"Asked to read the image .*wide\.png"):
+        list(phalanx.data.pipeline(str(folders), 2, shuffle=False))
+
+
+def test_folders_that_hold_no_classes_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"found no file that ends in \.png"):
+        phalanx.data.images(tmp_path)
+    write_png(tmp_path / "a.png", 1)
+    write_png(tmp_path / "cat" / "a.png", 1)
+    with pytest.raises(DataError, match=r"1 image\(s\) in no folder"):
+        phalanx.data.images(tmp_path)
+    with pytest.raises(OptionError, match="channels"):
+        phalanx.data.images(tmp_path, channels=2)
+
+
+def test_csv_columns_and_types(tmp_path):
+    (tmp_path / "b.csv").write_text("x,name,y\n3,three,1\n")
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"x,name,y\n1.5,one,0\n2,two,1\n"))
+    source = phalanx.data.csv(str(tmp_path / "*.csv*"), label="y")
+    features, label = sample(source, 2)
+    assert features == {"x": 3.0, "name": b"three"}
+    assert features["x"].dtype == np.float32
+    assert (label, label.dtype) == (1, np.int64)
+    assert source.labels is not None
+    assert source.where(2) == f"row 1 of {tmp_path}/b.csv"
+    assert source.where(1) == f"row 2 of {tmp_path}/a.csv.gz"
+    vector = phalanx.data.csv(str(tmp_path / "b.csv"), columns=["x", "y"], as_vector=True)
+    assert sample(vector, 0).tolist() == [3.0, 1.0]
+
+
+def test_csv_rows_that_are_broken_are_named_or_left_out(tmp_path, caplog):
+    file = tmp_path / "a.csv"
+    file.write_text("x,y\n1,2\n3\n5,6\n,8\n9,10\n")
+    with pytest.raises(DataError, match=r"row 3 of .*a\.csv: 1 values for 2 columns: '3'"):
+        phalanx.data.csv(file)
+    source = phalanx.data.csv(file, on_error="skip")
+    assert source.num_samples == 3
+    assert sample(source, 2) == {"x": 9.0, "y": 10}
+    assert source.where(2).startswith("row 5 of")
+    assert "Left out 1 row(s)" in caplog.text
+    assert "lack a value" in caplog.text
+    file.write_text("x,y\n1,2\n,8\n")
+    with pytest.raises(DataError, match=r"no value in row 2 of .*a\.csv"):
+        phalanx.data.csv(file)
+
+
+def test_tables_without_such_a_column_or_any_row_are_refused(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("x,y\n")
+    with pytest.raises(DataError, match="found none"):
+        phalanx.data.csv(file)
+    file.write_text("x,y\n1,2\n")
+    with pytest.raises(DataError, match=r"without \['z'\]"):
+        phalanx.data.csv(file, label="z")
+
+
+def test_parquet(tmp_path):
+    import pyarrow.parquet
+
+    columns = {"x": [[1.0, 2.0], [3.0, 4.0]], "y": [1, 2]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    source = phalanx.data.parquet(tmp_path / "a.parquet", label="y")
+    assert batch(source, [1, 0]) == ({"x": [[3.0, 4.0], [1.0, 2.0]]}, [2, 1])
+    assert as_source(str(tmp_path / "*.parquet")).num_samples == 2
+    (tmp_path / "b.parquet").write_bytes(b"no parquet")
+    with pytest.raises(DataError, match=r"b\.parquet as Parquet"):
+        phalanx.data.parquet(tmp_path / "b.parquet")
+
+
+def idx_bytes(array, code):
+    header = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape)
+    return header + array.tobytes()
+
+
+def test_idx(tmp_path):
+    images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    names = [tmp_path / "t-images-idx3-ubyte.gz", tmp_path / "t-labels-idx1-ubyte"]
+    names[0].write_bytes(gzip.compress(idx_bytes(images, 0x08)))
+    names[1].write_bytes(idx_bytes(np.array([7, 8, 9], ">i4"), 0x0C))
+    source = phalanx.data.idx(*names)
+    assert batch(source, [2]) == ([images[2].tolist()], [9])
+    assert as_source(str(names[1])).num_samples == 3
+    names[1].write_bytes(names[1].read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"labels-idx1-ubyte, whose header tells of \(3,\)"):
+        phalanx.data.idx(*names)
+    names[1].write_bytes(b"PNG")
+    with pytest.raises(DataError, match="begins with 50 4e 47"):
+        phalanx.data.idx(*names)
+
+
+def test_any_object_with_a_length_and_items():
+    class Source:
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, row):
+            return {"x": [row, row + 0.5], "text": f"row {row}", "long": np.arange(row)}
+
+    source = as_source(Source())
+    assert not source.gathers  # "long" differs in length
+    found = sample(source, 2)
+    assert found["x"].tolist() == [2.0, 2.5]
+    assert found["x"].dtype == np.float32
+    assert found["text"] == b"row 2"
+    assert found["long"].tolist() == [0, 1]
+    assert batch(as_source([(1, 2.0), (3, 4.0)]), [1, 0]) == ([3, 1], [4.0, 2.0])
+
+
+def test_bytes_keep_the_zeros_at_their_end():
+    source = as_source([(b"a\0\0", [b"b\0", b"c"]), (b"", [b"\0", b""])])
+    assert batch(source, [1, 0]) == ([b"", b"a\0\0"], [[b"\0", b""], [b"b\0", b"c"]])
+
+
+def test_an_object_that_gives_several_items_is_asked_once_for_a_batch():
+    class Source(list):
+        def __getitems__(self, rows):
+            asked.append(rows)
+            return [self[row] for row in rows]
+
+    asked = []
+    source = as_source(Source([(1, 2.0), (3, 4.0), (5, 6.0)]))
+    assert batch(source, [2, 0]) == ([5, 1], [6.0, 2.0])
+    assert asked == [[2, 0]]
+
+
+def test_samples_of_several_structures_are_refused():
+    with pytest.raises(DataError, match="found several"):
+        as_source([(1, 2), 3])
+    with pytest.raises(DataError, match="hold a object"):
+        as_source([object()])
+
+
+def test_array_records(tmp_path):
+    module = pytest.importorskip("array_record.python.array_record_module")
+    for part in (0, 1):
+        writer = module.ArrayRecordWriter(str(tmp_path / f"{part}.array_record"), "group_size:1")
+        for row in range(3):
+            writer.write(f"{part}{row}".encode())
+        writer.close()
+    source = as_source(str(tmp_path / "*.array_record"))
+    assert source.num_samples == 6
+    assert sample(source, 4) == b"11"
+    assert source.where(4) == f"record 1 of {tmp_path}/1.array_record"
+    dataset = phalanx.data.pipeline(source, 4, map=tf.strings.to_number, shuffle=False)
+    assert [b.numpy().tolist() for b in dataset] == [[0, 1, 2, 10], [11, 12]]
+    (tmp_path / "2.array_record").write_bytes(b"none")
+    with pytest.raises(DataError, match=r"2\.array_record as ArrayRecord"):
+        as_source(str(tmp_path / "2.array_record"))
+
+
+def test_files_in_another_storage():
+    import fsspec
+
+    files = fsspec.filesystem("memory")
+    files.pipe("/shop/a.csv", b"x,y\n1,2\n")
+    for name in ("cat/a", "dog/b"):
+        image = tf.io.encode_png(np.full((2, 2, 1), 7, np.uint8)).numpy()
+        files.pipe(f"/pets/{name}.png", image)
+    assert sample(as_source("memory://shop/*.csv"), 0) == {"x": 1, "y": 2}
+    source = phalanx.data.images("memory://pets", channels=1)
+    image, label = sample(source, 1)
+    assert (image == 7).all()
+    assert label == 1
+    with pytest.raises(DataError, match="found none"):
+        phalanx.data.csv("memory://shop/*.tsv")
+
+
+def test_when_nothing_is_readable_it_says_so():
+    class Source:
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, row):
+            if self.broken:
+                raise ValueError("rotten")
+            return row
+
+        broken = False
+
+    made = Source()
+    dataset = phalanx.data.pipeline(made, 2, on_error="skip")
+    made.broken = True
+    with pytest.raises(tf.errors.OpError, match=r"none of 4 samples readable.*rotten"):
+        list(dataset)
+
+
+def test_workers_that_see_other_samples_are_told_apart():
+    def fingerprint(samples):
+        return as_source(samples).fingerprint
+
+    class ByChance(list):
+        def __getitem__(self, row):
+            return np.random.default_rng().normal(size=3)
+
+    assert fingerprint([1, 2, 3]) == fingerprint([1, 2, 3])
+    assert len({fingerprint(s) for s in ([1, 2, 3], [1, 2, 4], [1, 2, 2, 3])}) == 3
+    assert fingerprint(ByChance([1, 2])) == fingerprint(ByChance([1, 2]))

@@ -1,0 +1,132 @@
+"""What a stream of records can be asked for beyond its order: epochs' length, padding, a cache."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import phalanx
+from phalanx.data.pipelines.registry import pipeline_of
+from phalanx.data.place import ReplicaPlace
+from phalanx.data.source import global_batches
+
+SAMPLES = 10
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Record n is n + 1 bytes of n."""
+    return phalanx.data.write_tfrecords(
+        np.arange(SAMPLES),
+        str(tmp_path / "part"),
+        shards=2,
+        compression="GZIP",
+        serialize=lambda n: bytes([n] * (n + 1)),
+    )
+
+
+def first_byte(record):
+    return tf.cast(tf.io.decode_raw(record, tf.uint8)[0], tf.int32)
+
+
+def moved(value, seed):
+    return value + 100 * tf.random.stateless_uniform([], seed, 0, 1000, tf.int32)
+
+
+def make(files, **options):
+    source = phalanx.data.tfrecords(files)
+    return phalanx.data.pipeline(source, 4, seed=1, shuffle_buffer=6, **options)
+
+
+def epoch(dataset):
+    return [batch.numpy().tolist() for batch in dataset]
+
+
+def flat(batches):
+    return list(itertools.chain.from_iterable(batches))
+
+
+def test_steps_per_epoch_go_on_where_the_last_epoch_ended(files):
+    whole = make(files, map=first_byte)
+    passes = epoch(whole) + epoch(whole)
+    cut = make(files, map=first_byte, steps_per_epoch=2)
+    assert int(cut.cardinality()) == 2
+    assert [epoch(cut) for _ in range(3)] == [passes[:2], passes[2:4], passes[4:]]
+    source = global_batches(cut, place=ReplicaPlace(), seed=0)
+    assert (source.num_batches, source.num_samples, source.endless) == (2, None, True)
+    _, ((_, data),) = next(source.open(4))
+    assert data.numpy().tolist() == passes[4]
+    begun = make(files, map=first_byte, steps_per_epoch=2, start=(1, 1))
+    assert [epoch(begun) for _ in range(2)] == [passes[3:4], passes[4:]]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("shards", "buffer"), [(1, SAMPLES), (SAMPLES, 1)])
+def test_files_and_records_are_shuffled_by_seed_and_epoch(tmp_path, shards, buffer):
+    files = phalanx.data.write_tfrecords(np.arange(SAMPLES), str(tmp_path / "part"), shards=shards)
+    source = phalanx.data.tfrecords(files)
+
+    def orders(seed):
+        dataset = phalanx.data.pipeline(source, SAMPLES, seed=seed, shuffle_buffer=buffer)
+        return [tuple(epoch(dataset)[0]) for _ in range(2)]
+
+    first, other = orders(1), orders(2)
+    assert orders(1) == first
+    assert len({*first, *other}) == 4
+    assert {tuple(sorted(order)) for order in (*first, *other)} == {tuple(range(SAMPLES))}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_sequences_are_padded(files, workers):
+    padding = phalanx.data.Padding(to=12, value=77)
+    dataset = make(files, map=lambda record: tf.io.decode_raw(record, tf.uint8), padding=padding)
+    found = []
+    for rank in range(workers):
+        place = ReplicaPlace(first=rank, total=workers)
+        iterator = global_batches(dataset, place=place, seed=0).open(0)
+        for _ in range(3):
+            _, ((count, data),) = next(iterator)
+            found += data.numpy()[: int(count)].tolist()
+    expected = [[n] * (n + 1) + [77] * (11 - n) for n in range(SAMPLES)]
+    assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_a_cached_sample_is_read_once_and_changed_anew(files, tmp_path, where):
+    cache = "memory" if where == "memory" else f"disk:{tmp_path}/cache"
+    dataset = make(files, map=first_byte, augment=moved, cache=cache)
+    later = make(files, map=first_byte, augment=moved, cache=cache)
+    plain = make(files, map=first_byte, augment=moved)
+    expected = [epoch(plain) for _ in range(3)]
+    found = [epoch(dataset)]
+    for file in files:
+        Path(file).unlink()
+    found += [epoch(dataset) for _ in range(2)]
+    assert found == expected
+    assert sorted(value % 100 for value in flat(found[1])) == list(range(SAMPLES))
+    assert found[0] != found[1]
+    if where == "disk":
+        assert epoch(later) == expected[0]
+        for kept in Path(tmp_path).glob("cache/*/0/3"):
+            kept.write_bytes(kept.read_bytes()[:-1])
+        with pytest.raises(tf.errors.OpError, match="DataError: Asked for sample 3 from cache="):
+            epoch(later)
+
+
+@pytest.mark.long
+def test_workers_that_keep_samples_share_one_sequence(files):
+    """Two files for three workers: read by record, whatever was kept."""
+    dataset = make(files, map=first_byte, augment=moved, cache="memory")
+    iterators = [
+        pipeline_of(dataset).batches(ReplicaPlace(first=rank, total=3)).open(0) for rank in range(3)
+    ]
+    found = []
+    for _ in range(6):
+        parts = [next(iterator)[1][0] for iterator in iterators]
+        found.append(flat(data.numpy()[: int(count)].tolist() for count, data in parts))
+    plain = make(files, map=first_byte, augment=moved)
+    assert found == epoch(plain) + epoch(plain)

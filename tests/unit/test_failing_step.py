@@ -1,0 +1,83 @@
+"""What an error in a step says of where it was raised."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from phalanx.data.place import ReplicaPlace
+from phalanx.errors import OptionError
+from phalanx.training.failing_step import gist, in_replica, told_where
+from phalanx.worker.ending import record_failure
+
+GRAPH = """Graph execution error:
+
+Detected at node replica_1/assert_positive/Assert defined at (most recent call last):
+<stack traces unavailable>
+2 root error(s) found.
+assertion failed: [the loss must be positive] [Condition x > 0 did not hold:] [x = ] [-1]
+\t [[{{node replica_1/assert_positive/Assert}}]]
+0 successful operations. [Op:__inference_one_step_415]"""
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        ("x must be positive\nCondition x > 0 did not hold.", "x must be positive"),
+        (GRAPH, "assertion failed: [the loss must be positive] [Condition x > 0 did not hold:] "
+                "[x = ] [-1]"),
+        ("Graph execution error:\n\nDetected at node X\nshapes differ\n\t [[{{node X}}]]",
+         "shapes differ"),
+        ("Exception encountered when calling Checked.call().\n\n\x1b[1mtoo wide\x1b[0m\n\nArgs",
+         "too wide (calling Checked.call())"),
+        ("", "no message"),
+    ],
+)  # fmt: skip
+def test_the_gist(message, found):
+    assert gist(message) == found
+
+
+def raised(error, where, kind="train", replica=None):
+    inner = nullcontext() if replica is None else in_replica(replica)
+    with pytest.raises(type(error)) as caught, told_where(kind, where, 11), inner:
+        raise error
+    return record_failure(caught.value, rank=where.rank, now=0.0).summary
+
+
+@pytest.mark.parametrize(
+    ("where", "replica", "says"),
+    [
+        (ReplicaPlace(), 0, "ValueError: worker 0, in step 12: too wide"),
+        (
+            ReplicaPlace(first=1, total=2),
+            1,
+            "ValueError: worker 1, replica 1, in step 12: too wide",
+        ),
+        (
+            ReplicaPlace(local=2, total=2),
+            1,
+            "ValueError: worker 0, replica 1, in step 12: too wide",
+        ),
+        (ReplicaPlace(local=2, total=2), None, "ValueError: worker 0, in step 12: too wide"),
+    ],
+)
+def test_worker_replica_and_step_are_named(where, replica, says):
+    assert raised(ValueError("too wide"), where, replica=replica) == says
+
+
+def test_a_replica_is_found_in_the_names_of_a_graph():
+    said = raised(ValueError(GRAPH), ReplicaPlace(first=2, local=2, total=4))
+    assert said.startswith(
+        "ValueError: worker 1, replica 3, in step 12: assertion failed: [the loss"
+    )
+
+
+def test_validation_and_predict_are_named():
+    assert "in validation after step 11" in raised(ValueError("x"), ReplicaPlace(), kind="test")
+    assert "in predict" in raised(ValueError("x"), ReplicaPlace(), kind="predict")
+
+
+def test_errors_of_our_own_stay_as_they_are():
+    error = OptionError("said all")
+    with pytest.raises(OptionError) as caught, told_where("train", ReplicaPlace(), 11):
+        raise error
+    assert not hasattr(caught.value, "__notes__")

@@ -1,0 +1,330 @@
+"""When a run stands still, and what is said of it."""
+
+import json
+
+import pytest
+
+from phalanx.errors import OptionError
+from phalanx.launch.hang import HangWatch, stands_still
+from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.options import RunOptions
+from phalanx.launch.pace import Pace
+from phalanx.launch.whereabouts import Position, last_position, main_frames
+from phalanx.records import RecordWriter, records_path
+
+WAITS = """Thread 0x01 (most recent call first):
+  File "/venv/site-packages/x.py", line 1 in other
+
+Current thread 0x02 (most recent call first):
+  File "/venv/site-packages/tensorflow/python/eager/execute.py", line 53 in quick_execute
+  File "/venv/site-packages/phalanx/training/step.py", line 9 in on_iterator
+  File "/home/me/train.py", line 20 in <module>
+"""
+AWAY = """Current thread 0x02 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 5 in wait
+  File "/home/me/train.py", line 7 in on_train_batch_end
+  File "/venv/site-packages/phalanx/training/fit.py", line 9 in fit
+"""
+
+
+def at(phase, since):
+    return Position(phase=phase, since=since)
+
+
+@pytest.mark.parametrize(
+    ("positions", "stuck"),
+    [
+        ([at("compute", 0), at("callbacks", 10)], True),
+        ([at("compute", 0), at("callbacks", 11)], False),
+        ([at("compute", 0), at("idle", 0)], True),
+        ([at("compute", 0), at("start", 10)], True),
+        ([at("idle", 0), at("idle", 0)], False),
+        ([at("compute", 0)], True),
+        ([], False),
+    ],
+)
+def test_a_run_stands_still_when_somebody_trains_and_nobody_moves(positions, stuck):
+    assert stands_still(positions, timeout=90, now=100) is stuck
+
+
+MAKES_DATA = (
+    """Thread 0x01 (most recent call first):
+  File "/home/me/data.py", line 4 in rows
+  File "/venv/site-packages/tensorflow/python/data/ops/from_generator_op.py", line 1 in next
+  File "/venv/site-packages/tensorflow/python/ops/script_ops.py", line 9 in __call__
+
+"""
+    + WAITS
+)
+
+
+class Clock:
+    def __init__(self):
+        self.time = 1000.0
+
+    def now(self):
+        return self.time
+
+    def sleep(self, seconds):
+        self.time += seconds
+
+
+class Worker:
+    pid = 2**22 + 1  # more than there can be
+
+    def __init__(self, code=None):
+        self.code = code
+
+    def poll(self):
+        return self.code
+
+
+class Scene:
+    def __init__(self, tmp_path, workers=2, timeout=60.0):
+        self.clock = Clock()
+        self.paths = AttemptPaths(run=tmp_path, attempt=0)
+        self.paths.directory.mkdir(parents=True)
+        self.handles = {rank: Worker() for rank in range(workers)}
+        self.said = []
+        self.watch = HangWatch(
+            timeout=timeout,
+            handles=self.handles,
+            paths=self.paths,
+            now=self.clock.now,
+            sleep=self.clock.sleep,
+            on_stall=self.said.append,
+        )
+
+    def passes(self, seconds):
+        self.clock.time += seconds
+        return self.watch.is_stuck()
+
+    def beats(self, rank, phase, seconds=0.0, step=3):
+        with RecordWriter(records_path(self.paths.run, rank), clock=self.clock.now) as writer:
+            writer.write("heartbeat", phase=phase, phase_seconds=seconds, step=step, epoch=0)
+
+
+def test_who_has_not_come_is_named_and_where(tmp_path):
+    scene = Scene(tmp_path)
+    scene.beats(0, "compute")
+    scene.beats(1, "callbacks")
+    scene.paths.stacks(0).write_text(WAITS)
+    scene.paths.stacks(1).write_text(AWAY)
+    scene.clock.time += 59
+    assert not scene.watch.is_stuck()
+    scene.clock.time += 6
+    assert scene.watch.is_stuck()
+    assert scene.watch.is_stuck(), "it stays so"
+    first, worker_0, worker_1, last = scene.watch.verdict.splitlines()
+    assert first == (
+        "The run stands still: worker 1 never reached step 4: in a callback for 66 s; "
+        "the other waits in the all-reduce."
+    )
+    assert worker_0 == (
+        "Worker 0: in a step after step 3 of epoch 0 for 66 s; it waits in TensorFlow, called from "
+        "/home/me/train.py:20, in <module>."
+    )
+    assert worker_1 == (
+        "Worker 1: in a callback after step 3 of epoch 0 for 66 s; it is at /home/me/train.py:7, "
+        "in on_train_batch_end."
+    )
+    assert "--hang-timeout" in last
+
+
+def test_one_worker_that_moves_is_enough(tmp_path):
+    scene = Scene(tmp_path)
+    scene.beats(0, "compute")
+    scene.clock.time += 100
+    scene.beats(1, "compute", step=4)
+    scene.clock.time += 50
+    assert not scene.watch.is_stuck()
+
+
+def test_a_phase_that_goes_on_counts_from_its_beginning(tmp_path):
+    scene = Scene(tmp_path)
+    scene.clock.time += 100
+    for rank in (0, 1):
+        scene.beats(rank, "compute", seconds=70.0)
+    assert scene.watch.is_stuck()
+
+
+def test_workers_that_have_ended_are_not_asked(tmp_path):
+    scene = Scene(tmp_path)
+    scene.beats(0, "compute")
+    scene.handles[1].code = 0
+    scene.clock.time += 100
+    assert scene.watch.is_stuck()
+    assert "Worker 1" not in scene.watch.verdict
+
+
+def test_a_worker_that_leaves_slowly_is_no_hang(tmp_path):
+    scene = Scene(tmp_path)
+    for rank in (0, 1):
+        scene.beats(rank, "compute")
+        with RecordWriter(records_path(tmp_path, rank), clock=scene.clock.now) as writer:
+            writer.write("worker_end", ok=True, error=None)
+    scene.clock.time += 1e6
+    assert not scene.watch.is_stuck()
+
+
+def test_zero_never_ends_a_run(tmp_path):
+    scene = Scene(tmp_path, timeout=0)
+    scene.beats(0, "compute")
+    scene.clock.time += 1e6
+    assert not scene.watch.is_stuck()
+
+
+def test_before_training_nothing_is_judged(tmp_path):
+    scene = Scene(tmp_path)
+    scene.clock.time += 1e6
+    assert not scene.watch.is_stuck()
+
+
+def test_what_cannot_be_read_is_passed_over(tmp_path):
+    path = tmp_path / "worker-0.jsonl"
+    assert last_position(path) is None
+    good = {"v": 1, "t": 5.0, "kind": "heartbeat", "phase": "input", "step": None, "epoch": None}
+    lines = [json.dumps(good), "[]", '{"kind":"heartbeat"}', '{"kind":"step"}', '{"t":3,"ki']
+    path.write_text("\n".join(lines))
+    assert last_position(path) == at("input", 5.0)
+    assert at("input", 5.0).doing == "waiting in next(iterator)"
+    assert (at("input", 5.0).next_step, at("input", 5.0).after) == ("the first step", "")
+    assert main_frames("") == []
+
+
+def test_a_timeout_below_nothing_is_refused():
+    with pytest.raises(OptionError, match=r"--hang-timeout must be seconds.*found -1"):
+        RunOptions(target="train.py", hang_timeout=-1)
+
+
+def stands(scene, *workers):
+    """All stand still for 64 s: (phase, stacks) each; the first line of what is said."""
+    for rank, (phase, stacks) in enumerate(workers):
+        scene.beats(rank, phase)
+        scene.paths.stacks(rank).write_text(stacks)
+    scene.clock.time += 63
+    assert scene.watch.is_stuck()
+    return scene.watch.verdict.splitlines()[0].removeprefix("The run stands still: ")
+
+
+@pytest.mark.parametrize(
+    ("workers", "says"),
+    [
+        (
+            [("compute", WAITS), ("input", WAITS)],
+            "worker 1 never reached step 4: waiting in next(iterator) for 64 s; the other "
+            "waits in the all-reduce.",
+        ),
+        (
+            [("compute", WAITS), ("compute", MAKES_DATA)],
+            "worker 1 never reached step 4: waiting in next(iterator) for 64 s; the other "
+            "waits in the all-reduce.",
+        ),
+        (
+            [("compute", WAITS), ("idle", AWAY), ("compute", WAITS)],
+            "worker 1 is outside of training after step 3 for 64 s; the others wait in the "
+            "all-reduce.",
+        ),
+        (
+            [("compute", WAITS), ("callbacks", AWAY), ("callbacks", AWAY)],
+            "worker 1 never reached step 4: in a callback for 64 s, worker 2 never "
+            "reached step 4: in a callback for 64 s; the other waits in the all-reduce.",
+        ),
+        (
+            [("validation", WAITS), ("callbacks", AWAY)],
+            "worker 1 never reached step 4: in a callback for 64 s; the other waits.",
+        ),
+        (
+            [("compute", WAITS), ("compute", WAITS)],
+            "no worker has begun anything new for 64 s.",
+        ),
+    ],
+)
+def test_what_is_said_of_it(tmp_path, workers, says):
+    assert stands(Scene(tmp_path, workers=len(workers)), *workers) == says
+
+
+def test_where_data_is_made_is_said(tmp_path):
+    scene = Scene(tmp_path)
+    # Two dumps: the one before shows the main thread last.
+    stands(scene, ("compute", WAITS), ("compute", MAKES_DATA + MAKES_DATA))
+    assert "its data is being made at /home/me/data.py:4, in rows." in scene.watch.verdict
+
+
+def trains(scene, steps=5):
+    """Steps of half a second, one look after each ten."""
+    for number in range(1, steps + 1):
+        for rank in scene.handles:
+            scene.beats(rank, "compute", step=10 * number)
+        assert not scene.passes(5.1)
+
+
+def test_a_stall_is_said_once_and_well_before_the_end(tmp_path):
+    scene = Scene(tmp_path, timeout=600.0)
+    trains(scene)
+    scene.paths.stacks(0).write_text(WAITS)
+    scene.paths.stacks(1).write_text(AWAY)
+    scene.beats(0, "compute", step=50)
+    scene.beats(1, "callbacks", step=50)
+    for _ in range(2):
+        assert not scene.passes(6)
+    assert scene.said == []
+    for _ in range(5):
+        assert not scene.passes(6)
+    (line,) = scene.said
+    assert line.startswith("worker 1 never reached step 51: in a callback for 1")
+    assert line.endswith("; the other waits in the all-reduce (a step takes 0.51 s as a rule)")
+    trains(scene)
+    assert len(scene.said) == 1
+    assert not any(scene.passes(6) for _ in range(5))
+    assert len(scene.said) == 2, "another stall is said again"
+
+
+def test_a_stall_is_said_where_a_run_is_never_ended(tmp_path):
+    scene = Scene(tmp_path, timeout=0)
+    trains(scene)
+    assert not any(scene.passes(6) for _ in range(5))
+    assert len(scene.said) == 1
+
+
+def test_slow_steps_are_no_stall(tmp_path):
+    scene = Scene(tmp_path, timeout=600.0)
+    for number in range(8):
+        for rank in scene.handles:
+            scene.beats(rank, "compute", step=number)
+        scene.passes(14)
+    assert not any(scene.passes(20) for _ in range(5))
+    assert scene.said == []
+
+
+def test_a_collective_that_times_out_shows_who_is_where(tmp_path):
+    scene = Scene(tmp_path, workers=3)
+    scene.handles[0].code = 1
+    for rank in (1, 2):
+        scene.beats(rank, "callbacks" if rank == 1 else "compute")
+        scene.paths.stacks(rank).write_text(AWAY if rank == 1 else WAITS)
+    scene.watch.look_around()
+    assert "Worker 1: in a callback after step 3 of epoch 0" in scene.watch.seen
+    assert "Worker 0" not in scene.watch.seen
+    assert "worker-*.stacks.txt" in scene.watch.seen
+
+
+@pytest.mark.parametrize(
+    ("looks", "timeout", "patience"),
+    [
+        ([(0, 0), (10, 10), (20, 20), (30, 30)], 0, 20.0),
+        ([(0, 0), (10, 100), (20, 200), (30, 300)], 0, 15.0),
+        ([(0, 0), (10, 10), (20, 20), (30, 30)], 30, None),
+        ([(0, 0), (10, 10), (20, 20)], 0, None),
+        # One slow step among others does not change what is usual.
+        ([(0, 0), (10, 10), (20, 20), (500, 21), (510, 31)], 0, 20.0),
+        # Looks at which nothing was new, and a restored step, count for nothing.
+        ([(0, 50), (5, 50), (10, 60), (20, 70), (21, 10), (31, 20)], 0, 20.0),
+        ([(0, None), (10, None)], 0, None),
+    ],
+)
+def test_how_long_is_far_too_long(looks, timeout, patience):
+    pace = Pace()
+    for now, step in looks:
+        pace.take(now, [None, step])
+    assert pace.patience(timeout) == patience

@@ -1,0 +1,281 @@
+"""Launchers on several hosts: two processes' worth of them in threads, with stand-in workers."""
+
+import io
+import os
+import socket
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing import Pipe
+
+import pytest
+
+from phalanx.cluster.places import Places
+from phalanx.errors import LaunchError, OptionError
+from phalanx.launch.hardware import Machine, share_out_over
+from phalanx.launch.hosts.follower import Follower
+from phalanx.launch.hosts.home import ThisHost
+from phalanx.launch.hosts.joining import Joining
+from phalanx.launch.hosts.leader import Leader
+from phalanx.launch.hosts.meeting import Meeting, meeting_path
+from phalanx.launch.hosts.wire import Wire
+from phalanx.launch.options import RunOptions
+from phalanx.launch.process import HOST_LOST
+from phalanx.launch.run import run
+from phalanx.launch.signals import SignalBox
+from phalanx.launch.supervise import Patience, WallClock
+from phalanx.launch.surroundings import Surroundings
+
+HERE = Places(hosts=("127.0.0.1", "localhost"), index=0, kind="hosts", why="a test", job="t")
+THERE = replace(HERE, index=1)
+VERSIONS = {"keras": "3"}
+PRELUDE = """
+import os, signal, sys, time
+from pathlib import Path
+from phalanx.cluster.spec import WorkerSpec
+spec = WorkerSpec.from_environment(os.environ)
+print("worker", spec.rank, "of", spec.world_size, "at", spec.addresses[spec.rank], flush=True)
+def until(condition):
+    while not condition(): time.sleep(0.05)
+"""
+
+
+def wires(**options):
+    ours, theirs = Pipe()
+    return Wire(ours, **options), Wire(theirs, **options)
+
+
+def test_what_is_sent_comes():
+    one, other = wires()
+    one.send({"do": "start", "ports": [1, 2]})
+    assert other.take(5.0) == {"do": "start", "ports": [1, 2]}
+    assert other.take() is None
+    other.close()
+    one.close()
+
+
+def test_a_wire_is_lost_when_the_other_end_hangs_up():
+    one, other = wires(beat=0.01)
+    other.close()
+    wait(lambda: one.is_lost)
+    one.send({"do": "nothing"})  # and nobody is hurt
+
+
+def test_a_wire_is_lost_without_a_sign_of_life():
+    ours, theirs = Pipe()
+    one = Wire(ours, silence=0.1)
+    wait(lambda: one.is_lost)
+    theirs.close()
+
+
+def wait(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_meeting_is_for_this_user_alone(tmp_path):
+    path = meeting_path(tmp_path, HERE)
+    assert path == meeting_path(tmp_path, THERE)
+    assert path != meeting_path(tmp_path, replace(HERE, job="another"))
+    Meeting(host="a", port=7, token="00ff").write(path)
+    assert path.stat().st_mode & 0o077 == 0
+    assert Meeting.read(path) == Meeting(host="a", port=7, token="00ff")
+    path.write_text("{")
+    assert Meeting.read(path) is None
+
+
+class Two:
+    """A leader, and what a follower needs."""
+
+    def __init__(self, root, **options):
+        self.root, self.said = root, []
+        self.leader = Leader(
+            HERE,
+            root,
+            versions=VERSIONS,
+            clock=WallClock(),
+            announce=self.said.append,
+            **options,
+        )
+
+    def follower(self, places=THERE, versions=VERSIONS, **options):
+        home = ThisHost(command=(sys.executable, "-c", ""), environment=os.environ)
+        signals, clock, announce = SignalBox(()), WallClock(), self.said.append
+        joining = Joining(
+            places,
+            self.root,
+            machine=Machine(cores=3, gpus=("0",)),
+            versions=versions,
+            signals=signals,
+            clock=clock,
+            announce=announce,
+            **options,
+        )
+        return Follower(joining, self.root, home, signals=signals, clock=clock, announce=announce)
+
+
+def test_who_does_not_come_is_named(tmp_path):
+    two = Two(tmp_path, startup_timeout=0.3)
+    with pytest.raises(LaunchError, match=r"launcher on localhost \(1\); found no sign") as caught:
+        two.leader.gather()
+    assert "--startup-timeout" in str(caught.value)
+
+
+def test_a_follower_that_finds_no_leader_says_where_it_looked(tmp_path):
+    two = Two(tmp_path)
+    meeting_path(tmp_path, HERE).unlink()
+    with pytest.raises(LaunchError, match="found no such file") as caught:
+        two.follower(startup_timeout=0.3).run()
+    assert str(meeting_path(tmp_path, HERE)) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("places", "versions", "why"),
+    [
+        (THERE, {"keras": "4"}, "keras 4 there and 3 on the first host"),
+        (HERE, VERSIONS, "its index must be 1 to 1; found 0"),
+    ],
+)
+def test_who_does_not_fit_is_sent_away_and_both_are_told(tmp_path, places, versions, why):
+    two = Two(tmp_path, startup_timeout=1.0)
+    with pytest.raises(LaunchError, match=why):
+        two.follower(places, versions).run()
+    if places is THERE:
+        with pytest.raises(LaunchError, match=why):
+            two.leader.gather()
+
+
+def test_nobody_speaks_to_the_leader_without_the_token(tmp_path):
+    two = Two(tmp_path)
+    meeting = Meeting.read(meeting_path(tmp_path, HERE))
+    Meeting(host=meeting.host, port=meeting.port, token="00").write(meeting_path(tmp_path, HERE))
+    with pytest.raises(LaunchError, match="but nobody who knows this run"):
+        two.follower(startup_timeout=0.5).run()
+
+
+def test_of_two_launchers_with_one_index_the_first_stays(tmp_path):
+    two = Two(tmp_path)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(two.follower().run)
+        two.leader.gather()
+        with pytest.raises(LaunchError, match="there is a launcher with index 1 already"):
+            two.follower(startup_timeout=0.5).run()
+        two.leader.end(0, None)
+        assert first.result(60).code == 0
+
+
+def test_a_stranger_that_says_nothing_keeps_nobody_away(tmp_path):
+    two = Two(tmp_path)
+    silent = socket.create_connection(("127.0.0.1", two.leader.arrivals.port))
+    with silent, ThreadPoolExecutor() as pool:
+        following = pool.submit(two.follower().run)
+        assert two.leader.gather() == [Machine(cores=3, gpus=("0",))]
+        two.leader.end(4, "broken")
+        assert following.result(60).code == 4
+
+
+class Scene:
+    """Whole runs: the launchers of both hosts in threads of this process."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.script = directory / "train.py"
+        self.script.write_text("pass")
+        self.outputs = [io.StringIO(), io.StringIO()]
+        self.said = [[], []]
+
+    def launch(self, index, source, **asked):
+        surroundings = Surroundings(
+            environment=os.environ,
+            machine=Machine(cores=2),
+            output=self.outputs[index],
+            command=lambda *a, **k: (sys.executable, "-c", PRELUDE + source),
+            patience=Patience(poll=0.02, settle=0.5, leave=1.0, grace=0.5),
+            announce=self.said[index].append,
+            places=HERE if index == 0 else THERE,
+        )
+        options = {"tee": "all", "run_dir": self.directory / "runs", "name": "both", **asked}
+        return run(RunOptions(target=str(self.script), **options), surroundings)
+
+    def both(self, source, **asked):
+        with ThreadPoolExecutor() as pool:
+            runs = [pool.submit(self.launch, index, source, **asked) for index in (0, 1)]
+            return [each.result(120) for each in runs]
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    # Signals can be taken in the main thread alone, and these launchers run in others.
+    monkeypatch.setattr(SignalBox, "__enter__", lambda self: self)
+    monkeypatch.setattr(SignalBox, "__exit__", lambda self, *_: None)
+    return Scene(tmp_path)
+
+
+def test_two_launchers_make_one_run(scene):
+    first, second = scene.both("", workers=4)
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    told = scene.outputs[0].getvalue()
+    assert "worker 0 of 4 at 127.0.0.1:" in told
+    assert "worker 3 of 4 at localhost:" in told
+    assert "4 workers on 2 hosts" in scene.said[0][-1]
+    assert scene.said[1][0] == "hosts: a test"
+    assert not list((scene.directory / "runs" / ".meetings").iterdir())
+
+
+def test_a_failure_on_the_other_host_is_the_run_s(scene):
+    first, second = scene.both("sys.exit(7 * spec.rank)")
+    assert (first.exit_code, second.exit_code) == (7, 7)
+    assert "Worker 1 failed first: it ended with exit code 7" in first.report
+    assert second.report == first.report
+
+
+def test_a_gang_on_two_hosts_starts_again(scene):
+    source = """
+if spec.attempt == 0 and spec.rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+if spec.attempt == 0: until(lambda: False)
+"""
+    first, second = scene.both(source, max_restarts=1)
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert any("worker 1 failed: it was killed by SIGKILL" in line for line in scene.said[0])
+
+
+def test_a_host_that_is_lost_comes_back(scene):
+    """The leader's wire to it breaks; its workers end; both find each other again."""
+    source = "if spec.attempt == 0: until(lambda: False)"
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(scene.launch, i, source, max_restarts=2) for i in (0, 1)]
+        log = scene.directory / "runs/both/attempts/0/worker-1.log"
+        wait(lambda: log.exists() and b"worker 1 of 2" in log.read_bytes())
+        cut_all_wires()
+        assert [each.result(120).exit_code for each in runs] == [0, 0]
+    assert any("its host, or the launcher there, is gone" in line for line in scene.said[0])
+    assert any("is gone: the workers here are stopped" in line for line in scene.said[1])
+
+
+def cut_all_wires():
+    import gc
+
+    for wire in [each for each in gc.get_objects() if isinstance(each, Wire)]:
+        wire.close()
+
+
+def test_workers_are_spread_evenly():
+    machines = [Machine(cores=4), Machine(cores=2)]
+    asked = {"strategy": "auto", "devices": None, "threads": None}
+    shares, homes = share_out_over(machines, workers=4, **asked)
+    assert homes == [0, 0, 1, 1]
+    assert [share.threads for share in shares] == [2, 2, 1, 1]
+    assert share_out_over(machines, workers=None, **asked)[1] == [0, 1]
+    with pytest.raises(OptionError, match="a multiple of 2"):
+        share_out_over(machines, workers=3, **asked)
+
+
+def test_a_lost_host_is_told_in_words():
+    from phalanx.launch.rootcause import Ending
+
+    ending = Ending(rank=1, exit_code=HOST_LOST, at=0.0)
+    assert ending.what == "its host, or the launcher there, is gone"
+    assert ending.shell_code == 1

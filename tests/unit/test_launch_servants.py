@@ -1,0 +1,102 @@
+"""Processes that serve a chief: replaced where they can be, ended when the chief has ended."""
+
+import signal
+
+import pytest
+from test_cluster_roles import spec
+from test_launch_supervise import FakeClock, FakeWorker
+
+from phalanx.launch.hardware import Share
+from phalanx.launch.process import WorkerHandle
+from phalanx.launch.rootcause import Ending, root_cause
+from phalanx.launch.servants import MOST_REPLACEMENTS, Replacements, with_chief_and_servers
+from phalanx.launch.supervise import Supervisor
+
+
+def test_a_gang_has_a_chief_workers_and_servers():
+    workers = [Share(devices=None, threads=2, gpus=("0",))]
+    chief, worker, *servers = with_chief_and_servers(workers, 2)
+    assert worker == workers[0]
+    assert [s.devices.kind for s in (chief, *servers)] == ["cpu"] * 3
+
+
+class Replaced:
+    def __init__(self, servers=2):
+        self.told = []
+        self.started = []
+        self.replace = Replacements(
+            [spec(rank, servers) for rank in range(6)],
+            start=self.start,
+            on_replaced=lambda ending, handle: self.told.append(ending.rank),
+        )
+
+    def start(self, spec) -> WorkerHandle:
+        self.started.append(spec.rank)
+        return object()
+
+
+def killed(rank):
+    return Ending(rank=rank, exit_code=-9, at=0.0)
+
+
+@pytest.mark.parametrize("rank", [0, 4, 5])
+def test_chief_and_servers_are_not_replaced(rank):
+    gang = Replaced()
+    assert gang.replace(killed(rank)) is None
+    assert gang.started == []
+
+
+def test_nobody_is_replaced_who_trains_in_step():
+    assert Replaced(servers=0).replace(killed(1)) is None
+
+
+def test_workers_are_replaced_so_many_times():
+    gang = Replaced()
+    for _ in range(MOST_REPLACEMENTS):
+        assert gang.replace(killed(2)) is not None
+    assert gang.replace(killed(1)) is None
+    assert gang.started == gang.told == [2] * MOST_REPLACEMENTS
+
+
+def supervised(*workers, servants, replacement=lambda ending: None):
+    clock = FakeClock()
+    gang = {rank: FakeWorker(clock, **how) for rank, how in enumerate(workers)}
+    successor = FakeWorker(clock)
+    endings = Supervisor(
+        handles=gang,
+        failure_of=lambda rank: None,
+        clock=clock,
+        servants=frozenset(servants),
+        replacement=lambda ending: replacement(ending, successor),
+    ).run()
+    return endings, clock, gang
+
+
+def no_one(ending, successor):
+    return None
+
+
+def test_servants_are_ended_when_the_chief_has_ended():
+    endings, clock, _ = supervised({"ends": 5}, {}, {}, servants=[1, 2], replacement=no_one)
+    assert root_cause(endings) is None
+    assert [ending.stopped for ending in endings] == [False, True, True]
+    assert clock.time < 6
+
+
+def test_a_servant_that_cannot_be_replaced_ends_the_run():
+    chief, server = {}, {"ends": 5, "code": -signal.SIGKILL}
+    endings, clock, _ = supervised(chief, server, servants=[1], replacement=no_one)
+    assert root_cause(endings).rank == 1
+    assert endings[0].stopped
+    assert clock.time < 6
+
+
+def test_the_rest_goes_on_while_one_is_replaced():
+    worker = {"ends": 5, "code": -signal.SIGKILL}
+    endings, clock, gang = supervised(
+        {"ends": 20}, worker, servants=[1], replacement=lambda ending, successor: successor
+    )
+    assert root_cause(endings) is None
+    assert clock.time == pytest.approx(20, abs=1)
+    assert gang[1].got  # its successor was ended with the chief
+    assert gang[0].got == []

@@ -1,0 +1,173 @@
+"""Workers forked from a process that stands ready: as fresh ones, with no TensorFlow here."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from gone import has_gone
+from phalanx.launch.forkserver import ForkServer
+from phalanx.launch.process import WorkerProcess
+from phalanx.launch.warm import ForkedWorker, WarmStart
+
+SERVER = """
+import os, sys
+from phalanx.launch.forkserver import CONTROL_VARIABLE
+from phalanx.worker import bootstrap, warm
+bootstrap.main = lambda arguments, environment: exec(arguments[0])
+warm._preload = lambda: None
+warm.main()
+"""
+ENV = dict(os.environ)
+
+
+def command(source):
+    return (sys.executable, "-P", "-m", "phalanx.worker", source)
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = ForkServer((sys.executable, "-c", SERVER, "as long as need be" * 9), env=ENV)
+    server.wait_until_ready()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def fork(server, tmp_path):
+    made = []
+
+    def start(source, **env):
+        log = tmp_path / "worker.log"
+        made.append(ForkedWorker(server, command(source), env={**ENV, **env}, log=log))
+        return made[-1], log
+
+    yield start
+    for worker in made:
+        worker.signal(signal.SIGKILL)
+        code_of(worker)
+
+
+def code_of(worker):
+    return until(worker.poll, "it does not end")
+
+
+def until(answer, why):
+    end = time.monotonic() + 60
+    while (found := answer()) is None:
+        assert time.monotonic() < end, why
+        time.sleep(0.01)
+    return found
+
+
+def read(log, text):
+    return until(lambda: log.read_text() if text in log.read_text() else None, f"no {text!r}")
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("pass", 0),
+        ("sys.exit(3)", 3),
+        ("raise ValueError('bad')", 1),
+        ("os._exit(75)", 75),
+        ("os.kill(os.getpid(), 9)", -9),
+        ("os.kill(os.getpid(), 15)", -15),
+        ("os.kill(os.getpid(), 10)", -10),
+        ("import atexit; atexit.register(os._exit, 4)", 4),
+    ],
+)
+def test_it_ends_as_a_fresh_one(fork, source, code):
+    worker, _ = fork(f"import os, sys\n{source}")
+    assert code_of(worker) == code
+
+
+def test_its_surroundings_are_its_own(fork):
+    worker, log = fork(
+        "import os, sys\n"
+        "print(os.environ['FRUIT'], os.environ.get('HIDDEN'), sys.stdin.read() == '')\n"
+        "print('aloud', file=sys.stderr)\n"
+        "print(os.getsid(0) == os.getpid(), sys.orig_argv[3])\n"
+        "print(sorted(os.listdir('/proc/self/fd'), key=int)[:3])\n"
+        "print(open('/proc/self/cmdline').read().split(chr(0))[1:4])\n",
+        FRUIT="apple",
+    )
+    assert code_of(worker) == 0
+    said = log.read_text()
+    assert "apple None True\naloud\nTrue phalanx.worker\n" in said
+    assert "['0', '1', '2']" in said
+    assert "['-P', '-m', 'phalanx.worker']" in said
+
+
+def test_a_signal_reaches_its_family(fork):
+    worker, log = fork(
+        "import signal, subprocess, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('worker', flush=True))\n"
+        "trap = 'trap \"echo child\" USR1; echo $$; while true; do sleep 0.05; done'\n"
+        "subprocess.Popen(['sh', '-c', trap])\n"
+        "while True: time.sleep(0.05)\n"
+    )
+    child = int(read(log, "\n").split()[0])
+    worker.ask(signal.SIGUSR1)
+    assert "child" not in read(log, "worker")
+    worker.signal(signal.SIGUSR1)
+    read(log, "child")
+    worker.signal(signal.SIGTERM)
+    assert code_of(worker) == -signal.SIGTERM
+    until(lambda: True if has_gone(child) else None, "the child lives on")
+
+
+def test_what_it_leaves_behind_is_ended(fork):
+    worker, log = fork(
+        "import subprocess\nprint('child', subprocess.Popen(['sleep', '60']).pid, flush=True)\n"
+    )
+    assert code_of(worker) == 0
+    child = int(log.read_text().split()[-1])
+    until(lambda: True if has_gone(child) else None, "the child lives on")
+
+
+def test_when_the_server_is_killed_its_workers_end_and_fresh_ones_are_started(tmp_path):
+    own = ForkServer((sys.executable, "-c", SERVER), env=ENV)
+    own.wait_until_ready()
+    log = tmp_path / "log"
+    source = "import os\nfrom phalanx.worker.lifeline import die_with_launcher\n"
+    source += (
+        "die_with_launcher(os.getppid()); print('up', flush=True)\nimport time; time.sleep(60)"
+    )
+    worker = ForkedWorker(own, command(source), env=ENV, log=log)
+    read(log, "up")
+    os.kill(own.pid, signal.SIGKILL)
+    assert code_of(worker) == -signal.SIGKILL
+    warm = WarmStart()
+    warm._server, warm._shared = own, ENV
+    fresh = warm.start((sys.executable, "-c", "pass"), env=ENV, log=log)
+    assert isinstance(fresh, WorkerProcess)
+    assert code_of(fresh) == 0
+    warm.close()
+
+
+def test_the_server_goes_on_where_a_scheduler_tells_every_process(server, fork):
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
+        os.kill(server.pid, number)
+    worker, _ = fork("pass")
+    assert code_of(worker) == 0
+
+
+@pytest.mark.parametrize("other", [{"TF_FLAG": "1"}, {}])
+def test_another_environment_has_a_fresh_process(server, tmp_path, other):
+    warm = WarmStart()
+    warm._server, warm._shared = server, ENV
+    env = {**ENV, **other, "TF_CONFIG": "its own", "PHALANX_WORKER": "{}"}
+    words = command("pass") if not other else (sys.executable, "-c", "pass")
+    worker = warm.start(words, env=env, log=tmp_path / "log")
+    assert isinstance(worker, WorkerProcess if other else ForkedWorker)
+    assert code_of(worker) == 0
+
+
+def test_another_command_keeps_nothing_ready():
+    warm = WarmStart()
+    warm.get_ready((sys.executable, "-c", "pass"), ENV)
+    assert warm._server is None
+    warm.close()

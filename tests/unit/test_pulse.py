@@ -1,0 +1,143 @@
+"""The pulse of a process, and the heartbeat that tells of it."""
+
+import threading
+
+import pytest
+
+from phalanx.records import RecordWriter
+from phalanx.worker.heartbeat import SECONDS, Heartbeat
+from phalanx.worker.journal import WorkerJournal, journal_of, own_journal
+from phalanx.worker.pulse import Pulse
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def pulse(clock):
+    return Pulse(clock=clock)
+
+
+def test_phases_add_up(pulse, clock):
+    clock.now += 2
+    pulse.enter("compute")
+    clock.now += 3
+    with pulse.during("callbacks"):
+        clock.now += 1
+        with pulse.during("checkpoint"):
+            clock.now += 5
+        clock.now += 1
+    clock.now += 4
+    totals = {phase: seconds for phase, seconds in pulse.totals().items() if seconds}
+    assert totals == {"start": 2, "compute": 7, "callbacks": 2, "checkpoint": 5}
+
+
+def test_a_phase_ends_when_its_block_raises(pulse):
+    pulse.enter("compute")
+    with pytest.raises(KeyError), pulse.during("callbacks"):
+        raise KeyError
+    assert pulse.beat().phase == "compute"
+
+
+def test_a_phase_may_stand_for_one_other_only(pulse):
+    pulse.enter("validation")
+    with pulse.during("compute", instead_of="callbacks"):
+        assert pulse.beat().phase == "validation"
+    pulse.enter("callbacks")
+    with pulse.during("compute", instead_of="callbacks"):
+        assert pulse.beat().phase == "compute"
+    assert pulse.beat().phase == "callbacks"
+
+
+def test_a_beat_says_what_and_since_when_and_how_far(pulse, clock):
+    assert (pulse.beat().phase, pulse.beat().step, pulse.beat().epoch) == ("start", None, None)
+    pulse.enter("validation")
+    pulse.at(step=7, epoch=0)
+    pulse.at(step=8)
+    clock.now += 1.5
+    beat = pulse.beat()
+    assert (beat.phase, beat.seconds, beat.step, beat.epoch) == ("validation", 1.5, 8, 0)
+
+
+class Journal:
+    def __init__(self):
+        self.records = []
+
+    def write(self, kind, /, **fields):
+        self.records.append((kind, fields))
+
+
+def test_the_heart_beats_at_once_and_then_every_two_seconds(pulse, clock):
+    journal, waits, done = Journal(), [], threading.Event()
+
+    def wait(seconds):
+        waits.append(seconds)
+        clock.now += seconds
+        if len(waits) == 2:
+            pulse.enter("compute")
+        if len(waits) < 3:
+            return False
+        done.set()
+        return True
+
+    Heartbeat(journal, pulse, wait=wait, memory=lambda: 123).start()
+    assert done.wait(120)
+    assert waits == [SECONDS] * 3
+    assert [fields["phase"] for _, fields in journal.records] == ["start", "start", "compute"]
+    assert [fields["phase_seconds"] for _, fields in journal.records] == [0, SECONDS, 0]
+    assert {fields["memory_bytes"] for _, fields in journal.records} == {123}
+
+
+def test_a_closed_heart_beats_no_more(pulse):
+    journal = Journal()
+    with Heartbeat(journal, pulse) as heartbeat:
+        pass
+    beats = len(journal.records)
+    heartbeat.close()
+    assert len(journal.records) == beats <= 1
+
+
+class FullDisk:
+    def __init__(self):
+        self.is_full = True
+        self.written = []
+
+    def write(self, kind, /, **fields):
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        self.written.append(kind)
+
+
+def test_a_full_disk_is_said_once_and_records_come_back(caplog):
+    disk = FullDisk()
+    journal = WorkerJournal(lambda: disk)
+    journal.write("a")
+    journal.write("b")
+    disk.is_full = False
+    journal.write("c")
+    assert disk.written == ["c"]
+    (said,) = caplog.messages
+    assert "No space left" in said
+
+
+def test_a_directory_that_cannot_be_made_does_not_end_training(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    journal = WorkerJournal(lambda: RecordWriter(tmp_path / "file" / "worker-0.jsonl"))
+    journal.write("a")
+    assert len(caplog.messages) == 1
+
+
+def test_one_journal_for_a_worker_and_none_without_a_launcher(tmp_path):
+    assert journal_of(str(tmp_path), 1) is journal_of(str(tmp_path), 1)
+    assert journal_of(str(tmp_path), 1) is not journal_of(str(tmp_path), 2)
+    assert own_journal({}) is None

@@ -1,0 +1,129 @@
+"""Comparing replicas: fingerprints, differences, options."""
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from phalanx.callbacks import ReplicaCheck
+from phalanx.callbacks.replica_check import replica_check_among
+from phalanx.errors import OptionError
+from phalanx.state import fingerprint
+from phalanx.training.compared import difference
+from phalanx.training.replica_check import _odd_ones, _sums_of_chunks
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64",
+                                   "uint8", "int8", "bool"])  # fmt: skip
+def test_one_entry_changes_the_fingerprint(dtype):
+    values = tf.cast(tf.reshape(tf.range(24) % 2, [4, 6]), dtype)
+    same, other = tf.identity(values), tf.cast(tf.one_hot(3, 24), dtype)
+    assert int(fingerprint.fold(values)) == int(fingerprint.fold(same))
+    assert int(fingerprint.fold(values)) != int(fingerprint.fold(tf.reshape(other, [4, 6])))
+
+
+def test_changes_that_cancel_in_a_sum_are_seen():
+    one, other = tf.constant([1.0, 2.0]), tf.constant([-1.0, -2.0])
+    moved = tf.constant([1.5, 1.5])
+    assert len({int(fingerprint.fold(v)) for v in (one, other, moved)}) == 3
+
+
+def test_a_large_variable_is_folded_in_pieces(monkeypatch):
+    values = tf.random.stateless_normal([1000], (1, 2))
+    whole = int(fingerprint.fold(values))
+    monkeypatch.setattr(fingerprint, "_CHUNK", 64)
+    assert int(fingerprint.fold(values)) == whole
+
+
+def test_the_order_of_variables_counts():
+    folded = np.array([[1, 2], [2, 1], [1, 2]], np.int64)
+    first, second, third = fingerprint.total_of(folded)
+    assert first == third != second
+
+
+def test_copies_of_replicas_are_rows(mirrored2):
+    with mirrored2.scope():
+        variables = [keras.Variable([1.0, 2.0]), keras.Variable([3.0])]
+    alike = fingerprint.fold_copies(variables).numpy()
+    assert alike.shape == (2, 2)
+    assert (alike[0] == alike[1]).all()
+    variables[1].value.values[1].assign([4.0])
+    unlike = fingerprint.fold_copies(variables).numpy()
+    assert (unlike[0] == unlike[1]).tolist() == [True, False]
+
+
+def test_a_difference_is_told_with_place_and_size():
+    one = np.array([[1.0, -4.0], [2.0, 3.0]], np.float32)
+    other = one.copy()
+    other[1, 0], other[0, 0] = 2.5, 1.25
+    found = difference(one, other)
+    assert (found.largest, found.entries, found.size) == (0.5, 2, 4)
+    assert (found.index, found.values, found.share) == ((1, 0), (2.0, 2.5), 0.125)
+    other[0, 1] = np.nan
+    assert difference(one, other).largest == np.inf
+    assert difference(np.float32(np.nan), np.float32(np.nan)).entries == 0
+
+
+def test_who_is_odd():
+    assert _odd_ones([7, 7, 8, 7]) == [2]
+    assert _odd_ones([8, 7, 7]) == [0]
+    assert _odd_ones([7, 8]) == [1]
+
+
+def test_chunks_of_a_large_variable_are_compared_apart():
+    flat = np.zeros(2**20 + 8, np.float32)
+    changed = flat.copy()
+    changed[-1] = 1.0
+    unlike = _sums_of_chunks(flat) != _sums_of_chunks(changed)
+    assert unlike.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"every_steps": 0}, "every_steps must be an integer of at least 1; found 0"),
+        ({"on_difference": "stop"}, "on_difference must be 'warn' or 'raise'; found 'stop'"),
+        ({"max_overhead": 1.0}, "max_overhead must be a number from 0 to below 1; found 1.0"),
+        ({"tolerance": "1"}, "tolerance must be a number from 0 to below 1; found '1'"),
+    ],
+)
+def test_bad_options_are_refused(options, said):
+    with pytest.raises(OptionError, match=said):
+        ReplicaCheck(**options)
+
+
+def test_one_check_is_enough():
+    check = ReplicaCheck(every_steps=None)
+    assert replica_check_among([check]) is check
+    assert replica_check_among([]).every_steps == 100
+    with pytest.raises(OptionError, match="2 ReplicaChecks; give one"):
+        replica_check_among([check, check])
+
+
+def test_mirrored_replicas_of_one_process_are_compared(mirrored2, caplog):
+    """Two replicas in one process: one's copy is changed in the midst of an epoch."""
+
+    class Plant(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                self.model.layers[0].bias.value.values[1].assign([0.5])
+
+    import phalanx
+
+    log = logging.getLogger("phalanx.training.replica_check")
+    log.addHandler(caplog.handler)
+    try:
+        with mirrored2.scope():
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
+            model.compile("sgd", "mse")
+        x = np.ones((16, 2), np.float32)
+        check = ReplicaCheck(every_steps=2, max_overhead=None)
+        phalanx.fit(model, x, x[:, :1], batch_size=4, verbose=0, callbacks=[Plant(), check])
+    finally:
+        log.removeHandler(caplog.handler)
+    said = list({r.getMessage() for r in caplog.records if "Replicas that" in r.getMessage()})
+    assert len(said) == 1
+    assert "differ after step 4: " in said[0]
+    assert "head/bias on replica 1 is not that of replica 0" in said[0]

@@ -1,0 +1,76 @@
+"""What happens to a run now and then: on its page, in its time line, and while it runs."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from phalanx.records import RecordWriter, launcher_records_path, records_path
+from phalanx.report.contents import happenings
+from phalanx.report.events import KINDS
+from phalanx.report.happenings import HAPPENINGS
+from phalanx.report.run_data import load_run
+from phalanx.report.table import live_page
+from phalanx.report.timeline import timeline_figure
+from phalanx.report.watching import Watched
+
+RECORDS = {
+    "checkpoint": {
+        "step": 5,
+        "epoch": 0,
+        "path": "checkpoints/5",
+        "seconds": 0.2,
+        "bytes": 2e6,
+    },
+    "checkpoint_failed": {"step": 6, "error": "OSError: no space left"},
+    "restart": {"attempt": 1, "rank": 1, "cause": "killed by SIGKILL", "seconds": 1.0},
+    "resize": {"attempt": 1, "workers": [0, 2], "cause": "worker 1 cannot start"},
+    "worker_replaced": {"attempt": 1, "rank": 1, "cause": "killed by SIGKILL", "pid": 7},
+    "stall": {"attempt": 1, "what": "worker 1 never reached step 9"},
+    "preemption": {"attempt": 1, "signal": "SIGTERM"},
+    "stop": {"step": 9, "epoch": 0, "reason": "EarlyStopping"},
+}
+SAID = [
+    ("checkpoint", "step 5, checkpoints/5, 2 MB, 200 ms"),
+    ("checkpoint failed", "step 6: OSError: no space left"),
+    ("restart", "attempt 1, after worker 1: killed by SIGKILL"),
+    ("other workers", "2 workers (0, 2): worker 1 cannot start"),
+    ("worker replaced", "worker 1: killed by SIGKILL"),
+    ("stall", "worker 1 never reached step 9"),
+    ("asked to go", "SIGTERM: training saves and stops"),
+    ("stopped", "at step 9: EarlyStopping"),
+]
+OF_WORKERS = ("checkpoint", "checkpoint_failed", "stop")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "eventful"
+    now = iter(range(100, 200))
+    clock = lambda: float(next(now))  # noqa: E731
+    launcher = RecordWriter(launcher_records_path(path), clock=clock)
+    worker = RecordWriter(records_path(path, 0), clock=clock)
+    worker.write("worker_start", attempt=0, rank=0, workers=3)
+    for kind, fields in RECORDS.items():
+        (worker if kind in OF_WORKERS else launcher).write(kind, **fields)
+    return path
+
+
+def test_every_kind_is_told_on_the_page(run):
+    assert {kind.KIND for kind in HAPPENINGS} == set(RECORDS)
+    assert [tuple(row[1:]) for row in happenings(load_run(run)).rows] == SAID
+
+
+def test_every_kind_has_a_row_in_the_time_line(run):
+    names = {trace.name for trace in timeline_figure(load_run(run)).plot.data}
+    assert names >= {kind.row for kind in HAPPENINGS.values()}
+
+
+def test_every_kind_is_told_while_the_run_goes_on(run):
+    watched = Watched(run)
+    watched.look()
+    console = Console(file=io.StringIO(), width=120)
+    console.print(live_page(watched.run, name="eventful", now=120.0))
+    told = console.file.getvalue()
+    assert [f"{name}: {what}" in told for name, what in SAID[-3:]] == [True] * 3
+    assert [KINDS[kind] for kind in RECORDS] == [type(event) for event in watched.run.told]

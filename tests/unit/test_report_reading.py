@@ -1,0 +1,221 @@
+"""Records as events: of which attempt and fit, with which values, and what cannot be read."""
+
+import io
+import json
+import math
+import shutil
+from dataclasses import fields
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from made_run import make_run
+from phalanx.records import RecordWriter, records_path
+from phalanx.report.document import to_json
+from phalanx.report.events import KINDS, Heartbeat, StepLogs, Throughput, WorkerExit
+from phalanx.report.fields import ALIASES, UnfitError, integer, number, read_event
+from phalanx.report.live import LiveRun
+from phalanx.report.notes import damage_in_words, damages
+from phalanx.report.reading import Damage, RunReader
+from phalanx.report.run_data import load_run
+from phalanx.report.summary import summarize
+from phalanx.report.table import live_page
+
+PLACE = {"rank": 0, "attempt": 0, "fit": 0}
+
+
+def read(kind, **fields):
+    return read_event(kind, {"v": 1, "t": 5.0, "kind": kind.KIND, **fields}, **PLACE)
+
+
+@pytest.mark.parametrize(
+    ("written", "is_read"),
+    [(1, 1.0), (0.5, 0.5), ("inf", math.inf), ("-inf", -math.inf), (True, None), ("1", None),
+     (None, None), ([1], None), ("infinity", None), (10**400, None)],
+)  # fmt: skip
+def test_numbers(written, is_read):
+    assert number(written) == is_read
+
+
+def test_nan_is_a_number_but_no_whole_one():
+    assert math.isnan(number("nan"))
+    assert integer("nan") is None
+    assert integer("inf") is None
+    assert integer(2.5) is None
+    assert integer(2.0) == 2
+
+
+def test_an_event_has_the_values_of_its_record():
+    event = read(StepLogs, step=3, epoch=1, logs={"loss": "nan", "odd": [1]}, learning_rate=0.1)
+    assert (event.t, event.step, event.epoch, event.learning_rate) == (5.0, 3, 1, 0.1)
+    assert list(event.logs) == ["loss"]
+
+
+def test_the_worker_that_an_event_is_about_is_not_the_one_that_wrote_it():
+    event = read(WorkerExit, rank=2, code=-9, signal="SIGKILL", stopped=False, summary="killed")
+    assert (event.rank, event.of) == (0, 2)
+    assert event.is_failure
+    assert not read(WorkerExit, rank=2, code=-15, signal="SIGTERM", stopped=True).is_failure
+    assert not read(WorkerExit, rank=2, code=0, signal=None, stopped=False).is_failure
+
+
+def test_what_is_not_there_is_none_unless_it_is_needed():
+    assert read(Heartbeat).memory_bytes is None
+    assert read(Throughput, step=1, shares={"input": 0.5, "communication": None}).shares == {
+        "input": 0.5
+    }
+    with pytest.raises(UnfitError):
+        read(StepLogs, logs={"loss": 1.0})
+    with pytest.raises(UnfitError):
+        read(StepLogs, step="7")
+
+
+@pytest.mark.parametrize("t", [None, "nan", math.inf, "soon"])
+def test_without_a_time_it_is_no_event(t):
+    with pytest.raises(UnfitError):
+        read_event(Heartbeat, {"t": t}, **PLACE)
+
+
+def test_attempt_and_fit_are_told_by_the_lines_above(tmp_path):
+    with RecordWriter(records_path(tmp_path, 0), clock=lambda: 1.0) as writer:
+        writer.write("heartbeat", phase="start")
+        writer.write("worker_start", attempt=0)
+        writer.write("fit_start", fit=0)
+        writer.write("step", step=1)
+        writer.write("fit_end", fit=0)
+        writer.write("heartbeat", phase="idle")
+        writer.write("fit_start", fit=1)
+        writer.write("step", step=2)
+        writer.write("worker_start", attempt=1)
+        writer.write("fit_start", fit=0)
+        writer.write("step", step=1)
+    found = [(event.KIND, event.attempt, event.fit) for event in load_run(tmp_path).events]
+    assert found == [
+        ("heartbeat", 0, None), ("worker_start", 0, None), ("fit_start", 0, 0), ("step", 0, 0),
+        ("fit_end", 0, 0), ("heartbeat", 0, None), ("fit_start", 0, 1), ("step", 0, 1),
+        ("worker_start", 1, None), ("fit_start", 1, 0), ("step", 1, 0),
+    ]  # fmt: skip
+
+
+def test_unknown_kinds_are_passed_over_and_unfit_records_counted(tmp_path):
+    path = records_path(tmp_path, 0)
+    with RecordWriter(path, clock=lambda: 1.0) as writer:
+        writer.write("tomorrow", x=1)
+        writer.write("step", logs={})
+    data = load_run(tmp_path)
+    assert data.events == ()
+    assert data.damage == (Damage(file="worker-0.jsonl", unfit=1),)
+
+
+def test_files_that_come_later_are_followed_too(tmp_path):
+    reader = RunReader(tmp_path)
+    assert reader.poll() == []
+    for rank in (0, 1):
+        with RecordWriter(records_path(tmp_path, rank), clock=lambda: 1.0) as writer:
+            writer.write("heartbeat", step=rank)
+        assert [(event.rank, event.step) for event in reader.poll()] == [(rank, rank)]
+
+
+def test_other_files_are_not_records(tmp_path):
+    directory = tmp_path / "records"
+    directory.mkdir()
+    for name in ("worker-x.jsonl", "worker-0.jsonl.bak", "notes.txt"):
+        (directory / name).write_text("x\n")
+    assert load_run(tmp_path).damage == ()
+
+
+def test_a_file_that_cannot_be_read_is_said(tmp_path):
+    records_path(tmp_path, 0).mkdir(parents=True)
+    (damage,) = load_run(tmp_path).damage
+    assert damage_in_words(damage) == "worker-0.jsonl: it cannot be read: Is a directory."
+
+
+def test_damage_is_said_in_words():
+    damage = Damage(
+        file="worker-1.jsonl", damaged=(2, 4, 5, 6, 7, 8, 9), newer=(3,), unfit=1, unfinished=True
+    )
+    assert damage_in_words(damage) == (
+        "worker-1.jsonl: lines 2, 4, 5, 6, 7 and 2 more are damaged and left out; line 3 is from "
+        "a later version of Phalanx and left out; 1 record lacks what it needs: left out; the "
+        "last line is not whole."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"options": 3, "started": "noon"}'])
+def test_a_damaged_run_file_costs_itself_only(tmp_path, text):
+    path = make_run(tmp_path)
+    (path / "run.json").write_text(text)
+    data = load_run(path)
+    assert summarize(data).steps == 240
+    assert bool(damages(data)) == (not text.startswith('{"'))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs"))
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
+@given(data=st.data())
+def test_a_file_that_was_cut_is_read_up_to_there(made, tmp_path, data):
+    """Every event before the cut is there, as it was."""
+    whole = (made / "records" / "worker-0.jsonl").read_bytes()
+    cut = data.draw(st.integers(0, len(whole)))
+    path = tmp_path / "cut" / "records" / "worker-0.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(whole[:cut])
+    read = load_run(path.parent.parent)
+    every = [event for event in load_run(made).events if event.rank == 0]
+    lines = whole[:cut].count(b"\n")
+    assert list(read.events[:lines]) == every[:lines]
+    assert len(read.events) <= lines + 1
+    assert bool(read.damage) == (len(read.events) == lines and not whole[:cut].endswith(b"\n")
+                                 and cut > 0)  # fmt: skip
+    summarize(read)
+
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=4),
+    st.sampled_from(["nan", "inf", "-inf"]),
+)
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=4,
+)
+FIELDS = sorted(
+    {ALIASES.get(field.name, field.name) for kind in KINDS.values() for field in fields(kind)}
+    - {"t"} | {"fit", "attempt"}
+)  # fmt: skip
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
+@given(
+    lines=st.lists(
+        st.tuples(st.sampled_from(sorted(KINDS)), st.dictionaries(st.sampled_from(FIELDS), VALUES)),
+        max_size=8,
+    )
+)
+def test_whatever_the_fields_hold_they_are_shown(tmp_path, lines):
+    shutil.rmtree(tmp_path / "records", ignore_errors=True)
+    path = records_path(tmp_path, 0)
+    path.parent.mkdir()
+    with path.open("w") as file:
+        for kind, values in lines:
+            file.write(json.dumps({"v": 1, "t": 1.5, "kind": kind, **values}) + "\n")
+    data = load_run(tmp_path)
+    assert len(data.events) + sum(damage.unfit for damage in data.damage) == len(lines)
+    json.loads(to_json([data], now=2.0))
+    run = LiveRun()
+    run.take(data.events)
+    Console(file=io.StringIO()).print(live_page(run, name="x", now=2.0))

@@ -1,0 +1,164 @@
+"""The state of a training as named arrays and JSON: what goes in comes out."""
+
+import json
+import random
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.seam.csv_log import go_on_from
+from phalanx.state.callback_state import CallbackStates
+from phalanx.state.chance import read_chance, write_chance
+from phalanx.state.naming import model_variables, optimizer_variables
+from phalanx.state.plain import NotPlainError, decode, encode
+
+numbers = st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none() | st.text()
+values = st.recursive(
+    numbers,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_plain_values_come_back_as_they_were(value):
+    arrays = {}
+    document = json.loads(json.dumps(encode(value, arrays, "x")))
+    assert decode(document, arrays) == value
+    assert repr(decode(document, arrays)) == repr(value)
+
+
+def test_arrays_and_numbers_of_numpy_come_back_with_their_dtype():
+    arrays = {}
+    value = {"best": [np.ones((2, 3), "float32"), np.zeros(0)], "rate": np.float32(0.1)}
+    back = decode(json.loads(json.dumps(encode(value, arrays, "x"))), arrays)
+    assert back["rate"].dtype == np.float32
+    assert back["rate"] == np.float32(0.1)
+    np.testing.assert_array_equal(back["best"][0], value["best"][0])
+    assert back["best"][1].shape == (0,)
+    assert set(arrays) == {"x/best/0", "x/best/1"}
+
+
+@pytest.mark.parametrize("value", [object(), {"a": [open]}, np.array(["text"]), {1, 2}])
+def test_what_is_not_plain_is_refused(value):
+    with pytest.raises(NotPlainError):
+        encode(value, {}, "x")
+
+
+class Counting(keras.callbacks.Callback):
+    def __init__(self, patience):
+        super().__init__()
+        self.patience = patience
+        self.seen = 0
+        self.file = open
+
+
+class Telling(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.secret = object()
+        self.count = 0
+
+    def get_state(self):
+        return {"count": self.count}
+
+    def set_state(self, state):
+        self.count = state["count"] * 10
+
+
+def moved(before, after):
+    """What `after` gets from `before`, by way of JSON."""
+    document, arrays = before.read()
+    after.write(json.loads(json.dumps(document)), arrays)
+
+
+def test_what_changed_is_state_and_what_was_asked_is_not():
+    old, new = Counting(patience=3), Counting(patience=9)
+    before, after = CallbackStates([old]), CallbackStates([new])
+    old.seen = 5
+    old.later = [np.float32(1.5)]
+    moved(before, after)
+    assert (new.seen, new.patience, new.later) == (5, 9, [np.float32(1.5)])
+
+
+def test_a_callback_may_tell_its_state_itself():
+    old, new = Telling(), Telling()
+    before, after = CallbackStates([old]), CallbackStates([new])
+    old.count = 4
+    moved(before, after)
+    assert new.count == 40
+
+
+def test_callbacks_are_told_apart_by_class_and_number():
+    old = [Counting(1), Telling(), Counting(1)]
+    new = [Counting(1), Counting(1)]
+    before, after = CallbackStates(old), CallbackStates(new)
+    old[0].seen, old[2].seen = 1, 2
+    moved(before, after)
+    assert [c.seen for c in new] == [1, 2]
+
+
+def test_chance_goes_on_where_it_was():
+    keras.utils.set_random_seed(1)
+    keras.random.normal([1])
+    np.random.normal()  # leaves a second one for later
+    random.gauss(0, 1)
+    state = read_chance()
+
+    def drawn():
+        return (
+            float(np.random.normal()),
+            float(np.random.rand()),
+            random.gauss(0, 1),
+            random.random(),
+            float(keras.random.normal([1])[0]),
+        )
+
+    first = drawn()
+    assert drawn() != first
+    write_chance(state)
+    assert drawn() == first
+
+
+def test_names_do_not_depend_on_how_many_models_came_before():
+    def build():
+        layers = [keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dropout(0.1)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), "mse")
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    one, other = build(), build()
+    assert one.variables[0].path != other.variables[0].path
+    assert list(model_variables(one)) == list(model_variables(other))
+    assert list(model_variables(one))[:2] == ["model/0/kernel", "model/1/bias"]
+    held = optimizer_variables(one)
+    assert list(held) == list(optimizer_variables(other))
+    assert len({id(v) for v in held.values()}) == len(held) >= 8
+
+
+def test_a_csv_file_keeps_the_epochs_before(tmp_path):
+    file = tmp_path / "log.csv"
+    file.write_text("epoch,loss\n0,3.0\n1,2.0\n2,1.0\n")
+    callback = keras.callbacks.CSVLogger(str(file))
+    go_on_from(callback, 2)
+    assert file.read_text() == "epoch,loss\n0,3.0\n1,2.0\n"
+    callback.on_train_begin()
+    callback.on_epoch_end(2, {"loss": 1.5})
+    callback.on_train_end()
+    assert file.read_text().splitlines()[:3] == ["epoch,loss", "0,3.0", "1,2.0"]
+    assert file.read_text().splitlines()[3].startswith("2,1.5")
+
+
+def test_a_csv_file_that_is_not_there_is_not_made(tmp_path):
+    callback = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    go_on_from(callback, 2)
+    assert not callback.append
+    assert not (tmp_path / "log.csv").exists()

@@ -1,0 +1,110 @@
+"""What is written for JobSet and Kubeflow's two operators, held against their own models."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from phalanx.cluster.detect import detect
+from phalanx.errors import OptionError
+from phalanx.launch.submit.asked import AskedRun
+from phalanx.launch.submit.kubernetes import KubernetesJob, manifests
+
+ASKED = {
+    "plain": {},
+    "all": {
+        "gpus": 1,
+        "cpus": "4",
+        "memory": "8Gi",
+        "namespace": "team",
+        "env": {"A": "b c"},
+        "node_selector": {"cloud.example/kind": "gpu"},
+        "script": "print('trained')\n",
+    },
+}
+asked = pytest.mark.parametrize("options", ASKED.values(), ids=ASKED)
+
+
+def made(kind, *, name="mnist", **options):
+    run = AskedRun(
+        name=name, target="/phalanx/code/train.py", hosts=3, run_dir="/runs", workers_per_host=1
+    )
+    return manifests(KubernetesJob(run=run, image="x", claim="c", kind=kind, **options))
+
+
+def known_to(model, one):
+    """What of an object a model knows; it refuses what has a wrong type."""
+    return model.from_dict(one).to_dict()
+
+
+@pytest.mark.long  # loads all models of Kubernetes
+@asked
+def test_the_trainers_models_take_it(options):
+    models = pytest.importorskip("kubeflow_trainer_api.models")
+    runtime, job = made("trainjob", **options)[-2:]
+    assert known_to(models.TrainerV1alpha1TrainingRuntime, runtime) == runtime
+    assert known_to(models.TrainerV1alpha1TrainJob, job) == job
+    job_set = made("jobset", **options)[-1]
+    assert known_to(models.JobsetV1alpha2JobSet, job_set) == job_set
+
+    job["spec"]["trainer"]["nodes"] = 3
+    assert known_to(models.TrainerV1alpha1TrainJob, job) != job
+
+
+@pytest.mark.long  # loads all models of Kubernetes
+@asked
+def test_the_training_operators_models_take_it(options):
+    client = pytest.importorskip("kubeflow.training.api_client").ApiClient()
+
+    def known(one):
+        found = client.deserialize(SimpleNamespace(data=json.dumps(one)), "KubeflowOrgV1TFJob")
+        return client.sanitize_for_serialization(found)
+
+    job = made("tfjob", **options)[-1]
+    assert known(job) == job
+    job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["subdomains"] = "x"
+    assert known(job) != job
+
+
+def test_pods_of_a_train_job_find_each_other():
+    runtime, job = made("trainjob")
+    (one,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    # The trainer takes a Job with this label, whose one container has this name.
+    assert one["template"]["metadata"]["labels"] == {
+        "trainer.kubeflow.org/trainjob-ancestor-step": "trainer"
+    }
+    (container,) = one["template"]["spec"]["template"]["spec"]["containers"]
+    assert (one["replicas"], container["name"]) == (1, "node")
+    rules = one["template"]["spec"]["podFailurePolicy"]["rules"]
+    named = {rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule}
+    assert named == {"node"}
+
+    environment = {entry["name"]: entry["value"] for entry in container["env"]}
+    for index in range(3):
+        places = detect({**environment, "JOB_COMPLETION_INDEX": str(index)}, kind="kubernetes")
+        # A JobSet calls pods by its own name, its Job's, the Job's index, and theirs.
+        subdomain = runtime["spec"]["template"]["spec"]["network"]["subdomain"]
+        names = tuple(f"{job['metadata']['name']}-node-0-{at}.{subdomain}" for at in range(3))
+        assert (places.hosts, places.index, places.job) == (names, index, "mnist")
+
+
+def test_a_train_job_names_its_runtime():
+    config_map, runtime, job = made("trainjob", script="print()", namespace="team")
+    assert [one["kind"] for one in (config_map, runtime, job)] == [
+        "ConfigMap",
+        "TrainingRuntime",
+        "TrainJob",
+    ]
+    reference = job["spec"]["runtimeRef"]
+    assert reference["name"] == runtime["metadata"]["name"]
+    assert runtime["apiVersion"] == f"{reference['apiGroup']}/v1alpha1"
+    assert reference["kind"] == runtime["kind"]
+    assert runtime["spec"]["mlPolicy"] == job["spec"]["trainer"] == {"numNodes": 3}
+    assert {one["metadata"]["namespace"] for one in (config_map, runtime, job)} == {"team"}
+
+
+@pytest.mark.parametrize(("kind", "most"), [("jobset", 49), ("trainjob", 48)])
+def test_names_that_are_too_long_for_pods_are_refused(kind, most):
+    assert made(kind, name="x" * most)
+    with pytest.raises(OptionError, match="letters"):
+        made(kind, name="x" * (most + 1))

@@ -1,0 +1,339 @@
+"""Objects for Kubernetes: right by its schemas, and their pods find each other."""
+
+import http.server
+import json
+import threading
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from phalanx.cli.app import app
+from phalanx.cluster.detect import detect
+from phalanx.errors import LaunchError, OptionError
+from phalanx.launch.submit import kubectl
+from phalanx.launch.submit.asked import AskedRun
+from phalanx.launch.submit.jobs import Submitted
+from phalanx.launch.submit.kubernetes import KINDS, KubernetesJob, manifests
+
+validate = pytest.importorskip("kubernetes_validate")
+VERSIONS = ("1.29", "1.31", "1.33")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import keras\n\nprint('trained: 1')\n")
+    return tmp_path
+
+
+def submit(*words):
+    common = ("--image", "registry/phalanx:1", "--claim", "shared", "--name", "mnist")
+    return CliRunner().invoke(app, ["submit", "kubernetes", *common, *words])
+
+
+def objects(*words):
+    result = submit("--dry-run", *words)
+    assert result.exit_code == 0, result.output
+    return list(yaml.safe_load_all(result.output))
+
+
+SETS = {
+    "plain": ("--workers", "4"),
+    "all": (
+        *("--workers", "2", "--gpus-per-worker", "1", "--cpus-per-worker", "4"),
+        *("--memory-per-worker", "8Gi", "--namespace", "team", "--env", "A=b c", "--retries", "0"),
+        *("--node-selector", "cloud.example/kind=gpu", "--run-options", "--seed 7"),
+    ),
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("words", SETS.values(), ids=SETS)
+def test_the_schemas_take_it(place, words, version):
+    for one in objects(*words, "train.py", "--epochs", "2"):
+        validate.validate(one, version, strict=True)
+
+
+def test_the_schemas_would_refuse_what_is_wrong(place):
+    job = objects("train.py")[-1]
+    job["spec"]["completion"] = 4
+    with pytest.raises(validate.ValidationError):
+        validate.validate(job, VERSIONS[0], strict=True)
+
+
+def pod_of(job):
+    return job["spec"]["template"]["spec"]
+
+
+def environment_of(container):
+    return {one["name"]: one["value"] for one in container["env"]}
+
+
+def test_pods_find_each_other(place):
+    *_, service, job = objects("--workers", "3", "train.py")
+    pod = pod_of(job)
+    (container,) = pod["containers"]
+    for index in range(3):
+        environment = {**environment_of(container), "JOB_COMPLETION_INDEX": str(index)}
+        places = detect(environment, kind="kubernetes")
+        # Kubernetes calls a pod by its Job and index, under the Service that is its subdomain.
+        names = tuple(f"{job['metadata']['name']}-{at}.{pod['subdomain']}" for at in range(3))
+        assert (places.hosts, places.index, places.job) == (names, index, "mnist")
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert (
+        service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
+    )
+    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (3, 3)
+
+
+def test_the_containers_command_is_one_of_phalanx(place):
+    job = objects("--workers", "3", "--run-options", "--seed 7", "train.py", "--epochs", "2")[-1]
+    (container,) = pod_of(job)["containers"]
+    assert container["command"] == ["phalanx"]
+    name, *words = container["args"]
+    asked = typer.main.get_command(app).commands[name].make_context(name, words).params
+    assert (asked["workers"], asked["seed"], asked["cluster"]) == ("3", 7, "kubernetes")
+    assert (asked["name"], asked["resume"]) == ("mnist", True)
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert asked["run_dir"].as_posix() == mounts["runs"]
+    assert asked["target"] == f"{mounts['code']}/train.py"
+
+
+def test_the_script_arrives_as_it_is(place):
+    config_map = objects("train.py")[0]
+    assert config_map["data"] == {"train.py": (place / "train.py").read_text()}
+
+
+def test_code_in_the_image_needs_no_config_map(place):
+    kinds = [one["kind"] for one in objects("--code", "image", "/app/train.py")]
+    assert kinds == ["Service", "Job"]
+
+
+def test_other_kinds(place):
+    job_set = objects("--workers", "2", "--kind", "jobset", "train.py")[-1]
+    spec = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]
+    validate.validate(
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec},
+        VERSIONS[0],
+        strict=True,
+    )
+    environment = environment_of(spec["template"]["spec"]["containers"][0])
+    places = detect({**environment, "JOB_COMPLETION_INDEX": "1"})
+    assert places.hosts == ("mnist-all-0-0.mnist", "mnist-all-0-1.mnist")
+    assert job_set["spec"]["network"] == {"enableDNSHostnames": True, "subdomain": "mnist"}
+
+    tf_job = objects("--workers", "2", "--kind", "tfjob", "train.py")[-1]
+    workers = tf_job["spec"]["tfReplicaSpecs"]["Worker"]
+    (container,) = workers["template"]["spec"]["containers"]
+    assert (workers["replicas"], container["name"]) == (2, "tensorflow")
+    assert container["args"][:3] == ["run", "--cluster", "tf_config"]
+    cluster = {"worker": ["mnist-worker-0.team.svc:2222", "mnist-worker-1.team.svc:2222"]}
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 1}}
+    environment = {**environment_of(container), "TF_CONFIG": json.dumps(config)}
+    assert detect(environment).job == "mnist"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--image", "", "train.py"), "give --image"),
+        (("--code", "tar", "train.py"), "--code must be one of configmap, image; found 'tar'"),
+        (("--kind", "pod", "train.py"), "--kind must be one of job, .*found 'pod'"),
+        (("--run-dir", "runs", "train.py"), "must be an absolute path in the pods; found 'runs'"),
+        (("--gpus-per-worker", "-1", "train.py"), "found -1, 3 and 60"),
+        (
+            ("--node-selector", "gpu", "train.py"),
+            "--node-selector must be LABEL=VALUE; found 'gpu'",
+        ),
+        (("big.py",), "takes a script of 900000 bytes; found 900001"),
+    ],
+)
+def test_what_cannot_work_is_refused(place, words, message):
+    (place / "big.py").write_text("#" * 900_001)
+    error = submit(*words).exception
+    assert isinstance(error, OptionError)
+    with pytest.raises(OptionError, match=message):
+        raise error
+
+
+def test_several_pods_share_a_directory():
+    run = AskedRun(name="mnist", target="train.py", hosts=2, run_dir="/runs")
+    with pytest.raises(OptionError, match=r"2 pods need a directory .* --claim"):
+        KubernetesJob(run=run, image="x")
+
+
+@contextmanager
+def api(refuse=(), pods=()):
+    """Something that answers as Kubernetes does to what is asked here; gives what was asked."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self):
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length) or "null")
+            url = urlsplit(self.path)
+            asked.append((self.command, url.path, body))
+            refused = any(self.command == "POST" and url.path.endswith(end) for end in refuse)
+            if url.path.endswith("/log"):
+                text = f"log of {url.path.split('/')[-2]}\n".encode()
+            elif self.command == "GET":
+                text = json.dumps({"kind": "PodList", "apiVersion": "v1", "items": pods}).encode()
+            else:
+                text = json.dumps({} if refused else body or {"kind": "Status"}).encode()
+            self.send_response(409 if refused else 200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = do_DELETE = answer  # noqa: N815
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def set_to(url, place, monkeypatch):
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+        "current-context": "x",
+    }
+    path = place / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    kubernetes = pytest.importorskip("kubernetes")
+    # The client has read the variable's value when it was imported, into both.
+    for module in (kubernetes.config, kubernetes.config.kube_config):
+        monkeypatch.setattr(module, "KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+
+
+def pod(name, index, created):
+    return {
+        "metadata": {
+            "name": name,
+            "creationTimestamp": created,
+            "annotations": {"batch.kubernetes.io/job-completion-index": index},
+        },
+        "status": {"phase": "Running"},
+    }
+
+
+PODS = (
+    pod("mnist-1-b", "1", "2026-01-01T00:00:00Z"),
+    pod("mnist-0-a", "0", "2026-01-01T00:00:00Z"),
+    pod("mnist-0-c", "0", "2026-01-01T00:01:00Z"),
+)
+
+
+@pytest.mark.long  # loads the client
+def test_apply_status_logs_cancel(place, monkeypatch):
+    with api(pods=PODS) as (url, asked):
+        set_to(url, place, monkeypatch)
+        result = submit("--workers", "2", "train.py")
+        assert result.exit_code == 0, result.exception
+        assert [(verb, path) for verb, path, _ in asked] == [
+            ("POST", "/api/v1/namespaces/team/configmaps"),
+            ("POST", "/api/v1/namespaces/team/services"),
+            ("POST", "/apis/batch/v1/namespaces/team/jobs"),
+        ]
+        assert [body for *_, body in asked] == objects("--workers", "2", "train.py")
+
+        status = CliRunner().invoke(app, ["status", "mnist"]).output.splitlines()
+        assert sorted(status) == [
+            "0  mnist-0-a  Running",
+            "0  mnist-0-c  Running",
+            "1  mnist-1-b  Running",
+        ]
+        logs = CliRunner().invoke(app, ["logs", "mnist"])
+        assert logs.output == "log of mnist-0-c\n", logs.exception
+        other = CliRunner().invoke(app, ["logs", "mnist", "--pod", "1"]).output
+        assert other == "log of mnist-1-b\n"
+        assert "no pod 2 of mnist" in str(
+            CliRunner().invoke(app, ["logs", "mnist", "--pod", "2"]).exception
+        )
+
+        asked.clear()
+        assert CliRunner().invoke(app, ["cancel", "mnist"]).exit_code == 0
+        assert [(verb, path) for verb, path, _ in asked] == [
+            ("DELETE", "/apis/batch/v1/namespaces/team/jobs/mnist"),
+            ("DELETE", "/api/v1/namespaces/team/services/mnist"),
+            ("DELETE", "/api/v1/namespaces/team/configmaps/mnist"),
+        ]
+
+
+@pytest.mark.long  # loads the client
+def test_what_was_made_is_taken_back(place, monkeypatch):
+    with api(refuse=("/jobs",)) as (url, asked):
+        set_to(url, place, monkeypatch)
+        error = submit("--workers", "2", "train.py").exception
+    assert "Kubernetes refused the Job mnist: 409" in str(error)
+    assert [(verb, path.rsplit("/", 1)[-1]) for verb, path, _ in asked[-2:]] == [
+        ("DELETE", "mnist"),
+        ("DELETE", "mnist"),
+    ]
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.long  # loads the client
+def test_other_kinds_are_made_and_deleted(place, monkeypatch):
+    with api() as (url, asked):
+        set_to(url, place, monkeypatch)
+        assert submit("--kind", "jobset", "--code", "image", "train.py").exit_code == 0
+        path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
+        assert [(verb, at) for verb, at, _ in asked] == [("POST", path)]
+        CliRunner().invoke(app, ["cancel", "mnist"])
+        assert asked[1][:2] == ("DELETE", f"{path}/mnist")
+
+        asked.clear()
+        assert submit("--kind", "trainjob", "--code", "image", "train.py").exit_code == 0
+        place = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team"
+        CliRunner().invoke(app, ["cancel", "mnist"])
+        assert [(verb, at) for verb, at, _ in asked] == [
+            ("POST", f"{place}/trainingruntimes"),
+            ("POST", f"{place}/trainjobs"),
+            ("DELETE", f"{place}/trainjobs/mnist"),
+            ("DELETE", f"{place}/trainingruntimes/mnist"),
+            ("DELETE", "/api/v1/namespaces/team/configmaps/mnist"),
+        ]
+
+
+@pytest.mark.long  # loads the client
+def test_no_cluster_to_speak_to(place, monkeypatch):
+    set_to("http://127.0.0.1:1", place, monkeypatch)
+    (place / "kubeconfig").write_text("")
+    with pytest.raises(LaunchError, match="found no cluster to speak to"):
+        kubectl.connect()
+
+
+def test_no_pods():
+    class NoPods:
+        class client:  # noqa: N801
+            class CoreV1Api:
+                def list_namespaced_pod(self, *args, **options):
+                    return type("List", (), {"items": []})
+
+    job = Submitted(kind="kubernetes", job="mnist", name="mnist", namespace="team", object="Job")
+    assert "no pods" in kubectl.status(job, NoPods)
+
+
+def test_every_kind_of_manifest_is_named_alike():
+    run = AskedRun(name="mnist", target="/app/train.py", hosts=2, run_dir="/runs")
+    for kind in KINDS:
+        made = manifests(KubernetesJob(run=run, image="x", claim="c", kind=kind))
+        assert {one["metadata"]["name"] for one in made} == {"mnist"}

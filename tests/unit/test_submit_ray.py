@@ -1,0 +1,381 @@
+"""Jobs for Ray: what is handed over, and what a driver does when nodes come and go."""
+
+import json
+import shlex
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from phalanx.cli.app import app
+from phalanx.cluster.detect import detect
+from phalanx.errors import LaunchError, OptionError
+from phalanx.launch.hardware import Machine
+from phalanx.launch.ray.driver import Driver
+from phalanx.launch.ray.plan import RayPlan
+from phalanx.launch.signals import SignalBox
+from phalanx.launch.submit import ray_jobs
+from phalanx.launch.submit.asked import AskedRun
+from phalanx.launch.submit.jobs import find_job
+from phalanx.launch.submit.ray import RayJob, launcher_words
+
+RUN = AskedRun(name="mnist", target="/shared/train.py", hosts=2, run_dir="/shared/runs")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    return tmp_path
+
+
+def submit(*words):
+    return CliRunner().invoke(app, ["submit", "ray", *words])
+
+
+def asked_of(words):
+    """What `phalanx run` makes of a launcher's words."""
+    name, *rest = words
+    return typer.main.get_command(app).commands[name].make_context(name, list(rest)).params
+
+
+def test_a_dry_run_prints_a_command_of_rays_own(place):
+    result = submit(
+        *("--address", "http://head:8265", "--workers", "2:4", "--cpus-per-worker", "8"),
+        *("--gpus-per-worker", "1", "--name", "mnist", "--grace", "30", "--retries", "3"),
+        *("--patience", "5", "--python", "/venv/bin/python", "--run-options", "--seed 7"),
+        *("--max-restarts", "2", "--dry-run", "train.py", "--note", "two words"),
+    )
+    assert result.exit_code == 0, result.output
+    *comments, line = result.output.splitlines()
+    assert "2 to 4 bundles of CPU 8, GPU 1" in comments[0]
+    options, entrypoint = line.split(" -- ")
+    flags = shlex.split(options)
+    assert flags[: flags.index("--no-wait")] == [
+        *("ray", "job", "submit", "--address", "http://head:8265", "--submission-id", "mnist")
+    ]
+    *program, text = shlex.split(entrypoint)
+    assert program == ["/venv/bin/python", "-m", "phalanx.launch.ray"]
+    plan = RayPlan.from_json(text)
+    assert (plan.least, plan.most, plan.retries, plan.patience) == (2, 4, 3, 5)
+    assert plan.bundle == {"CPU": 8, "GPU": 1}
+    assert plan.directory == str(place)
+
+    said = shlex.split(comments[-1].removeprefix("#"))
+    assert said == ["/venv/bin/python", "-m", "phalanx", *plan.launcher(4)]
+    asked = asked_of(plan.launcher(3))
+    assert (asked["workers"], asked["cluster"], asked["seed"]) == ("3", "ray", 7)
+    assert (asked["threads_per_worker"], asked["grace"], asked["max_restarts"]) == (8, 30, 2)
+    assert (asked["name"], asked["resume"], str(asked["run_dir"])) == (
+        "mnist", True, str(place / "runs"),
+    )  # fmt: skip
+    assert (asked["target"], asked["arguments"]) == (
+        str(place / "train.py"), ["--note", "two words"],
+    )  # fmt: skip
+
+
+def test_launchers_find_each_other_and_their_gpus():
+    plan = RayPlan(name="it", run_dir="/shared/runs", words=("run",), least=2, most=2)
+    environment = plan.variables(("10.0.0.1", "10.0.0.2"), 1, 3)
+    places = detect(environment, kind="ray")
+    assert (places.hosts, places.index, places.job) == (("10.0.0.1", "10.0.0.2"), 1, "it-3")
+    assert Machine.here(environment).gpus == ()
+    assert "CUDA_VISIBLE_DEVICES" not in replace(plan, gpus=1).variables(("a",), 0, 0)
+
+
+def test_a_directory_is_brought_along(place):
+    (place / "code").mkdir()
+    (place / "train.py").rename(place / "code" / "train.py")
+    result = submit("--working-dir", "code", "--dry-run", "train.py")
+    assert result.exit_code == 0, result.output
+    words = shlex.split(result.output.splitlines()[-1])
+    environment = json.loads(words[words.index("--runtime-env-json") + 1])
+    assert environment["working_dir"] == str(place / "code")
+    plan = RayPlan.from_json(words[-1])
+    assert (plan.words[-1], plan.directory) == ("train.py", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--workers", "3:2"), "--workers 3:2 must be at least 1"),
+        (("--workers", "0"), "A job needs at least 1 of its hosts"),
+        (("--cpus-per-worker", "0"), "--cpus-per-worker must be more than 0.*found 0, 0, 10"),
+        (("--grace", "0"), "--grace must be at least 1 second; found 0"),
+    ],
+)
+def test_what_cannot_work_is_refused(place, words, message):
+    error = submit(*words, "train.py").exception
+    assert isinstance(error, OptionError)
+    with pytest.raises(OptionError, match=message):
+        raise error
+
+
+class JobServer:
+    """Ray's client, as far as it is used here."""
+
+    def __init__(self, *taken):
+        self.jobs = dict.fromkeys(taken, "RUNNING")
+        self.asked = []
+
+    def list_jobs(self):
+        return [SimpleNamespace(submission_id=name) for name in self.jobs]
+
+    def submit_job(self, *, entrypoint, submission_id, runtime_env):
+        self.asked.append((entrypoint, runtime_env))
+        self.jobs[submission_id] = "PENDING"
+        return submission_id
+
+    def get_job_info(self, name):
+        if name not in self.jobs:
+            raise RuntimeError(f"Job {name} does not exist.")
+        return SimpleNamespace(status=SimpleNamespace(value=self.jobs[name]), message=None)
+
+    def get_job_logs(self, name):
+        return f"log of {name}\n"
+
+    def stop_job(self, name):
+        self.jobs[name] = "STOPPED"
+
+
+def test_a_job_is_noted_and_found(tmp_path):
+    plan = RayPlan(
+        name=RUN.name,
+        run_dir=RUN.run_dir,
+        words=launcher_words(RUN, cpus=2, grace=30),
+        least=2,
+        most=2,
+    )
+    server, job = JobServer(), RayJob(plan=plan, grace=30)
+    ray_jobs.submit(job, "http://head:8265", tmp_path, server)
+    assert server.asked == [(job.entrypoint(), job.runtime_env())]
+    found = find_job("mnist", tmp_path)
+    assert (found.kind, found.job, found.address) == ("ray", "mnist", "http://head:8265")
+    assert ray_jobs.status(found, server) == "PENDING"
+    assert ray_jobs.logs(found, server) == "log of mnist\n"
+    ray_jobs.cancel(found, server)
+    assert ray_jobs.status(found, server) == "STOPPED"
+
+    # Gone on with: Ray takes each job's name but once.
+    again = ray_jobs.submit(job, "http://head:8265", tmp_path, server)
+    assert again.job == "mnist-2"
+    server.jobs.clear()
+    with pytest.raises(LaunchError, match="refused what was asked: Job mnist-2 does not exist"):
+        ray_jobs.status(again, server)
+
+
+def test_ray_is_not_here(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(LaunchError, match=r'pip install "phalanx\[ray\]"'):
+        ray_jobs.connect("http://127.0.0.1:1")
+
+
+class Clock:
+    """Passes when somebody sleeps; then things happen."""
+
+    def __init__(self):
+        self.time = 1000.0
+        self.plans = []
+
+    def now(self):
+        return self.time
+
+    def sleep(self, seconds):
+        self.time += seconds
+        for at, what in [one for one in self.plans if one[0] <= self.time]:
+            self.plans.remove((at, what))
+            what()
+
+
+class Wish:
+    def __init__(self, cluster, count):
+        self.cluster, self.count, self.has = cluster, count, False
+
+    def is_there(self):
+        if not self.has and self.cluster.room >= self.count:
+            self.cluster.room -= self.count
+            self.has = True
+        return self.has
+
+    def drop(self):
+        if self.has:
+            self.cluster.room += self.count
+        self.has = False
+
+
+class Launchers:
+    """One start, to which tests do what they like."""
+
+    def __init__(self, count):
+        self.hosts = tuple(f"n{index}" for index in range(count))
+        self.codes = [None] * count
+        self.lost, self.asked, self.silent = set(), [], set()
+
+    def look(self, seconds):
+        pass
+
+    def check(self, seconds):
+        self.lost |= self.silent
+
+    def ask(self, number):
+        self.asked.append(number)
+        self.codes = [75] * len(self.codes)
+
+    def end(self):
+        pass
+
+    def ends(self, code):
+        self.codes = [code] * len(self.codes)
+
+
+class Cluster:
+    """Bundles and launchers without Ray: `script` has what happens in each start."""
+
+    def __init__(self, room, clock, *script):
+        self.room, self.clock, self.script = room, clock, list(script)
+        self.starts, self.times, self.wished = [], [], []
+
+    def wish(self, count):
+        self.wished.append(count)
+        return Wish(self, count)
+
+    def free(self):
+        return f"room for {self.room}"
+
+    def begin(self, wishes, number):
+        assert all(wish.has for wish in wishes)
+        launchers = Launchers(sum(wish.count for wish in wishes))
+        self.starts.append(launchers)
+        self.times.append(self.clock.time)
+        after, what = self.script[number]
+        self.clock.plans.append((self.clock.time + after, lambda: what(launchers)))
+        return launchers
+
+
+def ends(code):
+    return 10, lambda launchers: launchers.ends(code)
+
+
+def loses(index, cluster_shrinks_to=None):
+    def lose(launchers):
+        launchers.lost.add(index)
+
+    return 10, lose
+
+
+def driven(tmp_path, room, *script, least=2, most=2, retries=10, happens=(), signals=None):
+    clock = Clock()
+    cluster = Cluster(room, clock, *script)
+    for at, what in happens:
+        clock.plans.append((1000.0 + at, lambda what=what: what(cluster)))
+    said = []
+    plan = RayPlan(
+        name="it", run_dir=str(tmp_path), words=("run",), least=least, most=most, retries=retries
+    )
+    signals = signals or SignalBox(())
+    driver = Driver(plan, cluster, signals=signals, clock=clock, announce=said.append)
+    return driver.run(), cluster, said
+
+
+def sizes(cluster):
+    return [len(start.hosts) for start in cluster.starts]
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_run_that_ends_by_itself(tmp_path, code):
+    got, cluster, said = driven(tmp_path, 2, ends(code))
+    assert (got, sizes(cluster)) == (code, [2])
+    assert said == ["2 launchers on n0, n1"]
+    assert cluster.room == 2, "the bundles are given back"
+
+
+def test_a_lost_node_is_replaced(tmp_path):
+    got, cluster, said = driven(tmp_path, 2, loses(1), loses(0), ends(0))
+    assert (got, sizes(cluster)) == (0, [2, 2, 2])
+    assert "lost the launcher on n1 (1): going on from the last checkpoint" in said
+    assert "lost the launcher on n0 (0): going on from the last checkpoint" in said
+
+
+def test_a_failure_may_be_a_lost_nodes(tmp_path):
+    def fails(launchers):
+        launchers.silent.add(1)  # Ray does not know yet.
+        launchers.codes[:] = [1, None]
+        launchers.codes[1] = 1
+
+    assert driven(tmp_path, 2, (10, fails), ends(0))[0] == 0
+
+
+def test_a_launcher_that_was_killed_counts_as_lost(tmp_path):
+    def killed(launchers):
+        launchers.codes[1] = -9
+
+    assert driven(tmp_path, 2, (10, killed), ends(0))[0] == 0
+
+
+def test_retries_are_used_up(tmp_path):
+    got, cluster, said = driven(tmp_path, 2, *[loses(0)] * 3, retries=2)
+    assert (got, sizes(cluster)) == (1, [2, 2, 2])
+    assert said[-1] == "--retries 2 are used up"
+
+
+def test_a_job_waits_for_room(tmp_path):
+    happens = [(100, lambda cluster: setattr(cluster, "room", 2))]
+    got, _, said = driven(tmp_path, 1, ends(0), happens=happens)
+    assert got == 0
+    assert said[0].startswith("waiting for 2 bundles of CPU 1: 3")
+    assert said[0].endswith("so far; room for 1")
+
+
+@pytest.mark.parametrize("room", range(2, 8))
+def test_fewer_are_taken_after_some_time(tmp_path, room):
+    got, cluster, said = driven(tmp_path, room, ends(0), least=2, most=8)
+    assert (got, sizes(cluster)) == (0, [room])
+    assert f", {8 - room} fewer than wanted" in said[-1]
+    assert cluster.room == room, "nothing is kept"
+
+
+def test_it_grows_after_a_checkpoint(tmp_path):
+    records = tmp_path / "it" / "records"
+    records.mkdir(parents=True)
+
+    def saved(cluster):
+        record = {"kind": "checkpoint", "t": cluster.clock.time, "step": 1}
+        (records / "worker-0.jsonl").write_text(json.dumps(record) + "\n")
+
+    def there_is_room(cluster):
+        cluster.room += 1
+
+    happens = [(100, there_is_room), (200, saved)]
+    script = [(10_000, lambda launchers: None), ends(0)]
+    got, cluster, said = driven(tmp_path, 1, *script, least=1, happens=happens, retries=0)
+    assert (got, sizes(cluster)) == (0, [1, 2])
+    assert cluster.starts[0].asked == [signal.SIGUSR1]
+    assert cluster.times[1] >= 1200, "not before something was saved"
+    assert cluster.wished == [2, 1, 1], "what it has is not asked for again"
+    assert cluster.room == 2
+    assert "starting again with all launchers: going on from the last checkpoint" in said
+
+
+def test_told_to_stop(tmp_path):
+    signals = SignalBox(())
+    happens = [(20, lambda cluster: signals.add(signal.SIGTERM, 0))]
+    script = [(10_000, lambda launchers: None)]
+    got, cluster, _ = driven(tmp_path, 2, *script, happens=happens, signals=signals)
+    assert (got, sizes(cluster)) == (75, [2])
+    assert cluster.starts[0].asked == [signal.SIGTERM]
+
+
+def test_told_to_stop_while_it_waits(tmp_path):
+    signals = SignalBox(())
+    happens = [(20, lambda cluster: signals.add(signal.SIGTERM, 0))]
+    got, cluster, _ = driven(tmp_path, 1, happens=happens, signals=signals)
+    assert (got, sizes(cluster)) == (143, [])
+
+
+def test_nodes_that_are_told_to_go(tmp_path):
+    got, cluster, said = driven(tmp_path, 2, ends(75), ends(0))
+    assert (got, sizes(cluster)) == (0, [2, 2])
+    assert "told to save and stop: going on from the last checkpoint" in said

@@ -1,0 +1,191 @@
+"""`phalanx run --debug`, `--fast-dev-run`, `--overfit-batches`, `--profile`: as values."""
+
+import pytest
+from typer.testing import CliRunner
+
+import phalanx.cli.run
+from phalanx.cli.app import app
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.cluster.switches import ProfiledSteps, Switches, parse_profile
+from phalanx.errors import OptionError
+from phalanx.launch.last_words import say_last_words
+from phalanx.launch.layout import profile_of
+from phalanx.launch.options import RunOptions
+from phalanx.launch.outcome import RunResult
+
+
+@pytest.mark.parametrize(
+    ("steps", "workers", "found"),
+    [
+        (None, None, None),
+        ("12", None, ProfiledSteps(first=12, last=12)),
+        ("10:15", None, ProfiledSteps(first=10, last=15)),
+        ("10:15", "1, 0,1", ProfiledSteps(first=10, last=15, workers=(0, 1))),
+    ],
+)
+def test_steps_to_profile(steps, workers, found):
+    assert parse_profile(steps, workers) == found
+
+
+@pytest.mark.parametrize(
+    ("steps", "workers", "says"),
+    [
+        ("0", None, "found '0'"),
+        ("15:10", None, "found '15:10'"),
+        ("10-15", None, "such as 10:15; found '10-15'"),
+        ("10:15", "chief", "found 'chief'"),
+        (None, "0", "--profile-workers 0 needs steps"),
+    ],
+)
+def test_steps_that_cannot_be_profiled(steps, workers, says):
+    with pytest.raises(OptionError) as refused:
+        parse_profile(steps, workers)
+    assert says in str(refused.value)
+
+
+def test_a_worker_is_told_by_its_spec():
+    switches = Switches(
+        debug=True,
+        trial_batches=3,
+        overfit_batches=2,
+        profile=ProfiledSteps(first=10, last=15, workers=(0, 2)),
+    )
+    spec = WorkerSpec(rank=0, world_size=1, switches=switches, meeting="127.0.0.1:1")
+    assert WorkerSpec.from_environment(spec.to_environment()) == spec
+    assert WorkerSpec.from_fields({"rank": 0, "world_size": 1, "addresses": []}).switches == (
+        Switches()
+    )
+
+
+def test_the_terminal_is_one_workers():
+    def has(rank, **switches):
+        addresses = ("a:1", "b:1")
+        switches = Switches(**switches)
+        spec = WorkerSpec(rank=rank, world_size=2, addresses=addresses, switches=switches)
+        return spec.has_terminal
+
+    assert (has(0, debug=True), has(1, debug=True)) == (True, False)
+    assert (has(0, debug=True, debug_worker=1), has(1, debug=True, debug_worker=1)) == (False, True)
+    assert not has(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"switches": Switches(debug_worker=1)}, "--debug-worker 1 gives a worker the terminal"),
+        ({"switches": Switches(debug=True, debug_worker=-1)}, "at least 0; found -1"),
+        ({"switches": Switches(trial_batches=1), "name": "n"}, "leave out --name and --resume"),
+        ({"switches": Switches(trial_batches=1, overfit_batches=1)}, "found --overfit-batches"),
+        (
+            {"switches": Switches(trial_batches=1, profile=ProfiledSteps(first=1, last=1))},
+            "found --profile beside it",
+        ),
+        ({"switches": Switches(debug=True), "strategy": "parameter-server"}, "--debug is for"),
+        (
+            {"switches": Switches(overfit_batches=1), "strategy": "parameter-server"},
+            "--overfit-batches is for workers that train in step",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options, says):
+    with pytest.raises(OptionError) as refused:
+        RunOptions(target="train.py", **options)
+    assert says in str(refused.value)
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """What the command line asks the launcher for."""
+    seen = []
+
+    def launch(options, surroundings):
+        seen.append(options)
+        return RunResult(exit_code=0, run_dir=tmp_path)
+
+    monkeypatch.setattr(phalanx.cli.run, "launch", launch)
+
+    def ask(*words):
+        result = CliRunner().invoke(app, ["run", *words])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return seen.pop()
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("words", "batches", "arguments"),
+    [
+        (["--fast-dev-run", "train.py"], 1, ()),
+        (["--fast-dev-run", "3", "train.py"], 3, ()),
+        (["--fast-dev-run=3", "train.py"], 3, ()),
+        (["--fast-dev-run", "--workers", "2", "train.py", "4"], 1, ("4",)),
+        (["--workers", "2", "--fast-dev-run", "--", "train.py"], 1, ()),
+        (["train.py", "--fast-dev-run"], 0, ("--fast-dev-run",)),
+        (["--debug", "--fast-dev-run", "train.py", "--fast-dev-run"], 1, ("--fast-dev-run",)),
+        (["--name", "--fast-dev-run", "train.py"], 0, ()),
+    ],
+)
+def test_the_number_of_fast_dev_run_may_be_left_out(asked, words, batches, arguments):
+    if "--name" in words:
+        with pytest.raises(OptionError, match="found '--fast-dev-run'"):
+            asked(*words)
+        return
+    options = asked(*words)
+    assert (options.switches.trial_batches, options.arguments) == (batches, arguments)
+    assert options.target == "train.py"
+
+
+def test_the_other_switches_arrive(asked):
+    words = ["--debug", "--debug-worker", "1", "--overfit-batches", "4", "--profile", "2:3"]
+    options = asked(*words, "--profile-workers", "1", "train.py")
+    assert options.switches == Switches(
+        debug=True,
+        debug_worker=1,
+        overfit_batches=4,
+        profile=ProfiledSteps(first=2, last=3, workers=(1,)),
+    )
+
+
+@pytest.mark.parametrize("option", ["--fast-dev-run", "--overfit-batches"])
+@pytest.mark.parametrize("number", ["0", "-2"])
+def test_no_batches_are_refused(asked, option, number):
+    with pytest.raises(OptionError, match=f"{option} must be at least 1; found {number}"):
+        asked(option, number, "train.py")
+
+
+def said_of(result, **switches):
+    said = []
+    say_last_words(result, Switches(**switches), said.append)
+    return said
+
+
+def test_a_trial_leaves_nothing_unless_it_failed(tmp_path):
+    run = tmp_path / "runs" / "first"
+    (run / "records").mkdir(parents=True)
+    (said,) = said_of(RunResult(exit_code=1, run_dir=run, report="worker 0"), trial_batches=2)
+    assert f"its logs stay in {run}" in said
+    assert run.exists()
+    (said,) = said_of(RunResult(exit_code=0, run_dir=run), trial_batches=1)
+    assert "1 batch at most; nothing was kept" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_in_earnest_stays(tmp_path):
+    assert said_of(RunResult(exit_code=0, run_dir=tmp_path)) == []
+    assert tmp_path.exists()
+
+
+def test_where_a_profile_lies_is_said(tmp_path):
+    asked = ProfiledSteps(first=10, last=15, workers=(0, 1))
+    result = RunResult(exit_code=0, run_dir=tmp_path)
+    assert said_of(result, profile=asked) == [
+        "no profile was taken: no fit trained steps 10 to 15 on worker 0, 1"
+    ]
+    file = profile_of(tmp_path, asked.name, 1)
+    file.parent.mkdir(parents=True)
+    file.touch()
+    (said,) = said_of(result, profile=asked)
+    assert said.startswith("profile of steps 10 to 15 on worker 1: tensorboard --logdir ")
+    assert file == tmp_path / "tensorboard/plugins/profile/steps-10-15/worker-1.xplane.pb"
