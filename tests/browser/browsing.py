@@ -18,8 +18,8 @@ from selenium.webdriver.chrome.service import Service
 INSTALL = Path(__file__).parents[2] / "scripts" / "install_chromium.sh"
 BROWSERS = ("chromium", "google-chrome")
 
-START_SECONDS = 120.0
-PAGE_SECONDS = 90.0
+START_SECONDS = 300.0
+PAGE_SECONDS = 300.0
 RELOAD_SECONDS = 20.0
 
 # TensorBoard's older pages are web components, whose text is in shadow roots: innerText does
@@ -87,7 +87,7 @@ def wait_for_runs(server, log):
         if found:
             with (
                 contextlib.suppress(OSError),
-                urllib.request.urlopen(found[0] + "data/runs", timeout=10) as answer,
+                urllib.request.urlopen(found[0] + "data/runs", timeout=60) as answer,
             ):
                 if answer.read().strip() not in (b"", b"[]"):
                     return found[0]

@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.observe.event_files import read_histograms, read_scalars
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.long
 
 SCRIPT = Path(__file__).with_name("gradient_run.py")
 WORKERS = ["worker-0", "worker-1"]
@@ -24,7 +24,7 @@ def logdir(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "phalanx", "run", "--workers", "2", "--seed", "7"]
     command += ["--run-dir", str(runs), "--name", "gradients", str(SCRIPT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return runs / "gradients" / "tensorboard"
 

@@ -38,6 +38,17 @@ def test_the_options_are_those_of_the_command():
     assert written == real | {"-h", "--help"}
 
 
+@pytest.mark.parametrize("name", ["watch", "report"])
+def test_the_options_of_a_command_that_reads_runs(name):
+    command = typer.main.get_command(app).commands[name]
+    real = {flag for p in command.params if p.param_type_name == "option" for flag in p.opts}
+    page = prose(ROOT / "docs" / "watch-and-report.md")
+    section = page.split(f"## `phalanx {name} ")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`-.+?) \|", section, re.MULTILINE)
+    written = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join(rows)))
+    assert written == real | {"-h", "--help"}
+
+
 def test_the_pages_wrap_and_name_no_place_on_a_machine():
     for page in PAGES:
         text = page.read_text()
@@ -127,6 +138,7 @@ def test_the_troubleshooting_invents_no_message():
 MADE_ELSEWHERE = {
     "training/agreement.py": "needs the same",
     "training/executor.py": "had NaN or infinite entries at step",
+    "training/replica_check.py": "Replicas that should hold the same differ",
 }
 """Of messages that a function of the module puts together."""
 

@@ -15,7 +15,7 @@ def test_clipping_after_the_sum_is_what_one_device_does(tmp_path):
     verdict, image = tmp_path / "verdict.json", tmp_path / "curves.png"
     sizes = ["--seeds", "1", "--steps", "60", "--length", "6", "--growth", "1.5"]
     command = [sys.executable, str(SCRIPT), *sizes, "--json", str(verdict), "--plot", str(image)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert "phalanx.fit beside one device" in done.stdout
     assert image.read_bytes().startswith(b"\x89PNG")
@@ -32,6 +32,6 @@ def test_clipping_after_the_sum_is_what_one_device_does(tmp_path):
 
 def test_a_batch_that_does_not_divide_is_refused():
     command = [sys.executable, str(SCRIPT), "--batch-size", "30"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 2
     assert "multiple of 4" in done.stderr

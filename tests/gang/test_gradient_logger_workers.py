@@ -80,7 +80,7 @@ def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path):
     def function(directory):
         return train(directory), train(None)
 
-    for looked, without in run_gang(function, args=(str(tmp_path),), deadline=120):
+    for looked, without in run_gang(function, args=(str(tmp_path),), deadline=600):
         for a, b in zip(looked, without, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     board = tmp_path / "tensorboard"
@@ -120,7 +120,7 @@ def test_both_workers_look_at_the_same_layers(tmp_path):
     def function(directory):
         train(directory, sample_rate=0.5)
 
-    run_gang(function, args=(str(tmp_path),), deadline=120)
+    run_gang(function, args=(str(tmp_path),), deadline=600)
     looks = [
         {t: [s for s, _ in p] for t, p in read_scalars(tmp_path / "tensorboard" / run).items()}
         for run in ("worker-0", "worker-1")
@@ -154,7 +154,7 @@ def test_a_loop_of_ones_own_is_observed_in_a_gang(tmp_path):
         for batch in strategy.experimental_distribute_dataset(whole):
             step(*batch)
 
-    run_gang(function, args=(str(tmp_path),), deadline=120)
+    run_gang(function, args=(str(tmp_path),), deadline=600)
     norm, own, _ = norms_by_hand()[0]
     for run, expected in [("aggregate", norm), ("worker-0", own[0]), ("worker-1", own[1])]:
         ((step, told),) = read_scalars(tmp_path / run)["gradients/norm"]
@@ -174,7 +174,7 @@ def test_a_gradient_that_is_not_finite_names_the_worker():
             return str(error)
         return "went on"
 
-    for said in run_gang(function, deadline=120):
+    for said in run_gang(function, deadline=600):
         assert "at step 2; it came from worker 0." in said
 
 
@@ -190,5 +190,5 @@ def test_the_tensorboard_callback_alone_works_in_a_gang(tmp_path):
         )
         phalanx.fit(trained, x, y, batch_size=8, epochs=2, verbose=0, callbacks=[board])
 
-    run_gang(function, args=(str(tmp_path),), deadline=120)
+    run_gang(function, args=(str(tmp_path),), deadline=600)
     assert list((tmp_path / "0").rglob("*tfevents*"))

@@ -1,0 +1,97 @@
+"""A cable is pulled while workers on several hosts train: noticed, named, and gone on from."""
+
+import json
+import runpy
+
+import pytest
+
+from phalanx.testing import run_gang
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+
+EPOCHS = 50
+SECONDS = 600
+NOTICED_WITHIN = 180  # seconds; TensorFlow's own heartbeat notices after about ten
+
+SCRIPT = """
+import json, sys, time
+import keras
+import numpy as np
+from phalanx.callbacks import Checkpoint, every_n_steps
+
+class Slow(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        print("SAY epoch", epoch, flush=True)
+        time.sleep(0.1)
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(30, 4)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(0.01), "mse")
+callbacks = [Checkpoint("{checkpoints}", every=every_n_steps(8)), Slow()]
+history = model.fit(x, y, batch_size=6, epochs={epochs}, callbacks=callbacks, verbose=0)
+print("SAY loss", json.dumps(history.history["loss"]), flush=True)
+print("SAY weights", json.dumps([w.tolist() for w in model.get_weights()]), flush=True)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(name="train.py", *, epochs):
+        path = tmp_path / name
+        path.write_text(SCRIPT.format(checkpoints=tmp_path / f"{name}.checkpoints", epochs=epochs))
+        return path
+
+    return write
+
+
+def undisturbed(path):
+    """What the script comes to on three workers of this machine, with nobody's help."""
+    import phalanx
+
+    phalanx.enable()
+    found = runpy.run_path(path)
+    weights = [w.tolist() for w in found["model"].get_weights()]
+    return json.loads(json.dumps({"loss": found["history"].history["loss"], "weights": weights}))
+
+
+def trains(gang, rank, epoch):
+    return lambda: (gang.said(rank, "epoch") or 0) >= epoch
+
+
+def test_a_pulled_cable_is_noticed_and_training_goes_on_when_it_is_back(hosts, gang, script):
+    train = script(epochs=EPOCHS)
+    first = gang(train, workers=3)
+    first.until(trains(first, 0, 5))
+    hosts.cut(2)
+    codes = first.end(NOTICED_WITHIN)
+    assert codes == [1, 1, 1]
+    for survivor in (0, 1):
+        failure = first.failure(survivor)
+        assert failure.type in ("UnavailableError", "DeadlineExceededError", "AbortedError")
+        assert "/task:2" in failure.message
+        assert "unhealthy (stopped sending heartbeats)" in failure.message
+    hosts.heal(2)
+    second = gang(train, workers=3, attempt=1)
+    assert second.end() == [0, 0, 0]
+    assert second.said(0, "epoch") == EPOCHS - 1
+    begun = int(second.log(0).split("SAY epoch ")[1].split()[0])
+    assert begun >= 4, "it went on where it was"
+
+    whole = str(script("whole.py", epochs=EPOCHS))
+    expected, *_ = run_gang(undisturbed, 3, args=[whole], seed=1, deadline=SECONDS)
+    for rank in range(3):
+        assert {key: second.said(rank, key) for key in expected} == expected
+
+
+def test_a_cable_that_is_back_soon_is_borne(hosts, gang, script):
+    running = gang(script(epochs=EPOCHS), workers=2)
+    running.until(trains(running, 0, 5))
+    hosts.cut(1)
+    before = running.said(0, "epoch")
+    with pytest.raises(AssertionError, match="not so within"):
+        running.until(trains(running, 0, before + 5), seconds=2)  # nothing goes on meanwhile
+    hosts.heal(1)
+    assert running.end() == [0, 0]
+    assert running.said(1, "epoch") == EPOCHS - 1

@@ -1,0 +1,90 @@
+"""The ways to train that each `phalanx submit` must bring about on two hosts."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+from small_training import IN_MEMORY, SERVED, put_into, weights
+
+EPOCHS, EVERY = 12, 8
+SECONDS = 600
+SERVERS = "--strategy parameter-server --ps 2"
+DATA_WORKERS = "--data-workers 1"
+HOROVOD = "--strategy horovod"
+
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None,
+    reason="Horovod is not built here: scripts/build_horovod.sh",
+)
+IN_STEP = [
+    pytest.param(DATA_WORKERS, SERVED, id="data-workers"),
+    pytest.param(HOROVOD, IN_MEMORY, id="horovod", marks=needs_horovod),
+]
+"""Options of `phalanx run`, and the data: those that end with the weights of one device."""
+
+
+def put_small(directory, data=IN_MEMORY):
+    return put_into(directory, epochs=EPOCHS, every=EVERY, data=data)
+
+
+def assert_weights_of_one_device(here, data, alone):
+    """Train the same beside it, on one device.
+
+    Args:
+        here: the directory of the training.
+        data: what it was trained on.
+        alone: a directory that is made.
+    """
+    put_small(alone, data)
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "phalanx", "run", "--cluster", "none", "--strategy", "single"),
+            *("--seed", "1", "--run-dir", str(alone / "runs"), "train.py", str(alone)),
+        ],
+        cwd=alone,
+        timeout=SECONDS,
+        check=True,
+    )
+    for got, expected in zip(weights(here), weights(alone), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def assert_way_was_gone(here, options):
+    """Whether the workers did what they were asked for, by what they and their launcher wrote."""
+    run = here / "runs" / "it"
+    logs = [path.read_text() for path in sorted(run.glob("attempts/0/worker-*.log"))]
+    assert len(logs) == 2, logs
+    if options == HOROVOD:
+        (begun,) = [one for one in _records(here) if one["kind"] == "run_start"]
+        assert begun["strategy"] == "horovod", begun
+    else:
+        assert not any("no data service" in log for log in logs), logs
+        made_here = [int(n) for log in logs for n in re.findall(r"made here \((\d+) so far\)", log)]
+        assert max(made_here, default=0) < 5 * EPOCHS / 2, logs
+
+
+def launchers_of_servers(here, variable):
+    """By which launcher each parameter server was started, as that variable counts them."""
+    (started,) = [one for one in _records(here) if one["kind"] == "attempt_start"]
+    chief, _, _, *servers = [worker["pid"] for worker in started["workers"]]
+    assert psutil.Process(chief).environ()[variable] == "0"
+    return [psutil.Process(pid).environ()[variable] for pid in servers]
+
+
+def wait_for_epoch(here, said):
+    """Training has begun; it is slow until `hold` is removed again."""
+    end = time.monotonic() + SECONDS
+    while not (here / "epoch-0").exists():
+        assert time.monotonic() < end, said()
+        time.sleep(0.1)
+
+
+def _records(here):
+    text = (here / "runs" / "it" / "records" / "launcher.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]

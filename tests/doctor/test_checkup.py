@@ -1,0 +1,298 @@
+"""`phalanx doctor`: each check against a machine that is fit, and against ones that are not."""
+
+import dataclasses
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from phalanx.doctor.all_reduce import AllReduced
+from phalanx.doctor.checks import (
+    all_reduce,
+    cluster,
+    cuda,
+    devices,
+    directory,
+    horovod,
+    limits,
+    network,
+    versions,
+)
+from phalanx.doctor.checkup import CHECKS, is_fit
+from phalanx.doctor.cuda import Library, wanted
+from phalanx.doctor.here import Here, TensorFlowHere
+from phalanx.doctor.result import good, note, unfit
+from phalanx.doctor.speed import Speed
+from phalanx.errors import OptionError
+
+
+def here(tmp_path, environment=None, **tensorflow):
+    return Here(
+        environment=environment or {},
+        directory=tmp_path / "runs",
+        tensorflow=TensorFlowHere(**tensorflow),
+        root=tmp_path,
+    )
+
+
+def verdicts(results):
+    return {result.verdict for result in results}
+
+
+def test_versions_that_fit_together(tmp_path):
+    results = list(versions.check(here(tmp_path)))
+    assert "unfit" not in verdicts(results)
+    assert results[0].what.startswith("Python 3.")
+    assert any(r.what.startswith("keras 3.") for r in results)
+
+
+def test_a_version_that_is_too_old(tmp_path):
+    wanted = ("keras>=99.0", "nowhere-to-be-found>=2", 'tensorflow-cpu>=2.20; extra == "cpu"')
+    place = dataclasses.replace(here(tmp_path), requirements=wanted)
+    found = [r for r in versions.check(place) if r.verdict == "unfit"]
+    assert [r.mend for r in found] == [
+        "pip install 'keras>=99.0'",
+        "pip install 'nowhere-to-be-found>=2'",
+    ]
+    assert "is missing, wanted >=2" in found[1].what
+
+
+def test_a_tensorflow_that_does_not_load(tmp_path):
+    results = list(versions.check(here(tmp_path, error="ImportError: libfoo.so")))
+    (broken,) = (r for r in results if r.verdict == "unfit")
+    assert "does not load: ImportError: libfoo.so" in broken.what
+    assert broken.mend.startswith("pip install --force-reinstall")
+
+
+def test_another_backend_of_keras(tmp_path):
+    results = versions.check(here(tmp_path, {"KERAS_BACKEND": "jax"}))
+    assert "export KERAS_BACKEND=tensorflow" in [r.mend for r in results]
+
+
+@pytest.mark.parametrize(
+    ("flags", "verdict"),
+    [("fpu avx avx2 fma", "good"), ("fpu avx", "note"), ("fpu sse2", "unfit")],
+)
+def test_the_processor(tmp_path, flags, verdict):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    cpu, _ = devices.check(here(tmp_path))
+    assert cpu.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("files", "tensorflow", "verdict", "says"),
+    [
+        (0, {}, "good", "none"),
+        (2, {"gpus": ("a", "b"), "has_cuda": True}, "good", "sees 2"),
+        (2, {"has_cuda": False}, "note", "built for CPUs"),
+        (2, {"gpus": ("a",), "has_cuda": True}, "note", "does not load CUDA"),
+    ],
+)
+def test_gpus(tmp_path, files, tensorflow, verdict, says):
+    (tmp_path / "dev").mkdir()
+    for number in range(files):
+        (tmp_path / "dev" / f"nvidia{number}").touch()
+    _, gpus = devices.check(here(tmp_path, **tensorflow))
+    assert gpus.verdict == verdict
+    assert says in gpus.what
+    assert (gpus.mend is None) == (verdict == "good")
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "says"),
+    [
+        ("missing", "note", "not built"),
+        ("gloo", "good", "built, with gloo"),
+        ("gloo, mpi", "good", "built, with gloo, mpi"),
+        ("horovod is installed but does not load", "note", "does not load"),
+    ],
+)
+def test_horovod(tmp_path, said, verdict, says):
+    (result,) = horovod.check(here(tmp_path, horovod=said))
+    assert result.verdict == verdict
+    assert says in result.what
+    builds = "sh scripts/build_horovod.sh" in (result.mend or "")
+    assert builds == (verdict == "note")
+
+
+def test_the_cluster_and_what_auto_means(tmp_path):
+    config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+    none, alone = cluster.check(here(tmp_path))
+    assert none.what.startswith("none: no variables of hosts, tf_config")
+    assert alone.what.startswith("auto means single here")
+    place, two = cluster.check(here(tmp_path, {"TF_CONFIG": json.dumps(config)}))
+    assert "launcher 1 of 2, led by a" in place.what
+    assert "multiworker here: TF_CONFIG makes this worker 1 of 2" in two.what
+    for wrong in cluster.check(here(tmp_path, {"TF_CONFIG": "{"})):
+        assert wrong.verdict == "unfit"
+
+
+def test_two_clusters_and_which_counts(tmp_path):
+    torchrun = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    pods = {
+        "JOB_COMPLETION_INDEX": "0",
+        "PHALANX_PODS": "3",
+        "PHALANX_POD_HOST": "x-{index}.x",
+        "PHALANX_JOB": "x",
+    }
+    both, _ = cluster.check(here(tmp_path, {**torchrun, **pods}))
+    assert "(kubernetes found too, torchrun comes first)" in both.what
+    config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+    two, _ = cluster.check(here(tmp_path, {"TF_CONFIG": json.dumps(config), **pods}))
+    assert two.verdict == "unfit"
+    assert "--cluster tf_config or --cluster kubernetes" in two.mend
+
+
+def lib(name, requirement="", error=None):
+    return Library(name=name, requirement=requirement, error=error)
+
+
+@pytest.mark.parametrize(
+    ("found", "mends"),
+    [
+        ([lib("cudnn", "nvidia-cudnn-cu12>=9.3"), lib("cuda")], []),
+        (
+            [lib("cudnn", "nvidia-cudnn-cu12<10.0,>=9.3", "missing"), lib("cuda")],
+            ["pip install 'nvidia-cudnn-cu12<10.0,>=9.3'"],
+        ),
+        (
+            [lib("nccl", "nvidia-nccl-cu12>=2.25", "libfoo.so"), lib("cuda", error="no such")],
+            [
+                cuda.DRIVER,
+                "pip install --force-reinstall --no-deps 'nvidia-nccl-cu12>=2.25'",
+            ],
+        ),
+    ],
+)
+def test_what_of_cuda_loads(tmp_path, found, mends):
+    (tmp_path / "dev").mkdir()
+    assert list(cuda.check(here(tmp_path, libraries=tuple(found)))) == []  # no GPU is here
+    (tmp_path / "dev" / "nvidia0").touch()
+    results = list(cuda.check(here(tmp_path, libraries=tuple(found))))
+    assert [result.mend for result in results if result.mend] == mends
+    assert verdicts(results) == ({"note"} if mends else {"good"})
+
+
+def test_the_wheels_that_tensorflow_asks_for():
+    lines = [
+        "numpy>=1.26",
+        'nvidia-cudnn-cu12<10.0,>=9.3.0.75; extra == "and-cuda"',
+        "nvidia-nccl-cu12>=2.25.1; extra == 'and-cuda'",
+        'jax; extra == "other"',
+    ]
+    assert [one.name for one in wanted(lines)] == ["nvidia-cudnn-cu12", "nvidia-nccl-cu12"]
+
+
+def test_an_all_reduce(tmp_path):
+    def found(**fields):
+        place = dataclasses.replace(here(tmp_path), all_reduced=AllReduced(**fields))
+        return list(all_reduce.check(place))
+
+    assert list(all_reduce.check(here(tmp_path))) == []  # none was tried
+    (well,) = found(speed=Speed(seconds=0.001, rate=1e9))
+    assert well.what == (
+        "two processes here: 1 ms for one number, 1 GB/s; 25.6 million parameters (102 MB of "
+        "gradients) take 103 ms of each step on 2 workers"
+    )
+    (bad,) = found(error="Connection refused")
+    assert bad.verdict == "unfit"
+    assert "Connection refused" in bad.what
+
+
+def test_ports_and_names(tmp_path):
+    ports, name = network.check(here(tmp_path))
+    assert ports.verdict == "good"
+    assert name.verdict in ("good", "note")
+
+
+def test_limits():
+    assert limits.memory(8 << 30).what == "8.0 GiB free, for about 8 workers"
+    assert limits.memory(100 << 20).verdict == "unfit"
+    assert limits.open_files(256, 4096).mend == "ulimit -n 1024"
+    assert limits.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY).verdict == "good"
+    assert limits.shared_memory(16 << 20).verdict == "note"
+
+
+def test_the_directory(tmp_path):
+    (result,) = directory.check(here(tmp_path))
+    assert result.verdict != "unfit"
+    assert list(tmp_path.iterdir()) == []  # nothing is left behind
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_is_not_writable(tmp_path):
+    tmp_path.chmod(0o500)
+    (result,) = directory.check(here(tmp_path))
+    assert result.verdict == "unfit"
+
+
+def test_a_file_in_the_place_of_the_directory(tmp_path):
+    (tmp_path / "runs").touch()
+    (result,) = directory.check(here(tmp_path))
+    assert result.verdict == "unfit"
+
+
+def test_fit_and_unfit():
+    assert is_fit([good("a", "b"), note("a", "b")])
+    assert not is_fit([good("a", "b"), unfit("a", "b", "c")])
+    assert len(set(CHECKS)) == len(CHECKS)
+
+
+def test_what_tensorflow_says_comes_back():
+    libraries = (lib("cudnn", "nvidia-cudnn-cu12", "missing"), lib("cuda"))
+    said = TensorFlowHere(gpus=("GPU:0",), has_cuda=True, horovod="gloo", libraries=libraries)
+    assert TensorFlowHere.from_fields(json.loads(said.to_json())) == said
+
+
+def test_words_that_do_not_go_together():
+    from typer.testing import CliRunner
+
+    from phalanx.cli.app import app
+
+    for words, says in [
+        (["train.py"], "looks at a script for a kind of machine; found 'train.py'"),
+        (["--for", "tpu"], "looks at a script; found none"),
+        (["--hosts", "a,b"], "are for all hosts together. Add --cluster"),
+        (["--cluster", "--hosts", "a", "--host-index", "0"], "found one host by hosts"),
+        (["--model-parameters", "0"], "must be a number such as 1000000, 25.6M or 7B; found '0'"),
+    ]:
+        result = CliRunner().invoke(app, ["doctor", *words])
+        assert isinstance(result.exception, OptionError)
+        assert says in str(result.exception)
+
+
+def command(tmp_path, *words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "phalanx", "doctor", *words],
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+@pytest.mark.long
+def test_the_command(tmp_path):
+    done = command(tmp_path, "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert found["fit"] is True
+    kinds = {result["check"] for result in found["results"]}
+    expected = {"versions", "CPU", "GPUs", "Horovod", "cluster", "ports", "memory", "all-reduce"}
+    assert kinds >= expected
+    assert all(result["mend"] for result in found["results"] if result["verdict"] == "unfit")
+
+
+@pytest.mark.long
+def test_the_command_on_a_machine_that_is_not_fit(tmp_path):
+    done = command(tmp_path, TF_CONFIG="{", KERAS_BACKEND="jax")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "unfit  versions: KERAS_BACKEND is 'jax'" in done.stdout
+    assert "mend: export KERAS_BACKEND=tensorflow" in done.stdout
+    assert done.stdout.rstrip().endswith("not fit for training")

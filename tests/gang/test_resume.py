@@ -1,0 +1,65 @@
+"""A training that was broken off and started again ends as one that never was."""
+
+import os
+
+import numpy as np
+import pytest
+import resume_cases
+
+from phalanx.testing import run_alone, run_gang
+
+pytestmark = pytest.mark.long
+EVERY = 2
+BREAK_AT = 7
+
+
+def run(workers, function, *args):
+    """What `function` gives on each of so many workers."""
+    if workers == 1:
+        return [run_alone(function, args=args, deadline=600)]
+    return run_gang(function, workers=workers, args=args, deadline=600)
+
+
+def both(directory, name):
+    whole = resume_cases.run(name, os.path.join(directory, "whole"), every=EVERY)
+    broken = os.path.join(directory, "broken")
+    assert resume_cases.run(name, broken, every=EVERY, break_at=BREAK_AT) is None
+    return whole, resume_cases.run(name, broken, every=EVERY)
+
+
+@pytest.mark.parametrize("name", resume_cases.CASES)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ends_as_if_nothing_had_happened(tmp_path, workers, name):
+    of_each = run(workers, both, str(tmp_path), name)
+    for whole, again in of_each:
+        for what in ("weights", "optimizer"):
+            for one, other in zip(whole[what], again[what], strict=True):
+                np.testing.assert_array_equal(one, other, err_msg=what)
+        for what in ("history", "epochs", "drawn"):
+            assert again[what] == whole[what], what
+    whole, again = of_each[0]
+    assert again["log"] == whole["log"]
+
+
+def begun(directory):
+    assert resume_cases.run("on_any_number", directory, every=EVERY, break_at=9) is None
+
+
+def gone_on(directory):
+    return resume_cases.run("on_any_number", directory, every=EVERY)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_goes_on_with_another_number_of_workers(tmp_path, before, after):
+    run(before, begun, str(tmp_path / "moved"))
+    moved = run(after, gone_on, str(tmp_path / "moved"))[0]
+    again = run(after, gone_on, str(tmp_path / "moved"))[0]  # nothing is left to train
+    whole = run(1, gone_on, str(tmp_path / "whole"))[0]
+    for one, other in zip(whole["weights"], moved["weights"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(whole["history"]["loss"], moved["history"]["loss"], rtol=1e-5)
+    assert whole["history"]["accuracy"] == pytest.approx(moved["history"]["accuracy"])
+    assert again["history"] == moved["history"]
+    assert again["drawn"] == moved["drawn"]
+    for one, other in zip(again["optimizer"], moved["optimizer"], strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -1,0 +1,157 @@
+"""Data whose length nobody knows, or that differs: an end for all at one step, or an error."""
+
+import os
+
+import numpy as np
+import pytest
+from callback_cases import data, small_model
+
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.testing import GangFailedError, run_alone, run_gang
+
+pytestmark = pytest.mark.long
+
+
+def rank():
+    return WorkerSpec.from_environment(os.environ).rank
+
+
+def batches(count, failing_at=None):
+    def generate():
+        x, y = data(8 * 40)
+        for i in range(count):
+            if i == failing_at:
+                raise LookupError("no such row")
+            yield x[8 * i : 8 * i + 8], y[8 * i : 8 * i + 8]
+
+    return generate
+
+
+def as_dataset(count):
+    import tensorflow as tf
+
+    specs = tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None, 1], tf.float32)
+    return tf.data.Dataset.from_generator(batches(count), output_signature=specs)
+
+
+def trained(dataset, **options):
+    import phalanx
+
+    model = small_model(steps_per_execution=options.pop("steps_per_execution", 1))
+    history = phalanx.fit(model, dataset, verbose=0, **{"epochs": 2, **options})
+    weights = [v.numpy() for v in model.weights]
+    return history.history, weights, int(model.optimizer.iterations.numpy())
+
+
+def known_length_cases():
+    """By name, what a training on data of one unknown length gives."""
+    return {
+        "pass by pass": trained(as_dataset(5)),
+        "longer than is made ahead": trained(as_dataset(37)),
+        "three at a time": trained(as_dataset(5), steps_per_execution=3),
+        "some steps": trained(as_dataset(9), steps_per_epoch=4),
+        "a generator": trained(batches(7)(), steps_per_epoch=3),
+        "validation": trained(as_dataset(3), validation_data=as_dataset(2)),
+    }
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_data_of_unknown_length_ends_for_all(workers):
+    expected = run_alone(known_length_cases, deadline=600)
+    for found in run_gang(known_length_cases, workers, deadline=600):
+        for name, (history, weights, steps) in expected.items():
+            assert found[name][2] == steps, name
+            assert found[name][0]["loss"] == pytest.approx(history["loss"], rel=1e-4), name
+            for got, want in zip(found[name][1], weights, strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert expected["pass by pass"][2] == 10
+
+
+@pytest.mark.parametrize("lengths", [(3, 5), (5, 3), (20, 40)])
+def test_generators_of_different_lengths_are_named(lengths):
+    def function(lengths):
+        trained(as_dataset(lengths[rank()]))
+
+    with pytest.raises(GangFailedError) as caught:
+        run_gang(function, args=(lengths,), deadline=600)
+    first = caught.value.first
+    assert first.type_name == "DataError"
+    short, long = min(lengths), max(lengths)
+    assert f"worker {lengths.index(short)}: {short}" in first.message
+    assert f"worker {lengths.index(long)}: {'at least ' if long > short + 16 else ''}" in (
+        first.message
+    )
+
+
+def test_all_stop_with_the_shortest_where_the_user_asks_for_it():
+    def function():
+        length = (5, 3)[rank()]
+        unknown = trained(as_dataset(length), uneven_data="stop")
+        known = trained(as_dataset(length).apply(cardinality(length)), uneven_data="stop")
+        return unknown, known
+
+    def cardinality(length):
+        import tensorflow as tf
+
+        return tf.data.experimental.assert_cardinality(length)
+
+    expected = run_alone(lambda: trained(as_dataset(3)), deadline=600)
+    for unknown, known in run_gang(function, deadline=600):
+        for history, weights, steps in (unknown, known):
+            assert steps == 6
+            assert history["loss"] == pytest.approx(expected[0]["loss"], rel=1e-4)
+            for got, want in zip(weights, expected[1], strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_generator_that_fails_on_one_worker_is_named():
+    def function():
+        import tensorflow as tf
+
+        specs = tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None, 1], tf.float32)
+        generate = batches(9, failing_at=4 if rank() == 1 else None)
+        trained(tf.data.Dataset.from_generator(generate, output_signature=specs))
+
+    with pytest.raises(GangFailedError) as caught:
+        run_gang(function, deadline=600)
+    assert caught.value.rank == 1
+    assert "no such row" in caught.value.first.message
+
+
+def own_part(known):
+    """This worker's own 8 or 16 rows, distributed, of a length that TensorFlow knows or not."""
+    import tensorflow as tf
+
+    x, y = data(24)
+    mine = slice(0, 8) if rank() == 0 else slice(8, 24)
+
+    def dataset(context):
+        whole = tf.data.Dataset.from_tensor_slices((x[mine], y[mine])).batch(4)
+        return whole if known else whole.filter(lambda *_: True)
+
+    return tf.distribute.get_strategy().distribute_datasets_from_function(dataset)
+
+
+def test_distributed_datasets_of_different_lengths_hang_nobody():
+    def function():
+        shortest = trained(own_part(known=True), epochs=1, uneven_data="stop")
+        return shortest, trained(own_part(known=False), epochs=1)
+
+    results = run_gang(function, deadline=600)
+    assert [shortest[2] for shortest, _ in results] == [2, 2]
+    assert [all_of_it[2] for _, all_of_it in results] == [4, 4]
+    np.testing.assert_equal(*results)
+
+
+def test_distributed_datasets_of_different_lengths_are_named():
+    with pytest.raises(GangFailedError) as caught:
+        run_gang(lambda: trained(own_part(known=True)), deadline=600)
+    assert "number of batches" in caught.value.first.message
+    assert "worker 0: 2, worker 1: 4" in caught.value.first.message
+
+
+def test_what_is_no_way_to_treat_uneven_data_is_refused():
+    from phalanx.errors import OptionError
+
+    with pytest.raises(OptionError, match="must be 'error' or 'stop'; found 'pad'"):
+        trained(data(8), uneven_data="pad")
