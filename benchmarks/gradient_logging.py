@@ -76,9 +76,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
-        "--steps", type=int, default=200, help="steps of a block; 100 have one look at least"
+        "--steps", type=int, default=100, help="steps of a block; 100 have one look at least"
     )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--write", action="store_true", help=f"update {PAGE.relative_to(ROOT)}")

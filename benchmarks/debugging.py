@@ -1,0 +1,95 @@
+"""What does it cost a step to look for what is wrong, as `phalanx run` does unasked?
+
+    python benchmarks/debugging.py           some minutes
+    python benchmarks/debugging.py --write   the same, and docs/benchmarks.md with it
+
+Two workers, a core each, train, and after each step run by itself what the step did to look: the
+check whether gradients are finite, with what could keep the step in which one is not (applying
+gradients with it, less applying them without); what the flight recorder is told in Python; what
+notes in the graph that a batch has come. Whole steps with and without all that would not show it:
+two like step functions differ by 1 to 3 per cent by chance. The comparison of replicas is not among
+it: it limits itself to `max_overhead`, a hundredth of the time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from debugging_steps import STEPS, WORKERS, mnist, rounds_of
+from markers import replace_between
+from progress import tell
+from recording import BATCH, convolutional, dense
+from rich.console import Console
+from rich.table import Table
+from rounds import round_options
+from step_time.environment import ROOT, versions
+from step_time.report import processor
+
+from phalanx.testing import run_gang
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+PACKAGES = ("phalanx", "keras", "tensorflow-cpu")
+MODELS = ((dense, BATCH), (convolutional, BATCH), (mnist, BATCH), (mnist, 4 * BATCH))
+COLUMNS = (
+    "model",
+    "samples",
+    "ms a step",
+    "finite?",
+    "flight recorder, Python",
+    "flight recorder, graph",
+    "together",
+    "of the step",
+)
+
+Row = tuple[str, ...]
+
+
+def main() -> None:
+    options = round_options(__doc__, PAGE, rounds=5)
+    rows = [_row(make, batch, options.rounds) for make, batch in MODELS]
+    table = Table(*COLUMNS)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=110).print(table)
+    if options.write:
+        replace_between(PAGE, "debugging", _markdown(rows, options.rounds))
+
+
+def _row(make: Callable, batch: int, rounds: int) -> Row:
+    tell(f"{make.__name__} with {batch} samples: {rounds} rounds")
+    found = run_gang(rounds_of, WORKERS, args=(make, batch, rounds), deadline=3600)[0]
+    tell("")
+    step, *parts = (median(each) for each in zip(*found, strict=True))
+    together = sum(parts)
+    return (
+        make.__name__,
+        str(batch),
+        f"{step * 1e3:,.2f}",
+        *(f"{seconds * 1e6:.0f} µs" for seconds in (*parts, together)),
+        f"{together / step:.2%}",
+    )
+
+
+def _markdown(rows: list[Row], rounds: int) -> str:
+    line = ("| {} " * len(COLUMNS) + "|").format
+    named = versions(Path(sys.executable), PACKAGES).items()
+    about = ", ".join(f"{name} {number}" for name, number in named)
+    return "\n".join(
+        [
+            f"`python benchmarks/debugging.py --rounds {rounds} --write`: the median of {rounds} "
+            f"rounds of {STEPS} steps; {WORKERS} workers, SGD; samples are a worker's of a step.",
+            "",
+            f"Measured on {processor()}; {about}.",
+            "",
+            line(*COLUMNS),
+            "| --- |" + " ---: |" * (len(COLUMNS) - 1),
+            *(line(*row) for row in rows),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What it costs a step that `phalanx run` records every fit, in parts.
+
+    python benchmarks/recording.py
+
+Whole fits with and without records differ by less than a busy machine differs from itself.
+So each part is measured by itself, and with the step that it is compared to in turn, step by
+step in one process; the sum is the cost.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from statistics import median
+
+import keras
+import numpy as np
+
+from phalanx.observe.throughput import ThroughputMeter
+from phalanx.training.metrics import reader_of
+from phalanx.training.prepare import make_function, on_stage, open_source
+from phalanx.training.timed import TimedSteps
+from phalanx.worker.heartbeat import SECONDS
+from phalanx.worker.journal import journal_of
+from phalanx.worker.memory import resident_bytes
+from phalanx.worker.pulse import Pulse
+
+BATCH = 64
+STEPS = 500
+SPLITS_A_SECOND = 1.0
+
+
+def dense():
+    model = keras.Sequential(
+        [keras.Input((64,)), keras.layers.Dense(256, "relu"), keras.layers.Dense(10)]
+    )
+    return model, np.random.default_rng(0).random((BATCH * 100, 64), "float32")
+
+
+def convolutional():
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            layers.Conv2D(16, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+    )
+    return model, np.random.default_rng(0).random((BATCH * 25, 28, 28, 1), "float32")
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    action()
+    return time.perf_counter() - begun
+
+
+def every_step() -> float:
+    """Seconds that the pulse and the laps take of each step."""
+    pulse = Pulse()
+    meter = ThroughputMeter(clock=time.monotonic, phases=pulse.totals)
+
+    def steps():
+        for step in range(2000):
+            for phase in ("callbacks", "compute", "callbacks", "compute"):
+                pulse.enter(phase)
+            pulse.at(step=step)
+            meter.lap(1, BATCH)
+        meter.close(step=0, memory_bytes=0)
+
+    return median(seconds_of(steps) for _ in range(20)) / 2000
+
+
+def each_second() -> float:
+    """Seconds that a heartbeat and records take of each second."""
+    with tempfile.TemporaryDirectory() as directory:
+        journal = journal_of(directory, 0)
+        record = median(seconds_of(lambda: journal.write("step", loss=0.5)) for _ in range(200))
+    memory = median(seconds_of(resident_bytes) for _ in range(200))
+    return (record + memory) / SECONDS + record
+
+
+def each_split(make) -> tuple[float, float]:
+    """A plain step's seconds, and what a timed step and a reading take beyond it."""
+    model, x = make()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    y = np.zeros(len(x), "int64")
+    with on_stage(model) as stage:
+        source = open_source(stage, "fit", 0, x, y, batch_size=BATCH)
+        function, iterator = make_function(stage, "train", source), source.open(0)
+        timed, reader = TimedSteps.of(function), reader_of(model, function)
+
+        def split():
+            reader.read(timed.run(iterator, communication=False))
+
+        plain, with_split = [], []
+        for _ in range(STEPS):
+            plain.append(seconds_of(lambda: function.on_iterator(iterator, 1)))
+            with_split.append(seconds_of(split))
+    return median(plain), median(with_split) - median(plain)
+
+
+def main():
+    step_cost, second_cost = every_step(), each_second()
+    for make in (dense, convolutional):
+        step, split = each_split(make)
+        share = step_cost / step + split * SPLITS_A_SECOND + second_cost
+        print(
+            f"{make.__name__}: of a step of {step * 1e3:.2f} ms, recording takes {share:.2%}: "
+            f"{step_cost * 1e6:.1f} us each step, {split * 1e3:.2f} ms each timed step, "
+            f"{second_cost * 1e6:.0f} us a second for the rest",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

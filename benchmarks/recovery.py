@@ -1,0 +1,144 @@
+"""How long does it take from a kill to the next trained step?
+
+    python benchmarks/recovery.py           the whole comparison, some minutes
+    python benchmarks/recovery.py --write   the same, and docs/benchmarks.md with it
+
+Two workers train a small model by `phalanx run --max-restarts 1` with `BackupAndRestore`. One of
+them is killed by SIGKILL; the clock stops when both have trained a step again. With the process
+that stands ready, and without it: it is killed first.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+import psutil
+from markers import replace_between
+from progress import tell
+from rich.console import Console
+from rich.table import Table
+from rounds import round_options
+from step_time.environment import ROOT, versions
+from step_time.report import processor
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+T = TypeVar("T")
+PACKAGES = ("phalanx", "keras", "tensorflow-cpu")
+PATIENCE = 300.0
+COLUMNS = ("workers started again", "median s", "fastest", "slowest")
+KINDS = {
+    "fresh": "as fresh processes",
+    "forked": "from the process that stands ready",
+}
+SCRIPT = """
+import keras
+import numpy as np
+
+x = np.random.default_rng(0).normal(size=(4096, 32)).astype("float32")
+model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64), keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(1e-3), "mse")
+kept = keras.callbacks.BackupAndRestore("backup", save_freq=50)
+model.fit(x, x[:, :1], batch_size=64, epochs=10_000, verbose=0, callbacks=[kept])
+"""
+
+
+def main() -> None:
+    options = round_options(__doc__, PAGE)
+    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for number in range(options.rounds):
+        for kind, found in seconds.items():
+            found.append(_recovery(kind))
+            tell(f"round {number + 1} of {options.rounds}: {found[-1]:.1f} s {KINDS[kind]}")
+    tell("")
+    rows = [
+        (KINDS[kind], f"{median(all_):.1f}", f"{min(all_):.1f}", f"{max(all_):.1f}")
+        for kind, all_ in seconds.items()
+    ]
+    table = Table(*COLUMNS)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=100).print(table)
+    if options.write:
+        replace_between(PAGE, "recovery", _markdown(rows, options.rounds))
+
+
+def _recovery(kind: str) -> float:
+    """Seconds from SIGKILL to the first step that both workers have trained again."""
+    with tempfile.TemporaryDirectory(prefix="recovery-") as place:
+        directory = Path(place)
+        (directory / "train.py").write_text(SCRIPT)
+        asked = ("--workers", "2", "--max-restarts", "1", "--name", "it", "train.py")
+        with (directory / "output.txt").open("w") as output:
+            run = subprocess.Popen(
+                [sys.executable, "-m", "phalanx", "run", *asked],
+                cwd=directory,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            _until(lambda: _both_trained(directory, 0), run)
+            (ready,) = _until(lambda: _children(run, "phalanx-ready"), run)
+            if kind == "fresh":
+                ready.kill()
+                _until(lambda: [] if _children(run, "phalanx-ready") else [True], run)
+            workers = [
+                each
+                for each in psutil.Process(run.pid).children()
+                if each.status() != psutil.STATUS_ZOMBIE and "phalanx.worker" in each.cmdline()
+            ]
+            killed = time.time()
+            workers[-1].kill()
+            return max(_until(lambda: _both_trained(directory, 1), run)) - killed
+        finally:
+            run.terminate()
+            run.wait(60)
+
+
+def _both_trained(directory: Path, attempt: int) -> list[float]:
+    """When each worker had trained its first step of an attempt; nothing until both have."""
+    marks = directory.glob(f"runs/it/attempts/{attempt}/worker-*.trained")
+    times = [float(text.split()[0]) for mark in marks if (text := mark.read_text())]
+    return times if len(times) == 2 else []
+
+
+def _children(run: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
+    return [
+        each
+        for each in psutil.Process(run.pid).children()
+        if each.name() == name and each.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def _until(answer: Callable[[], list[T]], run: subprocess.Popen[bytes]) -> list[T]:
+    end = time.monotonic() + PATIENCE
+    while not (found := answer()):
+        if run.poll() is not None or time.monotonic() > end:
+            sys.exit(f"The run ended with {run.poll()} before it had recovered.")
+        time.sleep(0.05)
+    return found
+
+
+def _markdown(rows: list[tuple[str, ...]], rounds: int) -> str:
+    software = versions(Path(sys.executable), PACKAGES)
+    named = ", ".join(f"{name} {number}" for name, number in software.items())
+    lines = [
+        f"`python benchmarks/recovery.py --write`: seconds from SIGKILL to the next step, of "
+        f"{rounds} runs each; the second that a first restart waits is in them.",
+        "",
+        f"Measured on {processor()}; {named}.",
+        "",
+        "| " + " | ".join(COLUMNS) + " |",
+        "|---" + "|---:" * (len(COLUMNS) - 1) + "|",
+    ]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The options of a benchmark that goes in rounds."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def round_options(about: str | None, page: Path, *, rounds: int = 5) -> argparse.Namespace:
+    """`--rounds` and `--write`, from the command line.
+
+    Args:
+        about: what `--help` says first.
+        page: what `--write` updates.
+        rounds: how many, unless told otherwise.
+    """
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--write", action="store_true", help=f"update docs/{page.name}")
+    return parser.parse_args()

@@ -1,0 +1,1 @@
+"""Faults drawn at random over a small training that must bear them."""
