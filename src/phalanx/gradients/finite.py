@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from phalanx.gradients.branches import rarely
 from phalanx.gradients.reduce import Gradient
 
 FINE, LARGE, NONFINITE = 0.0, 0.5, 1.0
@@ -25,7 +26,7 @@ def said_of(gradients: Sequence[Gradient]) -> tf.Tensor:
     return tf.cond(
         tf.math.is_finite(squares),
         lambda: tf.constant(FINE),
-        lambda: tf.where(_each_is_finite(present), LARGE, NONFINITE),
+        rarely(lambda: tf.where(_each_is_finite(present), LARGE, NONFINITE)),
     )
 
 
@@ -44,7 +45,7 @@ def is_finite(total: Sequence[Gradient], said: tf.Tensor) -> tf.Tensor:
     return tf.cond(
         tf.reduce_all(said < LARGE),
         lambda: tf.constant(True),
-        lambda: _each_is_finite(present),
+        rarely(lambda: _each_is_finite(present)),
     )
 
 

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from phalanx.gradients.finite import nonfinite_flags, without_nonfinite
+from phalanx.gradients.branches import rarely
+from phalanx.gradients.finite import NONFINITE, nonfinite_flags, without_nonfinite
 from phalanx.gradients.reduce import Gradient
 from phalanx.gradients.rules import OnNonfinite
 from phalanx.gradients.share import Keep
@@ -106,7 +107,7 @@ class Health:
         self,
         total: Sequence[Gradient],
         finite: tf.Tensor,
-        replica_flags: tf.Tensor,
+        said: tf.Tensor,
         step: Any,
         apply: Callable[[Sequence[Gradient]], None],
         keep: Keep | None = None,
@@ -116,14 +117,15 @@ class Health:
         Args:
             total: the total gradients.
             finite: whether they are.
-            replica_flags: 1 for each replica whose own are not.
+            said: what each replica said of its own, float32 of shape [replicas].
             step: the optimizer's iteration.
             apply: applies gradients.
             keep: called at the first such step, before anything is applied.
         """
 
-        def note() -> None:
+        def note() -> tf.Tensor:
             first = self._step < 0
+            replica_flags = tf.cast(said >= NONFINITE, tf.float32)
             variable = tf.argmax(nonfinite_flags(total))
             if keep is not None:
                 kept = partial(keep, tf.cast(step, tf.int64), variable, replica_flags)
@@ -133,16 +135,17 @@ class Health:
             self._unseen.assign(tf.logical_or(first, self._unseen))
             self._step.assign(tf.where(first, tf.cast(step, tf.int64), self._step))
             self._count.assign_add(1)
+            return tf.constant(True)
 
         if self.policy == "raise":
             # From the first bad step on nothing is applied: the weights stay what they were.
             going_on = tf.logical_and(finite, self._step < 0)
-            tf.cond(going_on, lambda: _done(apply, total), lambda: _done(note))
+            tf.cond(going_on, lambda: _done(apply, total), rarely(note))
             return
         if self.policy == "skip":
-            tf.cond(finite, lambda: _done(apply, total), lambda: _done(note))
+            tf.cond(finite, lambda: _done(apply, total), rarely(note))
             return
-        noted = tf.cond(finite, lambda: _done(lambda: None), lambda: _done(note))
+        noted = tf.cond(finite, lambda: _done(lambda: None), rarely(note))
         with tf.control_dependencies([noted]):
             apply(without_nonfinite(total) if self.policy == "zero" else total)
 

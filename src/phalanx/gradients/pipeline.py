@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.finite import FINE, NONFINITE, is_finite, said_of
+from phalanx.gradients.checked_sum import CheckedSum, checked_sum
+from phalanx.gradients.finite import FINE, NONFINITE
 from phalanx.gradients.health import Health
 from phalanx.gradients.observation import Applied, Observation
 from phalanx.gradients.reduce import Gradient, reduce_sum, scale
@@ -71,20 +72,16 @@ def walk(
         # No number where a replica holds no sample: its gradient stays zero.
         own = scale(hooks.clip_own(scale(own, mean_of_own)), tf.math.reciprocal_no_nan(mean_of_own))
     to_sum = own if share is None or weighted or replicas == 1 else scale(own, share.weight)
-    said = _said_of_own(own, share, health)
-    if said is not None:
-        said = tf.one_hot(replica, replicas) * said
-    total = _add_up(to_sum, said, replicas, _paths(variables))
-    if said is not None:
-        said = total.pop()
+    paths = _paths(variables)
+    checked = _checked_sum(to_sum, paths, share, health, replica=replica, replicas=replicas)
+    total = _plain_sum(to_sum, paths, replicas) if checked is None else checked.total
 
     def finish() -> None:
-        if health is None or said is None:
+        if health is None or checked is None:
             hooks.apply(total)
             return
-        finite = is_finite([] if health.policy == "watch" else total, said)
         keep = None if share is None else share.keep
-        health.apply(total, finite, tf.floor(said), hooks.step, hooks.apply, keep)
+        health.apply(total, checked.finite, checked.said, hooks.step, hooks.apply, keep)
 
     if observation is None:
         finish()
@@ -94,20 +91,27 @@ def walk(
     observation.record(replica, seen)
 
 
-def _said_of_own(
-    own: Sequence[Gradient], share: ReplicaShare | None, health: Health | None
-) -> tf.Tensor | None:
-    """Whether what this replica brings is finite; None where nobody wants to know."""
+def _checked_sum(
+    values: Sequence[Gradient],
+    paths: list[str],
+    share: ReplicaShare | None,
+    health: Health | None,
+    *,
+    replica: int,
+    replicas: int,
+) -> CheckedSum | None:
+    """The sum, and whether it is finite; None where nobody wants to know."""
     if health is None or health.policy == "ignore":
         return None
-    if health.policy != "watch":
-        return said_of(own)
-    loss = None if share is None else share.loss
-    if loss is None or not (
-        tf.executing_eagerly() or loss.graph is tf.compat.v1.get_default_graph()
-    ):
-        return None  # it was computed in a function of the user's own, out of reach from here
-    return tf.where(tf.math.is_finite(loss), FINE, NONFINITE)
+    saying = None
+    if health.policy == "watch":
+        loss = None if share is None else share.loss
+        if loss is None or not (
+            tf.executing_eagerly() or loss.graph is tf.compat.v1.get_default_graph()
+        ):
+            return None  # it was computed in a function of the user's own, out of reach from here
+        saying = tf.where(tf.math.is_finite(loss), FINE, NONFINITE)
+    return checked_sum(values, paths, replica=replica, replicas=replicas, saying=saying)
 
 
 def _observed(
@@ -138,12 +142,8 @@ def _observed(
     )
 
 
-def _add_up(
-    values: list[Gradient], said: tf.Tensor | None, replicas: int, paths: list[str]
-) -> list[Gradient]:
-    everything = values if said is None else [*values, said]
-    names = paths if said is None else [*paths, "which replicas are finite"]
-    return list(everything) if replicas == 1 else reduce_sum(everything, names, what="gradients")
+def _plain_sum(values: list[Gradient], paths: list[str], replicas: int) -> list[Gradient]:
+    return list(values) if replicas == 1 else reduce_sum(values, paths, what="gradients")
 
 
 def _paths(variables: Sequence[Any]) -> list[str]:

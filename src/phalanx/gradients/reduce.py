@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -37,28 +38,49 @@ def reduce_sum(
     Returns:
         The sums, in the order, shapes and dtypes of `values`.
     """
-    with compared(what, values, names, in_step=in_step):
-        return _reduce_sum(values)
+    return reduce_packed(values, names, what=what, in_step=in_step).values
 
 
-def _reduce_sum(values: Sequence[Gradient]) -> list[Gradient]:
-    context = tf.distribute.get_replica_context()
+@dataclass(frozen=True)
+class Sums:
+    """What replicas have added up.
 
-    def all_reduce(value: Gradient) -> Gradient:
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+    Attributes:
+        values: as they were brought.
+        together: the same numbers in as few tensors as there are.
+    """
 
-    results: list[Gradient] = list(values)
+    values: list[Gradient]
+    together: list[tf.Tensor]
+
+
+def reduce_packed(
+    values: Sequence[Gradient],
+    names: Sequence[str] | None = None,
+    *,
+    what: str = "a sum",
+    in_step: bool = True,
+) -> Sums:
+    """What `reduce_sum` does, for those who look at all values at once."""
     dense = [i for i, value in enumerate(values) if _is_dense(value)]
-    for dtype in dict.fromkeys(values[i].dtype for i in dense):
-        group = [i for i in dense if values[i].dtype == dtype]
-        packed = pack([values[i] for i in group])
-        total = timed(all_reduce, packed)
-        for i, tensor in zip(group, unpack(total, [values[i] for i in group]), strict=True):
+    sparse = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
+    dtypes = dict.fromkeys(values[i].dtype for i in dense)
+    groups = [[i for i in dense if values[i].dtype == dtype] for dtype in dtypes]
+    with compared(what, values, names, in_step=in_step):
+        together = [timed(_all_reduce, pack([values[i] for i in group])) for group in groups]
+        gathered = [timed(_all_reduce, values[i]) for i in sparse]
+    results: list[Gradient] = list(values)
+    for group, flat in zip(groups, together, strict=True):
+        for i, tensor in zip(group, unpack(flat, [values[i] for i in group]), strict=True):
             results[i] = tensor
-    for i, value in enumerate(values):
-        if isinstance(value, tf.IndexedSlices):
-            results[i] = timed(all_reduce, value)
-    return results
+    for i, total in zip(sparse, gathered, strict=True):
+        results[i] = total
+    return Sums(results, [*together, *(total.values for total in gathered)])
+
+
+def _all_reduce(value: Gradient) -> Gradient:
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
 def scale(values: Sequence[Gradient], factor: tf.Tensor) -> list[Gradient]:
