@@ -3,12 +3,12 @@
     python benchmarks/debugging.py           some minutes
     python benchmarks/debugging.py --write   the same, and docs/benchmarks.md with it
 
-Two workers, a core each, train, and after each step run by itself what the step did to look: the
-check whether gradients are finite, with what could keep the step in which one is not (applying
-gradients with it, less applying them without); what the flight recorder is told in Python; what
-notes in the graph that a batch has come. Whole steps with and without all that would not show it:
-two like step functions differ by 1 to 3 per cent by chance. The comparison of replicas is not among
-it: it limits itself to `max_overhead`, a hundredth of the time.
+Two workers, a core each, train in turn by steps that look and by like ones that do not: for the
+check whether gradients are finite, with what could keep the step in which one is not; and for what
+notes in the graph that a batch has come. Two like step functions differ by 1 to 3 per cent by
+chance, so each round traces its own, and the median of rounds counts; the table says how far they
+are apart. What the flight recorder is told in Python is measured by itself. The comparison of
+replicas is not among it: it limits itself to `max_overhead`, a hundredth of the time.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ COLUMNS = (
     "samples",
     "ms a step",
     "finite?",
-    "flight recorder, Python",
     "flight recorder, graph",
+    "flight recorder, Python",
     "together",
+    "half of the rounds",
     "of the step",
 )
 
@@ -48,12 +49,12 @@ Row = tuple[str, ...]
 
 
 def main() -> None:
-    options = round_options(__doc__, PAGE, rounds=5)
+    options = round_options(__doc__, PAGE, rounds=12)
     rows = [_row(make, batch, options.rounds) for make, batch in MODELS]
     table = Table(*COLUMNS)
     for row in rows:
         table.add_row(*row)
-    Console(width=110).print(table)
+    Console(width=132).print(table)
     if options.write:
         replace_between(PAGE, "debugging", _markdown(rows, options.rounds))
 
@@ -63,12 +64,15 @@ def _row(make: Callable, batch: int, rounds: int) -> Row:
     found = run_gang(rounds_of, WORKERS, args=(make, batch, rounds), deadline=3600)[0]
     tell("")
     step, *parts = (median(each) for each in zip(*found, strict=True))
-    together = sum(parts)
+    each = sorted(sum(rest) for _, *rest in found)
+    together, quarter = median(each), len(each) // 4
+    low, high = each[quarter], each[-1 - quarter]
     return (
         make.__name__,
         str(batch),
         f"{step * 1e3:,.2f}",
         *(f"{seconds * 1e6:.0f} µs" for seconds in (*parts, together)),
+        f"{low * 1e6:.0f} to {high * 1e6:.0f} µs",
         f"{together / step:.2%}",
     )
 
@@ -80,7 +84,7 @@ def _markdown(rows: list[Row], rounds: int) -> str:
     return "\n".join(
         [
             f"`python benchmarks/debugging.py --rounds {rounds} --write`: the median of {rounds} "
-            f"rounds of {STEPS} steps; {WORKERS} workers, SGD; samples are a worker's of a step.",
+            f"rounds of {STEPS} steps of each kind; {WORKERS} workers, SGD; samples a worker.",
             "",
             f"Measured on {processor()}; {about}.",
             "",

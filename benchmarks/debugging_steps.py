@@ -1,4 +1,4 @@
-"""A training step, and beside it what looks for what is wrong, on one of several workers.
+"""Training steps that look for what is wrong, and like ones that do not, on one of several workers.
 
 See debugging.py.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
+from unittest import mock
 
 import keras
 import numpy as np
-import tensorflow as tf
 from recording import BATCH, seconds_of
 from step_time.environment import ROOT
 
-from phalanx.gradients.finite import is_finite, said_of
-from phalanx.gradients.health import Health
+from phalanx import clip
+from phalanx.training import step as steps
 from phalanx.training.arrivals import GraphArrivals
 from phalanx.training.executor import Executor
 from phalanx.training.kept_step import keeping_place
@@ -31,10 +31,12 @@ sys.path.insert(0, str(ROOT / "examples"))
 from mnist import build_model
 
 WORKERS = 2
-STEPS, UNCOUNTED = 200, 20
-"""Of a round."""
+STEPS, UNCOUNTED = 70, 10
+"""Of each kind, in a round."""
 
 PHASES = ("callbacks", "compute", "callbacks", "compute")
+KINDS = ((False, False), (True, False), (True, True))
+"""Whether a step asks if gradients are finite, and notes in the graph that its batch has come."""
 
 
 def mnist():
@@ -44,81 +46,55 @@ def mnist():
 
 def rounds_of(make: Callable, batch: int, rounds: int) -> list[list[float]]:
     """For each round the seconds of a step, of the check, and of the recorder's two parts."""
-    return [_round(make, batch) for _ in range(rounds)]
+    return [_round(make, batch, number) for number in range(rounds)]
 
 
-def _round(make: Callable, batch: int) -> list[float]:
+def _round(make: Callable, batch: int, number: int) -> list[float]:
+    """Steps traced anew: two like functions differ by chance, by more than what is looked for."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stages:
         keeping_place().folder = Path(directory)
         flight.open(Path(directory) / "worker-0.flight", rank=0, attempt=0, workers=1)
         stages.callback(flight.close)
-        model, x = make()
-        x = np.concatenate([x] * (batch // BATCH))
-        rows = tf.constant(x[:batch])
-        checked, unchecked = _applying([w.numpy() for w in model.trainable_variables], rows)
-        noted, unnoted = _noting(rows)
-        told, step = _told(), _step(model, x, batch, stages)
-        actions = (step, checked, unchecked, told, noted, unnoted)
-        laps = [[seconds_of(action) for action in actions] for _ in range(STEPS)]
-    whole, checked, unchecked, told, noted, unnoted = (
-        median(each) for each in zip(*laps[UNCOUNTED:], strict=True)
-    )
-    return [whole, checked - unchecked, told, noted - unnoted]
+        order = [*range(len(KINDS))][:: 1 if number % 2 else -1]
+        actions = {kind: _step(make, batch, stages, *KINDS[kind]) for kind in order}
+        told = _told()
+        python: list[float] = []
+        laps: dict[int, list[float]] = {kind: [] for kind in order}
+        for i in range(STEPS):
+            for kind in order[:: 1 if i % 2 else -1]:
+                laps[kind].append(seconds_of(actions[kind]))
+            python.append(seconds_of(told))
+    bare, checked, both = (np.array(laps[kind][UNCOUNTED:]) for kind in range(len(KINDS)))
+    differences = checked - bare, both - checked
+    return [float(np.median(bare)), *(float(np.median(d)) for d in differences), median(python)]
 
 
-def _step(model: keras.Model, x: np.ndarray, batch: int, stages: ExitStack) -> Callable[[], None]:
+def _step(
+    make: Callable, batch: int, stages: ExitStack, checks: bool, notes: bool
+) -> Callable[[], None]:
     """A step as `fit` runs it."""
+    model, x = make()
+    x = np.concatenate([x] * (batch // BATCH))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(), loss)
+    optimizer = keras.optimizers.SGD()
+    model.compile(optimizer if checks else clip.use(optimizer, on_nonfinite="ignore"), loss)
     stage = stages.enter_context(on_stage(model))
     y = np.zeros(len(x), "int64")
     source = open_source(stage, "fit", 0, x, y, batch_size=batch * WORKERS)
-    executor = Executor(model, make_function(stage, "train", source), [])
-    iterator = source.open(0)
+    with _noting(notes):
+        function = make_function(stage, "train", source)
+    executor, iterator = Executor(model, function, []), source.open(0)
     return lambda: executor.run(iterator, 1)
 
 
-def _applying(weights: list[np.ndarray], rows: tf.Tensor) -> tuple[Callable, Callable]:
-    """What applies gradients if they are finite, as two replicas do; what applies them anyway."""
-    health = Health(tf.distribute.get_strategy(), "raise")
-    variables = [tf.Variable(weight) for weight in weights]
-    gradients = [tf.random.normal(weight.shape, stddev=1e-6) for weight in weights]
-    steps = tf.Variable(0, dtype=tf.int64)
-
-    def apply(total: list[tf.Tensor]) -> None:
-        for variable, gradient in zip(variables, total, strict=True):
-            variable.assign_sub(0.01 * gradient)
-        steps.assign_add(1)
-
-    @tf.function
-    def checked(total: list[tf.Tensor], batch: tf.Tensor) -> None:
-        said = tf.one_hot(0, 2) * said_of(total)
-        finite = is_finite(total, said)
-        health.apply(
-            total, finite, tf.floor(said)[:1], steps, apply, lambda *_: tf.reduce_sum(batch)
-        )
-
-    @tf.function
-    def unchecked(total: list[tf.Tensor], batch: tf.Tensor) -> None:
-        apply(total)
-
-    return lambda: checked(gradients, rows), lambda: unchecked(gradients, rows)
-
-
-def _noting(rows: tf.Tensor) -> tuple[Callable, Callable]:
-    """What notes in a graph that a batch has come; the like graph that does not."""
-    arrivals = GraphArrivals()
-
-    @tf.function
-    def noted(batch: tf.Tensor) -> tf.Tensor:
-        arrivals.note((batch,), 1)
-        return tf.shape(batch)[0]
-
-    @tf.function
-    def unnoted(batch: tf.Tensor) -> tf.Tensor:
-        return tf.shape(batch)[0]
-
-    return lambda: noted(rows), lambda: unnoted(rows)
+@contextmanager
+def _noting(notes: bool) -> Iterator[None]:
+    """Have step functions note arrivals, or not."""
+    if notes:
+        yield
+        return
+    with mock.patch.object(steps.GraphArrivals, "for_recorder", return_value=None):
+        yield
 
 
 def _told() -> Callable[[], None]:
