@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from phalanx import clip
 from phalanx.callbacks import ReplicaCheck
@@ -261,3 +262,22 @@ def test_a_worker_that_lacks_a_variable_is_told_before_rows_are_gathered(mirrore
     assert (
         f"different numbers of variables (worker 0: {count}, worker 1: {count - 1})" in said[0][1]
     )
+
+
+class Words(keras.layers.Layer):
+    """Has a weight that is text."""
+
+    def build(self, shape):
+        self.words = self.add_weight(
+            shape=(), initializer=lambda *_, **__: tf.constant("a"), dtype="string", name="words"
+        )
+
+    def call(self, x):
+        return x
+
+
+def test_words_have_no_bits_to_compare():
+    model = keras.Sequential([keras.Input((3,)), Words(), keras.layers.Dense(1)])
+    chosen = compared_variables(model, SimpleNamespace(assigned={}), is_resumed=False)
+    assert [variable.name for variable in model.weights] == ["words", "kernel", "bias"]
+    assert [variable.name for variable in chosen] == ["kernel", "bias"]

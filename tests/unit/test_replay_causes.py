@@ -203,6 +203,14 @@ def test_rows_of_what_is_no_batch_are_no_samples():
     assert [s.index for s in found.samples] == [6]
 
 
+@pytest.mark.parametrize(("most", "samples"), [(7, [6]), (6, [])])
+def test_so_many_samples_are_tried_by_themselves_and_no_more(most, samples, monkeypatch):
+    monkeypatch.setattr("phalanx.debug.replay._MOST_ALONE", most)
+    layer = Of(lambda x: x + ops.sum(ops.log(ops.transpose(x)[:3])), name="odd")
+    found = replayed([layer, head()], rows(6, 0.0))
+    assert [s.index for s in found.samples] == samples
+
+
 def test_a_branch_that_is_not_taken_still_spoils_the_gradient():
     """The well-known trap of `where`: its gradient is 0 times infinite."""
     layer = Of(lambda x: ops.where(x > 0, ops.log(x), 0.0), name="odd")

@@ -6,6 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phalanx.callbacks import ReplicaCheck
 from phalanx.callbacks.replica_check import replica_check_among
@@ -22,6 +24,15 @@ def test_one_entry_changes_the_fingerprint(dtype):
     same, other = tf.identity(values), tf.cast(tf.one_hot(3, 24), dtype)
     assert int(fingerprint.fold(values)) == int(fingerprint.fold(same))
     assert int(fingerprint.fold(values)) != int(fingerprint.fold(tf.reshape(other, [4, 6])))
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9), st.data())
+def test_any_change_of_one_entry_changes_the_fingerprint(words, data):
+    place = data.draw(st.integers(0, len(words) - 1))
+    other = [*words[:place], data.draw(st.integers(0, 2**32 - 1)), *words[place + 1 :]]
+    values, changed = (np.array(each, np.uint32).view(np.float32) for each in (words, other))
+    folded, other_fold = (int(fingerprint.fold(tf.constant(each))) for each in (values, changed))
+    assert (folded == other_fold) == (words == other)
 
 
 def test_changes_that_cancel_in_a_sum_are_seen():
