@@ -10,4 +10,4 @@ if ! "$venv/bin/python" -c 'import horovod.tensorflow' 2>/dev/null; then
         exit 0
     fi
 fi
-exec "$venv/bin/python" -m pytest -n 2 --dist loadscope -m horovod
+exec "$venv/bin/python" -m pytest -n 2 --dist loadscope -m "horovod and not full"

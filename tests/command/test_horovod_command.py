@@ -82,6 +82,7 @@ say("loss", history.history["loss"])
 """
 
 
+@pytest.mark.full  # the time of the build
 @pytest.mark.timeout(1500)
 def test_it_goes_on_with_one_of_two_and_grows_again(command):
     script = command.script(TRAINING + ELASTIC)
