@@ -50,7 +50,6 @@ def checked_sum(
         saying: what this replica says, scalar float32, and the total is then not looked at; None
             to say whether its gradients are finite.
     """
-
     own = said_of(gradients) if saying is None else saying
     if replicas == 1:
         said = tf.reshape(own, [1])
