@@ -7,7 +7,8 @@ Two workers, a core each, train in turn by steps that look and by like ones that
 check whether gradients are finite, with what could keep the step in which one is not; and for what
 notes in the graph that a batch has come. Two like step functions differ by 1 to 3 per cent by
 chance, so each round traces its own, and the median of rounds counts; the table says how far they
-are apart. What the flight recorder is told in Python is measured by itself. The comparison of
+are apart. Beside the time that passed it has that of the processors, of which other programs take
+nothing. What the flight recorder is told in Python is measured by itself. The comparison of
 replicas is not among it: it limits itself to `max_overhead`, a hundredth of the time.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -43,6 +45,8 @@ COLUMNS = (
     "together",
     "half of the rounds",
     "of the step",
+    "processor time",
+    "of the step's",
 )
 
 Row = tuple[str, ...]
@@ -54,7 +58,7 @@ def main() -> None:
     table = Table(*COLUMNS)
     for row in rows:
         table.add_row(*row)
-    Console(width=132).print(table)
+    Console(width=160).print(table)
     if options.write:
         replace_between(PAGE, "debugging", _markdown(rows, options.rounds))
 
@@ -63,18 +67,42 @@ def _row(make: Callable, batch: int, rounds: int) -> Row:
     tell(f"{make.__name__} with {batch} samples: {rounds} rounds")
     found = run_gang(rounds_of, WORKERS, args=(make, batch, rounds), deadline=3600)[0]
     tell("")
-    step, *parts = (median(each) for each in zip(*found, strict=True))
-    each = sorted(sum(rest) for _, *rest in found)
-    together, quarter = median(each), len(each) // 4
-    low, high = each[quarter], each[-1 - quarter]
+    passed, busy = (_shares([each[i] for each in found]) for i in range(2))
+    low, high = passed.half
     return (
         make.__name__,
         str(batch),
-        f"{step * 1e3:,.2f}",
-        *(f"{seconds * 1e6:.0f} µs" for seconds in (*parts, together)),
+        f"{passed.step * 1e3:,.2f}",
+        *(f"{seconds * 1e6:.0f} µs" for seconds in (*passed.parts, passed.together)),
         f"{low * 1e6:.0f} to {high * 1e6:.0f} µs",
-        f"{together / step:.2%}",
+        f"{passed.together / passed.step:.2%}",
+        f"{busy.together * 1e6:.0f} µs",
+        f"{busy.together / busy.step:.2%}",
     )
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Seconds: medians of all rounds.
+
+    Attributes:
+        step: of a step that does not look.
+        parts: of each part of looking.
+        together: of all parts.
+        half: between what `together` is in the middle half of the rounds.
+    """
+
+    step: float
+    parts: tuple[float, ...]
+    together: float
+    half: tuple[float, float]
+
+
+def _shares(rounds: list[list[float]]) -> Shares:
+    step, *parts = (median(each) for each in zip(*rounds, strict=True))
+    each = sorted(sum(rest) for _, *rest in rounds)
+    quarter = len(each) // 4
+    return Shares(step, tuple(parts), median(each), (each[quarter], each[-1 - quarter]))
 
 
 def _markdown(rows: list[Row], rounds: int) -> str:

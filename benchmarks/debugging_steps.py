@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 from unittest import mock
 
 import keras
 import numpy as np
-from recording import BATCH, seconds_of
+from recording import BATCH
 from step_time.environment import ROOT
 
 from phalanx import clip
@@ -35,6 +35,9 @@ STEPS, UNCOUNTED = 70, 10
 """Of each kind, in a round."""
 
 PHASES = ("callbacks", "compute", "callbacks", "compute")
+Seconds = tuple[float, float]
+"""Passed; of the process's processors."""
+
 KINDS = ((False, False), (True, False), (True, True))
 """Whether a step asks if gradients are finite, and notes in the graph that its batch has come."""
 
@@ -44,12 +47,15 @@ def mnist():
     return build_model(), np.random.default_rng(0).random((BATCH * 25, 28, 28, 1), "float32")
 
 
-def rounds_of(make: Callable, batch: int, rounds: int) -> list[list[float]]:
-    """For each round the seconds of a step, of the check, and of the recorder's two parts."""
+def rounds_of(make: Callable, batch: int, rounds: int) -> list[list[list[float]]]:
+    """For each round the seconds of a step, of the check, and of the recorder's two parts.
+
+    Each round has them twice: as time that passed, and as time of the process's processors.
+    """
     return [_round(make, batch, number) for number in range(rounds)]
 
 
-def _round(make: Callable, batch: int, number: int) -> list[float]:
+def _round(make: Callable, batch: int, number: int) -> list[list[float]]:
     """Steps traced anew: two like functions differ by chance, by more than what is looked for."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stages:
         keeping_place().folder = Path(directory)
@@ -58,15 +64,22 @@ def _round(make: Callable, batch: int, number: int) -> list[float]:
         order = [*range(len(KINDS))][:: 1 if number % 2 else -1]
         actions = {kind: _step(make, batch, stages, *KINDS[kind]) for kind in order}
         told = _told()
-        python: list[float] = []
-        laps: dict[int, list[float]] = {kind: [] for kind in order}
+        python: list[Seconds] = []
+        laps: dict[int, list[Seconds]] = {kind: [] for kind in order}
         for i in range(STEPS):
             for kind in order[:: 1 if i % 2 else -1]:
-                laps[kind].append(seconds_of(actions[kind]))
-            python.append(seconds_of(told))
+                laps[kind].append(_seconds_of(actions[kind]))
+            python.append(_seconds_of(told))
     bare, checked, both = (np.array(laps[kind][UNCOUNTED:]) for kind in range(len(KINDS)))
-    differences = checked - bare, both - checked
-    return [float(np.median(bare)), *(float(np.median(d)) for d in differences), median(python)]
+    parts = bare, checked - bare, both - checked, np.array(python[UNCOUNTED:])
+    return np.median(parts, axis=1).T.tolist()
+
+
+def _seconds_of(action: Callable[[], object]) -> Seconds:
+    """How long it takes, and how long it keeps the process's processors busy."""
+    begun, busy = time.perf_counter(), time.process_time()
+    action()
+    return time.perf_counter() - begun, time.process_time() - busy
 
 
 def _step(

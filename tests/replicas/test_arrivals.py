@@ -20,9 +20,9 @@ def steps(tmp_path, mirrored2):
     file = tmp_path / "worker-0.flight"
     flight.open(file, rank=0, attempt=0, workers=1)
 
-    def run(data, *, kind="train", **options):
+    def run(data, *layers, kind="train", **options):
         with mirrored2.scope():
-            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            model = keras.Sequential([*(layers or [keras.Input((2,))]), keras.layers.Dense(1)])
             model.compile("sgd", "mse", **options)
         phalanx.fit(model, data, epochs=1, verbose=0)
         return [event for event in read_flight(file).events if event.kind == kind]
@@ -57,6 +57,19 @@ def test_of_steps_in_one_call_the_last_batch_is_told(steps):
     assert (first.step, first.steps, first.done) == (1, 2, 2)
     assert (second.step, second.done) == (3, 1)
     assert form_of(second.batch) == FORM
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_dimensions_that_vary_are_told(together, steps):
+    lengths = tf.data.Dataset.range(3, 6)
+    batches = lengths.map(lambda length: (tf.ones([8, length, 2]), tf.ones([8, 1])))
+    layers = [keras.Input((None, 2)), keras.layers.GlobalAveragePooling1D()]
+    events = steps(batches, *layers, steps_per_execution=together)
+    expected = [(1, "3"), (1, "4"), (1, "5")] if together == 1 else [(3, "5")]
+    assert [(event.done, form_of(event.batch)) for event in events] == [
+        (done, f"x float32[samples, {length}, 2], y float32[samples, 1]")
+        for done, length in expected
+    ]
 
 
 def test_data_whose_end_nobody_knows(steps):

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from multiprocessing.connection import Listener
 
 import pytest
 
@@ -12,6 +13,7 @@ from phalanx.worker.alike.brought import NO_GRADIENT, Brought, Tensor, differenc
 from phalanx.worker.alike.check import Check
 from phalanx.worker.alike.meeting import Answer, Guest, Host
 from phalanx.worker.ending import record_failure
+from phalanx.worker.pulse import Pulse
 
 
 def gradients(step, *tensors):
@@ -83,9 +85,12 @@ def test_what_is_brought_comes_through():
 
 @pytest.fixture
 def meet():
-    """`meet(brought, ...)`: what the workers hear who bring these; None comes and is gone."""
+    """`meet(brought, ...)`: what the workers hear who bring these; None comes and is gone.
 
-    def meet(*brought, patience=60.0, stays=False):
+    All have brought `before` until then.
+    """
+
+    def meet(*brought, before=(), patience=60.0, stays=False):
         (port,) = pick_free_ports(1)
         address = ("127.0.0.1", port)
         heard = {}
@@ -93,6 +98,8 @@ def meet():
 
         def guest(rank):
             mine = Guest(address, rank, patience=patience)
+            for each in before:
+                mine.meet(each)
             if brought[rank] is not None:
                 heard[rank] = mine.meet(brought[rank])
             elif stays:
@@ -101,7 +108,10 @@ def meet():
         guests = [threading.Thread(target=guest, args=(rank,)) for rank in range(1, len(brought))]
         for thread in guests:
             thread.start()
-        heard[0] = Host(address, len(brought), patience=patience).meet(brought[0])
+        host = Host(address, len(brought), patience=patience)
+        for each in before:
+            host.meet(each)
+        heard[0] = host.meet(brought[0])
         done.set()
         for thread in guests:
             thread.join(60)
@@ -134,6 +144,80 @@ def test_a_worker_that_does_not_come_is_named(meet):
     assert not is_gone
 
 
+def test_all_hear_who_does_not_come(meet):
+    """The chief waits, and whoever waits for the chief must have more patience."""
+    heard = meet(gradients(7), gradients(7), None, patience=0.2, stays=True)
+    assert len(heard) == 2
+    assert len(set(heard)) == 1
+    assert heard[0][0].startswith("worker 2 has not come for 0 s; worker 0 is")
+
+
+def test_where_a_worker_was_that_comes_no_more(meet):
+    before = [gradients(5), gradients(6)]
+    ((said, _),) = meet(gradients(7), None, before=before)
+    assert said == (
+        "worker 1 has ended after it was at step 6 (gradients); the others are at step 7 "
+        "(gradients)"
+    )
+    ((said, _),) = meet(gradients(7), None, before=before, patience=0.2, stays=True)
+    assert "has not come for 0 s after it was at step 6 (gradients); worker 0" in said
+
+
+def test_workers_differ_and_meet_again(meet):
+    """An answer is that of its meeting alone."""
+    heard = meet(gradients(2), gradients(2), before=[gradients(1, KERNEL)])
+    assert heard == [("", False)] * 2
+
+
+@pytest.fixture
+def silent_chief():
+    """Somebody at an address who takes one worker in, and does not answer."""
+    (port,) = pick_free_ports(1)
+    with Listener(("127.0.0.1", port)) as listener:
+        taken = []
+        thread = threading.Thread(target=lambda: taken.append(listener.accept()))
+        thread.start()
+
+        def hang_up():
+            thread.join(60)
+            taken[0].close()
+
+        yield ("127.0.0.1", port), hang_up
+        hang_up()
+
+
+def test_a_chief_that_has_ended_is_named(silent_chief):
+    address, hang_up = silent_chief
+    guest = Guest(address, 1, patience=60.0)
+    hang_up()
+    answer = guest.meet(gradients(7))
+    assert answer.said == "worker 0 has ended; here it is at step 7 (gradients)"
+    assert answer.is_gone
+
+
+def test_a_chief_that_does_not_answer_is_named(silent_chief):
+    address, _ = silent_chief
+    answer = Guest(address, 1, patience=0.1).meet(gradients(7))
+    assert answer.said == "worker 0 has not come for 0 s; here it is at step 7 (gradients)"
+    assert not answer.is_gone
+
+
+def test_a_guest_tries_until_the_chief_listens():
+    (port,) = pick_free_ports(1)
+    address, hosts = ("127.0.0.1", port), []
+    host = threading.Thread(target=lambda: hosts.append(Host(address, 2, patience=60.0)))
+
+    def listens_now(_):
+        if not host.ident:
+            host.start()
+
+    Guest(address, 1, patience=60.0, sleep=listens_now)
+    host.join(60)
+    assert hosts
+    with pytest.raises(OSError, match="refused"):
+        Guest(address, 1, patience=60.0, startup=0.0)
+
+
 class Heard:
     """A meeting at which this is heard."""
 
@@ -141,7 +225,25 @@ class Heard:
         self.answer = Answer(said, is_gone=is_gone)
 
     def meet(self, brought):
+        self.brought = brought
         return self.answer
+
+
+@pytest.mark.parametrize(("trained", "in_step", "step"), [(4, True, 5), (4, False, 4)])
+def test_a_worker_says_at_which_step_it_is(trained, in_step, step, monkeypatch):
+    pulse = Pulse()
+    pulse.at(step=trained)
+    monkeypatch.setattr("phalanx.worker.alike.check.pulse", pulse)
+    meeting = Heard()
+    Check(meeting, workers=2).compare("gradients", [], in_step=in_step)
+    assert meeting.brought == gradients(step)
+
+
+def test_before_any_training_it_is_at_the_first_step(monkeypatch):
+    monkeypatch.setattr("phalanx.worker.alike.check.pulse", Pulse())
+    meeting = Heard()
+    Check(meeting, workers=2).compare("gradients", [], in_step=True)
+    assert meeting.brought.step == 1
 
 
 def test_who_differs_is_an_error():

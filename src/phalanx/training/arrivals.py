@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -21,8 +22,40 @@ from phalanx.worker.recorded import Told
 
 _NUMBERS = itertools.count()
 _PLACES = ("x", "y", "sample_weight")
-_SIZE = 3 + DIMENSIONS
-_NONE = -1.0
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What is noted of batches that are alike.
+
+    Only what differs between them is written at each step, as each operation there costs some ten
+    microseconds: the time; the batch's number, where several come in one call; the dimensions that
+    vary, where there are any.
+
+    Attributes:
+        signature: names, shapes and dtypes, `?` for what varies.
+        number: its number in the execution, from 1; None where that is written.
+        axes: how many dimensions are written.
+    """
+
+    signature: str
+    number: int | None
+    axes: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers are written."""
+        return 1 + (self.number is None) + self.axes
+
+    def told(self, seconds: float, *rest: float) -> Told:
+        """What was written, as the recorder takes it."""
+        number, sizes = (self.number, rest) if self.number is not None else (rest[0], rest[1:])
+        return Told(
+            batches=int(number),
+            when=round(seconds * 1e6) * 1000,
+            signature=self.signature,
+            dimensions=tuple(int(size) for size in sizes),
+        )
 
 
 class GraphArrivals:
@@ -30,15 +63,7 @@ class GraphArrivals:
 
     def __init__(self) -> None:
         """Nothing has come yet."""
-        # Not tf.Variable: under a strategy that would be a variable of the replicas.
-        with tf.device("CPU:0"):
-            self._resource = tf.raw_ops.VarHandleOp(
-                dtype=tf.float64,
-                shape=[_SIZE],
-                shared_name=f"phalanx-arrivals-{os.getpid()}-{next(_NUMBERS)}",
-            )
-            self._assign(tf.zeros([_SIZE], tf.float64))
-        self._signatures: list[str] = [""]
+        self._resources: dict[_Note, tf.Tensor] = {}
 
     @classmethod
     def for_recorder(cls, strategy: tf.distribute.Strategy) -> GraphArrivals | None:
@@ -50,38 +75,56 @@ class GraphArrivals:
     def note(self, data: Any, number: Any) -> None:
         """In a graph: the batch `data` has come, the execution's `number`-th, from 1."""
         named = list(_named(data))
-        text = ", ".join(f"{name} {_described(value)}" for name, value in named)
         free = [
             (value, axis)
             for _, value in named
             if isinstance(value, tf.Tensor) and value.shape.rank is not None
             for axis, size in enumerate(value.shape)
-            if size is None and axis > 0  # Few have any, and each costs the step some operations.
+            if size is None and axis > 0  # Few have any.
         ][:DIMENSIONS]
-        with tf.device("CPU:0"), tf.control_dependencies(_tensors(data)):
-            sizes = [tf.cast(tf.shape(value)[axis], tf.float64) for value, axis in free]
-            sizes += [tf.constant(_NONE, tf.float64)] * (DIMENSIONS - len(sizes))
-            signature = tf.constant(self._number(text), tf.float64)
-            self._assign(tf.stack([tf.cast(number, tf.float64), tf.timestamp(), signature, *sizes]))
+        note = _Note(
+            signature=", ".join(f"{name} {_described(value)}" for name, value in named),
+            number=number if isinstance(number, int) else None,
+            axes=len(free),
+        )
+        sizes = [tf.shape(value)[axis] for value, axis in free]
+        rest = [*([number] if note.number is None else []), *sizes]
+        with tf.device("CPU:0"):
+            with tf.control_dependencies(_tensors(data)):
+                now = tf.timestamp()
+            floats = [tf.cast(each, tf.float64) for each in rest]
+            self._assign(note, tf.stack([now, *floats]) if floats else now)
 
     def last(self) -> Told:
         """The last batch that came."""
-        read = tf.raw_ops.ReadVariableOp(resource=self._resource, dtype=tf.float64).numpy()
-        count, seconds, signature, *sizes = read.tolist()
-        return Told(
-            batches=int(count),
-            when=round(seconds * 1e6) * 1000,
-            signature=self._signatures[int(signature)],
-            dimensions=tuple(int(size) for size in sizes if size != _NONE),
-        )
+        resources = list(self._resources.items())  # Another thread may be tracing.
+        told = [note.told(*_read(resource)) for note, resource in resources]
+        return max(told, key=lambda each: each.when or 0, default=_NOTHING_YET)
 
-    def _assign(self, value: tf.Tensor) -> None:
-        tf.raw_ops.AssignVariableOp(resource=self._resource, value=value)
+    def _assign(self, note: _Note, value: tf.Tensor) -> None:
+        if note not in self._resources:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._resources[note] = _resource(note.size)
+        tf.raw_ops.AssignVariableOp(resource=self._resources[note], value=value)
 
-    def _number(self, text: str) -> int:
-        if text not in self._signatures:
-            self._signatures.append(text)
-        return self._signatures.index(text)
+
+_NOTHING_YET = Told(batches=0, when=0, signature="", dimensions=())
+
+
+def _resource(size: int) -> tf.Tensor:
+    # Not tf.Variable: under a strategy that would be a variable of the replicas.
+    resource = tf.raw_ops.VarHandleOp(
+        dtype=tf.float64,
+        shape=None,
+        shared_name=f"phalanx-arrivals-{os.getpid()}-{next(_NUMBERS)}",
+    )
+    tf.raw_ops.AssignVariableOp(resource=resource, value=tf.zeros([size], tf.float64))
+    return resource
+
+
+def _read(resource: tf.Tensor) -> list[float]:
+    numbers = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.float64).numpy()
+    return [float(number) for number in numbers.ravel()]
 
 
 class HostArrival:

@@ -1,0 +1,83 @@
+"""What replicas are about to add up, told to the other workers before, where that was asked for."""
+
+import pytest
+import tensorflow as tf
+
+from phalanx.gradients.compared import compared
+from phalanx.gradients.reduce import reduce_sum
+from phalanx.worker.alike import check
+from phalanx.worker.alike.meeting import Answer
+
+
+class Agreeing:
+    """A meeting in which all agree; remembers what was brought."""
+
+    def __init__(self):
+        self.brought = []
+
+    def meet(self, brought):
+        self.brought.append(brought)
+        return Answer()
+
+    @property
+    def told(self):
+        return [
+            (each.what, [f"{tensor.name} {tensor}" for tensor in each.tensors])
+            for each in self.brought
+        ]
+
+
+@pytest.fixture
+def meeting(monkeypatch):
+    agreeing = Agreeing()
+    monkeypatch.setattr(check, "_current", [check.Check(agreeing, workers=1)])
+    return agreeing
+
+
+def replica_number():
+    context = tf.distribute.get_replica_context()
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def add_up():
+    rows = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([0, 1]), tf.constant([9, 4]))
+    reduce_sum([tf.ones([3, 2]), rows, None], ["kernel", "table", "bias"], what="gradients")
+
+
+def test_one_replica_speaks_for_its_worker(meeting, mirrored2):
+    mirrored2.run(add_up)
+    told = ["kernel (3, 2) float32", "table (any, 4) float32", "bias no gradient"]
+    assert meeting.told == [("gradients", told)]
+
+
+def test_where_each_replica_is_a_worker_each_speaks(meeting, monkeypatch, mirrored2):
+    monkeypatch.setattr(check, "_current", [check.Check(meeting, workers=2)])
+    mirrored2.run(add_up)
+    assert len(meeting.told) == 2
+
+
+def test_a_graph_compares_nothing(meeting, mirrored2):
+    tf.function(lambda: mirrored2.run(add_up))()
+    assert meeting.told == []
+
+
+def test_workers_may_differ_in_the_dimension_they_gather_along(meeting, mirrored2):
+    def gather():
+        with compared("rows", [tf.ones([3, 2]), tf.constant(1)], free_axis=-1):
+            pass
+
+    mirrored2.run(gather)
+    assert meeting.told == [("rows", ["tensor 1 (3, any) float32", "tensor 2 () int32"])]
+
+
+def test_what_belongs_to_a_comparison_is_not_compared_again(meeting, mirrored2):
+    def nested():
+        with compared("all", [tf.ones([2])]):
+            with compared("a part", [tf.ones([1])]):
+                pass
+            check.before_collective("a row")
+        if replica_number() == 0:
+            check.before_collective("the next row")
+
+    mirrored2.run(nested)
+    assert [what for what, _ in meeting.told] == ["all", "the next row"]
