@@ -20,10 +20,10 @@ def planted(directory, rank):
     import phalanx
     from phalanx.callbacks import ReplicaCheck
     from phalanx.errors import DisagreementError, NonFiniteError
-    from phalanx.training import kept_step
+    from phalanx.training.keeping_place import keeping_place
 
     found = {}
-    to = kept_step.keeping_place()
+    to = keeping_place()
 
     def model_of(**options):
         keras.utils.set_random_seed(1)

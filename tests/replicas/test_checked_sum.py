@@ -1,4 +1,4 @@
-"""Gradients added up, and beside them whether each replica's own were finite."""
+"""Gradients added up, whether the total is finite, and whose own were not."""
 
 import numpy as np
 import pytest
@@ -7,46 +7,50 @@ from small_models import on_replicas
 from test_reduce_sum import added_up
 
 from phalanx.gradients.branches import rarely
-from phalanx.gradients.checked_sum import checked_sum
-from phalanx.gradients.finite import FINE, LARGE, NONFINITE
+from phalanx.gradients.checked_sum import checked_sum, sum_with_losses
 
 NAMES = ["dense", "none", "half", "rows"]
 LARGEST = np.float32(3e38)
 
 
-def summed(entry, **options):
-    """This replica's sum of gradients of every kind; `entry` is one of the dense one's."""
+def brought(entry):
+    """A replica's gradients of every kind; `entry` is one of the dense one's."""
     replica = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
     dense = tf.stack([1.0, entry, 2.0])
     half = tf.fill([2], tf.cast(3, tf.float16))
     rows = tf.IndexedSlices(
         tf.reshape(dense[:2], [1, 2]), tf.constant([replica]), tf.constant([9, 2])
     )
-    found = checked_sum([dense, None, half, rows], NAMES, replica=replica, replicas=2, **options)
+    return [dense, None, half, rows]
+
+
+def summed(entry):
+    found = checked_sum(brought(entry), NAMES, replicas=2)
     dense, nothing, half, rows = found.total
     assert nothing is None
-    return found.said, found.finite, dense, half, tf.convert_to_tensor(rows)
+    return found.finite, *found.own(), dense, half, tf.convert_to_tensor(rows)
 
 
 @pytest.mark.parametrize(
-    ("entries", "said", "finite"),
+    ("entries", "finite", "are_bad", "can_be"),
     [
-        ((4.0, 5.0), [FINE, FINE], True),
-        ((4.0, np.nan), [FINE, NONFINITE], False),
-        ((-np.inf, 5.0), [NONFINITE, FINE], False),
-        ((np.inf, np.nan), [NONFINITE, NONFINITE], False),
-        ((1e30, 5.0), [LARGE, FINE], True),
-        ((LARGEST, LARGEST), [LARGE, LARGE], False),
+        ((4.0, 5.0), True, (False, False), (False, False)),
+        ((4.0, np.nan), False, (False, True), (False, True)),
+        ((-np.inf, 5.0), False, (True, False), (True, False)),
+        ((np.inf, np.nan), False, (True, True), (True, True)),
+        ((1e30, 5.0), True, (False, False), (False, False)),
+        ((LARGEST, LARGEST), False, (False, False), (True, True)),
+        ((LARGEST, -LARGEST), True, (False, False), (True, True)),
     ],
 )
-def test_sums_and_what_replicas_say(entries, said, finite, mirrored2):
+def test_sums_and_who_is_to_blame(entries, finite, are_bad, can_be, mirrored2):
     column = [tf.constant(entry, tf.float32) for entry in entries]
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.float32(entries[0]) + np.float32(entries[1])
-    for result in on_replicas(mirrored2, summed, column):
-        told, is_finite, dense, half, rows = (each.numpy() for each in result)
-        np.testing.assert_array_equal(told, said)
-        assert is_finite == finite
+    results = on_replicas(mirrored2, summed, column)
+    for replica, result in enumerate(results):
+        is_finite, is_bad, can, dense, half, rows = (each.numpy() for each in result)
+        assert (is_finite, is_bad, can) == (finite, are_bad[replica], can_be[replica])
         np.testing.assert_array_equal(dense, [2, total, 4])
         np.testing.assert_array_equal(half, [6, 6])
         np.testing.assert_array_equal(rows[:2], np.float32([[1, entries[0]], [1, entries[1]]]))
@@ -55,37 +59,48 @@ def test_sums_and_what_replicas_say(entries, said, finite, mirrored2):
 def test_a_sum_of_halves_that_overflows(mirrored2):
     def step(i):
         half = [tf.cast(tf.fill([3], i), tf.float16)]
-        found = checked_sum(half, ["half"], replica=0, replicas=2)
-        return found.said[1], found.finite
+        found = checked_sum(half, ["half"], replicas=2)
+        return found.finite, *found.own()
 
-    for said, finite in on_replicas(mirrored2, step, [tf.constant(6e4), tf.constant(6e4)]):
-        assert (float(said), bool(finite)) == (FINE, False)
+    for told in on_replicas(mirrored2, step, [tf.constant(6e4), tf.constant(6e4)]):
+        assert [bool(each) for each in told] == [False, False, True]
 
 
-def test_who_says_it_himself_is_believed(mirrored2):
-    def step(entry, says):
-        return summed(entry, saying=says)[:2]
+def test_a_loss_that_is_not_finite_counts_and_no_gradient(mirrored2):
+    def step(entry, loss):
+        found = sum_with_losses(brought(entry), NAMES, loss, replicas=2)
+        dense, _, half, _ = found.total
+        return found.finite, *found.own(), dense[2], half[0]
 
-    entries = [tf.constant(np.nan), tf.constant(1.0)]
-    says = [tf.constant(FINE), tf.constant(NONFINITE)]
-    for said, finite in on_replicas(mirrored2, step, entries, says):
-        assert said.numpy().tolist() == [FINE, NONFINITE]
-        assert not bool(finite)
-    for _, finite in on_replicas(mirrored2, step, entries, says[:1] * 2):
+    entries, losses = (
+        [tf.constant(np.nan), tf.constant(1.0)],
+        [tf.constant(1.0), tf.constant(-np.inf)],
+    )
+    first, second = on_replicas(mirrored2, step, entries, losses)
+    assert [float(each) for each in first] == [0, 0, 0, 4, 6]
+    assert [float(each) for each in second] == [0, 1, 1, 4, 6]
+    for finite, *_ in on_replicas(mirrored2, step, entries, losses[:1] * 2):
         assert bool(finite)
 
 
-def test_saying_so_takes_no_all_reduce_of_its_own(mirrored2):
-    counted = added_up(mirrored2, summed, [tf.constant(1.0), tf.constant(2.0)])
-    dense = [dtype for dtype in counted if dtype.startswith("float")]
-    assert sorted(dense) == ["float16"] * 2 + ["float32"] * 4, "one a dtype, and the rows"
+def test_a_loss_takes_no_all_reduce_of_its_own(mirrored2):
+    def step(entry, loss):
+        return sum_with_losses(brought(entry), NAMES, loss, replicas=2).finite
+
+    column = [tf.constant(1.0), tf.constant(2.0)]
+    for counted in (added_up(mirrored2, summed, column), added_up(mirrored2, step, column, column)):
+        floats = [dtype for dtype in counted if dtype.startswith("float")]
+        assert sorted(floats) == ["float16"] * 2 + ["float32"] * 4, "one a dtype, and the rows"
 
 
 def test_one_replica_has_no_sum():
     for entry, finite in ((LARGEST, True), (np.nan, False)):
-        found = checked_sum([tf.constant([entry])], ["dense"], replica=0, replicas=1)
+        found = checked_sum([tf.constant([entry])], ["dense"], replicas=1)
         assert bool(found.finite) == finite
-        assert found.said.shape == [1]
+        assert [bool(each) for each in found.own()] == [True, True], "who else, if it is not"
+        with_loss = sum_with_losses([tf.ones([1])], ["dense"], tf.constant(entry), replicas=1)
+        assert bool(with_loss.finite) == finite
+        assert [bool(each) for each in with_loss.own()] == [not finite] * 2
 
 
 def test_a_branch_that_is_hardly_ever_taken_is_one_operation():

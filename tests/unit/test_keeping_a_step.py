@@ -10,8 +10,9 @@ import tensorflow as tf
 from phalanx.data.place import ReplicaPlace
 from phalanx.gradients.health import Health
 from phalanx.state.captured import captures_in, read_captured
-from phalanx.training import kept_step
-from phalanx.training.kept_step import KeepingPlace, KeptStep, where_kept
+from phalanx.training import keeping_place
+from phalanx.training.keeping_place import KeepingPlace, where_kept
+from phalanx.training.kept_step import KeptStep
 
 TOTAL = 10  # rows of the global batch: of four replicas, 0 and 1 have three, 2 and 3 have two
 SECOND = ReplicaPlace(first=2, local=2, total=4)
@@ -35,16 +36,21 @@ def kept_by(folder, *, place=SECOND, policy="raise", layers=(), **options):
     return KeptStep(model, place, health, KeepingPlace(folder=folder, **options))
 
 
-def keep(kept, bad, *, step=6, weight=True):
-    """Step `step` went wrong on the replicas `bad`; this worker's batch has two rows each."""
+def keep(kept, bad, *, can_be=None, step=6, weight=True, of=(0, 1)):
+    """Step `step` went wrong on the replicas `bad`, or where it `can_be` so.
+
+    This worker's replicas say so in the order `of`; each has two rows.
+    """
     x = np.arange(16, dtype=np.float32).reshape(4, 4)
     y, w = np.zeros((2, 1), np.float32), np.ones(2, np.float32) if weight else None
-    parts = ((np.int64(2), (x[:2], y, w)), (np.int64(2), (x[2:], y, w)))
-    element = (np.int64(TOTAL), parts)
-    like = tf.nest.map_structure(lambda each: each is not None, element)
-    flat = [each for each in tf.nest.flatten(element) if each is not None]
-    flags = np.isin(np.arange(4), bad).astype(np.float32)
-    assert kept._keep(like, np.int64(step), np.int64(1), flags, *flat)
+    for i in of:
+        replica = kept._place.first + i
+        part = (np.int64(2), (x[2 * i : 2 * i + 2], y, w))
+        like = tf.nest.map_structure(lambda each: each is not None, part)
+        flat = [each for each in tf.nest.flatten(part) if each is not None]
+        flags = replica in bad, replica in (bad if can_be is None else can_be)
+        given = [np.int64(TOTAL), np.int64(step), np.int64(1), *map(np.bool_, flags)]
+        assert kept._keep(replica, like, *given, *flat)
 
 
 def streaming(kept, *, trained, steps, places=True):
@@ -72,14 +78,27 @@ def test_a_worker_keeps_what_its_own_replicas_had(tmp_path):
     assert [p.rows for p in about.parts] == [(), ()]
 
 
-@pytest.mark.parametrize(("bad", "first", "is_kept"), [
-    ([0], 0, True), ([0], 2, False), ([0, 2], 2, True), ([], 0, True), ([], 2, False),
+@pytest.mark.parametrize(("bad", "can_be", "first", "is_kept"), [
+    ([0], [0], 0, True), ([0], [0], 2, False), ([0, 2], [0, 2], 2, True),
+    ([], [0, 3], 0, True), ([], [0, 3], 2, True), ([], [0], 2, False),
 ])  # fmt: skip
-def test_it_is_kept_where_it_came_from_and_by_the_chief_if_the_sum_was_bad(
-    bad, first, is_kept, tmp_path
-):
-    keep(kept_by(tmp_path / "captures", place=ReplicaPlace(first=first, local=2, total=4)), bad)
+def test_it_is_kept_where_it_came_from_if_in_the_sum_alone(bad, can_be, first, is_kept, tmp_path):
+    place = ReplicaPlace(first=first, local=2, total=4)
+    keep(kept_by(tmp_path / "captures", place=place), bad, can_be=can_be)
     assert bool(captures_in(tmp_path)) == is_kept
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_it_is_kept_once_all_replicas_have_told_of_it(order, tmp_path):
+    kept = kept_by(tmp_path / "captures")
+    keep(kept, [2], of=order[:1], step=5)
+    keep(kept, [2], of=order[:1])
+    assert captures_in(tmp_path) == []
+    keep(kept, [2], of=order[1:])
+    captured = only(tmp_path)
+    assert captured.about.step == 7
+    assert [part.is_bad for part in captured.about.parts] == [True, False]
+    np.testing.assert_array_equal(captured.batches[1][0][0], np.arange(8, 12))
 
 
 def test_no_more_are_kept_than_asked_for(tmp_path):
@@ -140,13 +159,13 @@ def test_a_model_that_cannot_be_written_down_is_kept_without(tmp_path):
 def test_batches_of_sparse_tensors_are_left():
     kept = kept_by(None)
     sparse = tf.sparse.from_dense([[1.0, 0.0]])
-    element = (tf.constant(1), ((tf.constant(1), (sparse, tf.constant([[1.0]]))),))
-    assert not kept.keep(element, 0, 0, tf.zeros([4]))
+    part = (tf.constant(1), (sparse, tf.constant([[1.0]])))
+    assert not kept.keep(2, tf.constant(1), part, 0, 0, tf.constant(True), tf.constant(True))
 
 
 def test_where_it_is_kept_is_told_of_that_step_alone(tmp_path, monkeypatch):
     place = KeepingPlace(folder=tmp_path / "run" / "captures")
-    monkeypatch.setattr(kept_step, "_here", place)
+    monkeypatch.setattr(keeping_place, "_here", place)
     assert where_kept(7) == ""
     keep(kept_by(place.folder), [2])
     assert f"`phalanx debug replay {tmp_path / 'run'}`" in where_kept(7)

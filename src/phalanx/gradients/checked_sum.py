@@ -1,20 +1,25 @@
-"""Add up gradients, and tell with them which replicas brought what is not finite.
+"""Add up gradients, and tell whether the total is finite.
 
-What a replica says of its own travels as one more number among the gradients, so it takes no
-all-reduce of its own.
+The total is the same on every replica, so all know of it, and it alone is looked at. Which replica
+it came from each asks of its own gradients, and only then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import tensorflow as tf
 
-from phalanx.gradients.finite import is_finite, said_of
+from phalanx.gradients.finite import are_finite, can_overflow, each_is_finite
 from phalanx.gradients.reduce import Gradient, reduce_packed
 
-_NAME = "which replicas are finite"
+_NAME = "whether the losses are finite"
+
+Own = tuple[tf.Tensor, tf.Tensor]
+"""Of a replica's own gradients, scalar bools: whether they were not finite; whether the total can
+be so by them, by overflow in the sum too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,39 +28,57 @@ class CheckedSum:
 
     Attributes:
         total: one per variable, None where there is none.
-        said: what each replica said of its own, float32 of shape [replicas].
         finite: whether all is finite, scalar bool.
+        own: looks at what this replica brought; for a branch that is hardly ever taken.
     """
 
     total: list[Gradient]
-    said: tf.Tensor
     finite: tf.Tensor
+    own: Callable[[], Own]
 
 
 def checked_sum(
-    gradients: Sequence[Gradient],
-    names: Sequence[str],
-    *,
-    replica: int,
-    replicas: int,
-    saying: tf.Tensor | None = None,
+    gradients: Sequence[Gradient], names: Sequence[str], *, replicas: int
 ) -> CheckedSum:
-    """The sum of `gradients` over all replicas.
+    """The sum of `gradients` over all replicas, which is looked at.
 
     Args:
         gradients: this replica's.
         names: one for each.
-        replica: this replica's number.
         replicas: how many there are.
-        saying: what this replica says, scalar float32, and the total is then not looked at; None
-            to say whether its gradients are finite.
     """
-    own = said_of(gradients) if saying is None else saying
     if replicas == 1:
-        said = tf.reshape(own, [1])
-        return CheckedSum(total=list(gradients), said=said, finite=is_finite([], said))
-    everything = [*gradients, tf.one_hot(replica, replicas) * own]
-    sums = reduce_packed(everything, [*names, _NAME], what="gradients")
-    *total, said = sums.values
-    finite = is_finite(sums.together if saying is None else [], said)
-    return CheckedSum(total=total, said=said, finite=finite)
+        alone = list(gradients)
+        return CheckedSum(
+            total=alone, finite=are_finite(alone), own=lambda: _both(tf.constant(True))
+        )
+    sums = reduce_packed(gradients, names, what="gradients")
+    own = partial(_looked_at, sums.brought, replicas)
+    return CheckedSum(total=sums.values, finite=are_finite(sums.together), own=own)
+
+
+def sum_with_losses(
+    gradients: Sequence[Gradient], names: Sequence[str], loss: tf.Tensor, *, replicas: int
+) -> CheckedSum:
+    """The same where the loss of each replica is looked at, and not the gradients.
+
+    Args:
+        gradients: this replica's.
+        names: one for each.
+        loss: this replica's, scalar; that it is not finite travels with the gradients.
+        replicas: how many there are.
+    """
+    is_bad = ~tf.math.is_finite(loss)
+    if replicas == 1:
+        return CheckedSum(total=list(gradients), finite=~is_bad, own=lambda: _both(is_bad))
+    brought = [*gradients, tf.cast(is_bad, tf.float32)]
+    *total, bad = reduce_packed(brought, [*names, _NAME], what="gradients").values
+    return CheckedSum(total=total, finite=bad < 1, own=lambda: _both(is_bad))
+
+
+def _looked_at(brought: Sequence[tf.Tensor], replicas: int) -> Own:
+    return ~each_is_finite(brought), can_overflow(brought, replicas)
+
+
+def _both(is_bad: tf.Tensor) -> Own:
+    return is_bad, is_bad

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from phalanx.gradients.branches import rarely
-from phalanx.gradients.finite import NONFINITE, nonfinite_flags, without_nonfinite
+from phalanx.gradients.checked_sum import CheckedSum
+from phalanx.gradients.finite import nonfinite_flags, without_nonfinite
 from phalanx.gradients.reduce import Gradient
 from phalanx.gradients.rules import OnNonfinite
 from phalanx.gradients.share import Keep
@@ -34,8 +35,8 @@ class Trouble:
     Attributes:
         step: the optimizer's iteration, from 0.
         variable: the position of the first such variable among those applied.
-        replicas: the replicas whose own gradients were not finite; empty where the sum
-            of finite ones overflowed.
+        replicas: the replicas, those of this process, whose own gradients were not finite; of all
+            processes none where the sum of finite ones overflowed.
     """
 
     step: int
@@ -83,20 +84,20 @@ class Health:
         """In a graph, after a step: whether it was the first such step."""
         return _copies(self._unseen)[0].read_value()
 
-    def see(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """In a graph: have `unseen` give False from now on; what `apply` gives to `keep`."""
+    def see(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """In a graph: have `unseen` give False from now on; the step and the variable."""
         for copy in _copies(self._unseen):
             copy.assign(False)
-        noted = (self._step, self._variable, self._replicas)
-        step, variable, flags = (_copies(v)[0].read_value() for v in noted)
-        return step, variable, flags
+        noted = (self._step, self._variable)
+        step, variable = (_copies(v)[0].read_value() for v in noted)
+        return step, variable
 
     def trouble(self) -> Trouble | None:
         """The first such step, or None."""
         step = int(self._step.numpy())
         if step == _NEVER:
             return None
-        flags = self._replicas.numpy()
+        flags = sum(copy.numpy() for copy in _copies(self._replicas))
         return Trouble(
             step=step,
             variable=int(self._variable.numpy()),
@@ -105,33 +106,37 @@ class Health:
 
     def apply(
         self,
-        total: Sequence[Gradient],
-        finite: tf.Tensor,
-        said: tf.Tensor,
-        step: Any,
+        checked: CheckedSum,
         apply: Callable[[Sequence[Gradient]], None],
+        *,
+        step: Any,
+        replica: int,
         keep: Keep | None = None,
     ) -> None:
-        """Apply `total` as the policy has it, and note a step that is not finite.
+        """Apply the total as the policy has it, and note a step that is not finite.
 
         Args:
-            total: the total gradients.
-            finite: whether they are.
-            said: what each replica said of its own, float32 of shape [replicas].
-            step: the optimizer's iteration.
+            checked: the total gradients.
             apply: applies gradients.
+            step: the optimizer's iteration.
+            replica: this replica's number.
             keep: called at the first such step, before anything is applied.
         """
+        total, finite = checked.total, checked.finite
 
         def note() -> tf.Tensor:
             first = self._step < 0
-            replica_flags = tf.cast(said >= NONFINITE, tf.float32)
             variable = tf.argmax(nonfinite_flags(total))
+            is_bad, can_be = checked.own()
             if keep is not None:
-                kept = partial(keep, tf.cast(step, tf.int64), variable, replica_flags)
+                kept = partial(keep, tf.cast(step, tf.int64), variable, is_bad, can_be)
                 tf.cond(first, lambda: _done(kept), lambda: tf.constant(True))
+            # On each replica of itself: the copies of this variable differ.
+            flags = tf.one_hot(replica, self.strategy.num_replicas_in_sync) * tf.cast(
+                is_bad, tf.float32
+            )
             self._variable.assign(tf.where(first, variable, self._variable))
-            self._replicas.assign(tf.where(first, replica_flags, self._replicas))
+            self._replicas.assign(tf.where(first, flags, self._replicas))
             self._unseen.assign(tf.logical_or(first, self._unseen))
             self._step.assign(tf.where(first, tf.cast(step, tf.int64), self._step))
             self._count.assign_add(1)

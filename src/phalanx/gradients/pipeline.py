@@ -12,8 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.checked_sum import CheckedSum, checked_sum
-from phalanx.gradients.finite import FINE, NONFINITE
+from phalanx.gradients.checked_sum import CheckedSum, checked_sum, sum_with_losses
 from phalanx.gradients.health import Health
 from phalanx.gradients.observation import Applied, Observation
 from phalanx.gradients.reduce import Gradient, reduce_sum, scale
@@ -73,7 +72,7 @@ def walk(
         own = scale(hooks.clip_own(scale(own, mean_of_own)), tf.math.reciprocal_no_nan(mean_of_own))
     to_sum = own if share is None or weighted or replicas == 1 else scale(own, share.weight)
     paths = _paths(variables)
-    checked = _checked_sum(to_sum, paths, share, health, replica=replica, replicas=replicas)
+    checked = _checked_sum(to_sum, paths, share, health, replicas)
     total = _plain_sum(to_sum, paths, replicas) if checked is None else checked.total
 
     def finish() -> None:
@@ -81,7 +80,7 @@ def walk(
             hooks.apply(total)
             return
         keep = None if share is None else share.keep
-        health.apply(total, checked.finite, checked.said, hooks.step, hooks.apply, keep)
+        health.apply(checked, hooks.apply, step=hooks.step, replica=replica, keep=keep)
 
     if observation is None:
         finish()
@@ -96,22 +95,19 @@ def _checked_sum(
     paths: list[str],
     share: ReplicaShare | None,
     health: Health | None,
-    *,
-    replica: int,
     replicas: int,
 ) -> CheckedSum | None:
     """The sum, and whether it is finite; None where nobody wants to know."""
     if health is None or health.policy == "ignore":
         return None
-    saying = None
-    if health.policy == "watch":
-        loss = None if share is None else share.loss
-        if loss is None or not (
-            tf.executing_eagerly() or loss.graph is tf.compat.v1.get_default_graph()
-        ):
-            return None  # it was computed in a function of the user's own, out of reach from here
-        saying = tf.where(tf.math.is_finite(loss), FINE, NONFINITE)
-    return checked_sum(values, paths, replica=replica, replicas=replicas, saying=saying)
+    if health.policy != "watch":
+        return checked_sum(values, paths, replicas=replicas)
+    loss = None if share is None else share.loss
+    if loss is None or not (
+        tf.executing_eagerly() or loss.graph is tf.compat.v1.get_default_graph()
+    ):
+        return None  # it was computed in a function of the user's own, out of reach from here
+    return sum_with_losses(values, paths, loss, replicas=replicas)
 
 
 def _observed(

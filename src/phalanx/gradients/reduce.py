@@ -41,17 +41,19 @@ def reduce_sum(
     return reduce_packed(values, names, what=what, in_step=in_step).values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sums:
     """What replicas have added up.
 
     Attributes:
-        values: as they were brought.
+        values: one for each that was brought.
         together: the same numbers in as few tensors as there are.
+        brought: what this replica brought, in tensors like those.
     """
 
     values: list[Gradient]
     together: list[tf.Tensor]
+    brought: list[tf.Tensor]
 
 
 def reduce_packed(
@@ -66,8 +68,9 @@ def reduce_packed(
     sparse = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
     dtypes = dict.fromkeys(values[i].dtype for i in dense)
     groups = [[i for i in dense if values[i].dtype == dtype] for dtype in dtypes]
+    brought = [pack([values[i] for i in group]) for group in groups]
     with compared(what, values, names, in_step=in_step):
-        together = [timed(_all_reduce, pack([values[i] for i in group])) for group in groups]
+        together = [timed(_all_reduce, packed) for packed in brought]
         gathered = [timed(_all_reduce, values[i]) for i in sparse]
     results: list[Gradient] = list(values)
     for group, flat in zip(groups, together, strict=True):
@@ -75,7 +78,11 @@ def reduce_packed(
             results[i] = tensor
     for i, total in zip(sparse, gathered, strict=True):
         results[i] = total
-    return Sums(results, [*together, *(total.values for total in gathered)])
+    return Sums(
+        values=results,
+        together=[*together, *(total.values for total in gathered)],
+        brought=[*brought, *(values[i].values for i in sparse)],
+    )
 
 
 def _all_reduce(value: Gradient) -> Gradient:

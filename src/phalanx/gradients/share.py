@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-Keep = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
-"""Gets the step (int64), the position of the first bad variable (int64), and a flag for each
-replica (float32); gives any tensor."""
+Keep = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+"""Gets the step (int64), the position of the first bad variable (int64), whether this replica's own
+gradients were bad, and whether the total can be so by them (bool); gives any tensor."""
 
 
 class ReplicaShare:

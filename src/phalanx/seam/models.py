@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -129,13 +129,20 @@ def steps_trained(model: Any) -> int:
     return 0 if counter is None else int(counter.numpy())
 
 
-def loss_scale_of(model: Any) -> float:
-    """The factor that the model's optimizer puts on the loss."""
+def loss_scale_of(model: Any, read: Callable[[Any], Any] = keras.ops.convert_to_numpy) -> float:
+    """The factor that the model's optimizer puts on the loss.
+
+    Args:
+        model: the model.
+        read: reads it where it is a Keras variable.
+    """
     optimizer: Any = getattr(model, "optimizer", None)
     scale = getattr(optimizer, "dynamic_scale", None)
     if scale is None:
         scale = getattr(optimizer, "loss_scale_factor", None)
-    return 1.0 if scale is None else float(getattr(scale, "numpy", lambda: scale)())
+    if scale is None:
+        return 1.0
+    return float(read(scale) if isinstance(scale, keras.Variable) else scale)
 
 
 def set_loss_scale(model: Any, scale: float) -> None:

@@ -24,6 +24,12 @@ def copies_of(variable: Any) -> Sequence[Any]:
     return value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)
 
 
+def array_of_copy(replica: int, variable: Any) -> np.ndarray:
+    """What this process's `replica`-th replica has for a variable, in host memory of its own."""
+    copies = copies_of(variable)
+    return np.array(copies[replica if len(copies) > 1 else 0].numpy())
+
+
 def assign(variable: Any, value: Any) -> None:
     """Give every copy on this process the value; no peer is asked."""
     for copy in copies_of(variable):

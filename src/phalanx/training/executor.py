@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace
@@ -14,7 +16,9 @@ from phalanx.errors import NonFiniteError
 from phalanx.gradients.health import Health, Trouble, watch
 from phalanx.gradients.rules import OnNonfinite
 from phalanx.seam.rules import innermost, rules_of
-from phalanx.training.kept_step import KeptStep, keeping_place, where_kept
+from phalanx.training.exchange import all_gather_rows
+from phalanx.training.keeping_place import keeping_place, where_kept
+from phalanx.training.kept_step import KeptStep
 from phalanx.training.observed import ObservedSteps, observer_among
 from phalanx.training.step import Outputs, StepFunction
 
@@ -78,14 +82,16 @@ class Executor:
     def check(self) -> None:
         """Raise if a gradient was not finite; all workers do so at the same step."""
         self._checked = self._trained
-        if self._health is None or self._health.policy not in ("raise", "watch"):
+        if self._told or self._health is None or self._health.policy not in ("raise", "watch"):
             return
         if (trouble := self._health.trouble()) is None:
             return
-        place, hint = self._function.plan.place, where_kept(trouble.step + 1)
+        place = self._function.plan.place
+        trouble = _of_all_workers(trouble, self._function.plan.strategy, place)
+        hint = where_kept(trouble.step + 1)
         if self._health.policy == "raise":
             raise NonFiniteError(_explain(self._health.paths, trouble, place) + hint)
-        if place.is_chief and not self._told:
+        if place.is_chief:
             _log.warning(
                 "The loss was not finite at step %d; %s. A LossScaleOptimizer leaves such steps "
                 "out, but mends no loss.%s",
@@ -161,6 +167,17 @@ def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
     if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
         return "ignore"  # the user has chosen how such a run ends
     return "raise"
+
+
+def _of_all_workers(
+    trouble: Trouble, strategy: tf.distribute.Strategy, place: ReplicaPlace
+) -> Trouble:
+    """`trouble` with the replicas of all workers; a collective, since all know of it alike."""
+    if not place.has_peers:
+        return trouble
+    own = np.isin(np.arange(place.total), trouble.replicas).astype(np.int64)
+    found = all_gather_rows(strategy, place, own).any(axis=0)
+    return replace(trouble, replicas=tuple(int(i) for i in found.nonzero()[0]))
 
 
 def _workers(trouble: Trouble, place: ReplicaPlace) -> str:

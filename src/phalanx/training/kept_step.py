@@ -8,7 +8,7 @@ weights are still those before the step, since such a step is not applied.
 from __future__ import annotations
 
 import logging
-import os
+import threading
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,46 +18,33 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.cluster.spec import WorkerSpec
 from phalanx.data.place import ReplicaPlace, rows_of
 from phalanx.data.stream import BatchStream
 from phalanx.gradients.health import Health, Trouble
 from phalanx.seam.models import loss_scale_of
-from phalanx.state.captured import FOLDER, Captured, CapturedStep, Part, write_captured
-from phalanx.state.copies import copies_of
+from phalanx.state.captured import Captured, CapturedStep, Part, write_captured
+from phalanx.state.copies import array_of_copy
 from phalanx.state.naming import model_variables, paths_of
+from phalanx.training.keeping_place import KeepingPlace
 
 _log = logging.getLogger(__name__)
-MOST_BYTES = 4 * 10**9
-"""Of batch and weights together; a step with more is not kept."""
 
 
-@dataclass
-class KeepingPlace:
-    """Where this process keeps steps, and how many more.
+@dataclass(frozen=True, kw_only=True)
+class _Heard:
+    """What one replica says of a step.
 
     Attributes:
-        folder: where; None to keep none.
-        left: how many more this process may keep.
-        most_bytes: of batch and weights of one step.
+        data: its part of the batch.
+        count: samples in it.
+        is_bad: whether its own gradients were bad.
+        can_be: whether the total can be so by them.
     """
 
-    folder: Path | None = None
-    left: int = 1
-    most_bytes: int = MOST_BYTES
-
-
-_here: KeepingPlace | None = None
-
-
-def keeping_place() -> KeepingPlace:
-    """Where this process keeps steps: in the run's directory, under `phalanx run`."""
-    global _here
-    if _here is None:
-        spec = WorkerSpec.from_environment(os.environ)
-        run = None if spec is None else spec.run_dir
-        _here = KeepingPlace(folder=None if run is None else Path(run) / FOLDER)
-    return _here
+    data: Any
+    count: int
+    is_bad: bool
+    can_be: bool
 
 
 class KeptStep:
@@ -78,55 +65,104 @@ class KeptStep:
         self.stream: BatchStream | None = None
         self.running = (0, 1)
         self.directory: Path | None = None
+        self._lock = threading.Lock()
+        self._heard: dict[int, _Heard] = {}
+        self._heard_of: int | None = None
 
     def watch(self, element: Any) -> None:
-        """Keep `element`, `(total, parts)`, if its step, just run, went wrong; to be traced."""
+        """Keep `element`, `(total, parts)`, if its step, just run, went wrong; to be traced.
+
+        For a process with one replica, from which all came then.
+        """
+        total, (part,) = element
+        bad = tf.constant(True)
         tf.cond(
             self.health.unseen(),
-            lambda: self.keep(element, *self.health.see()),
+            lambda: self.keep(self._place.first, total, part, *self.health.see(), bad, bad),
             lambda: tf.constant(True),
         )
 
-    def keep(self, element: Any, step: Any, variable: Any, flags: Any) -> tf.Tensor:
-        """Keep `element`, `(total, parts)`, whose step went wrong; to be traced.
+    def keep(
+        self,
+        replica: int,
+        total: Any,
+        part: Any,
+        step: Any,
+        variable: Any,
+        is_bad: Any,
+        can_be: Any,
+    ) -> tf.Tensor:
+        """Keep a replica's part of the batch whose step went wrong; to be traced.
 
         Args:
-            element: the batch; nothing is done where it holds sparse or ragged tensors.
+            replica: its number.
+            total: samples in the global batch.
+            part: how many of them are its, and they; nothing is done where it holds sparse or
+                ragged tensors.
             step: the optimizer's iteration.
             variable: the position of the first variable with a bad gradient.
-            flags: for each replica whether its own gradients were bad.
+            is_bad: whether its own gradients were bad.
+            can_be: whether the total can be so by them.
         """
-        flat = [each for each in tf.nest.flatten(element) if each is not None]
+        flat = [each for each in tf.nest.flatten(part) if each is not None]
         if not all(isinstance(each, tf.Tensor) for each in flat):
             return tf.constant(False)
-        like = tf.nest.map_structure(lambda each: each is not None, element)
-        given = [step, variable, flags, *flat]
-        kept: tf.Tensor = tf.numpy_function(partial(self._keep, like), given, tf.bool)
+        like = tf.nest.map_structure(lambda each: each is not None, part)
+        given = [total, step, variable, is_bad, can_be, *flat]
+        kept: tf.Tensor = tf.numpy_function(partial(self._keep, replica, like), given, tf.bool)
         return kept
 
-    def _keep(self, like: Any, step: Any, variable: Any, flags: Any, *flat: Any) -> Any:
-        """Called from within the step, once; whatever goes wrong here, training goes on."""
-        replicas = tuple(int(i) for i in flags.nonzero()[0])
-        trouble = Trouble(step=int(step), variable=int(variable), replicas=replicas)
+    def _keep(
+        self,
+        replica: int,
+        like: Any,
+        total: Any,
+        step: Any,
+        variable: Any,
+        is_bad: Any,
+        can_be: Any,
+        *flat: Any,
+    ) -> Any:
+        """Called from within the step; whatever goes wrong here, training goes on."""
         try:
             arrays = iter(flat)
             there = [next(arrays) if is_there else None for is_there in tf.nest.flatten(like)]
-            total, parts = tf.nest.pack_sequence_as(like, there)
-            self._write(trouble, int(total), parts)
+            count, data = tf.nest.pack_sequence_as(like, there)
+            heard = _Heard(data=data, count=int(count), is_bad=bool(is_bad), can_be=bool(can_be))
+            with self._lock:
+                all_heard = self._all_heard(int(step), replica, heard)
+                if all_heard is not None:
+                    self._write(int(step), int(variable), int(total), all_heard, replica)
         except Exception as error:
             _log.warning("a step that was not finite cannot be kept: %s", error)
         return np.True_
 
-    def _write(self, trouble: Trouble, total: int, parts: Any) -> None:
-        if self._to.folder is None or self._to.left < 1:
+    def _all_heard(self, step: int, replica: int, heard: _Heard) -> list[_Heard] | None:
+        """What all replicas of this process have said of a step; None until the last of them has.
+
+        None of them waits for another: the threads in which they wait would be TensorFlow's own.
+        """
+        if step != self._heard_of:
+            self._heard_of, self._heard = step, {}
+        self._heard[replica] = heard
+        if len(self._heard) < self._place.local:
+            return None
+        self._heard_of = None
+        return [self._heard[each] for each in sorted(self._heard)]
+
+    def _write(
+        self, step: int, variable: int, total: int, heard: list[_Heard], replica: int
+    ) -> None:
+        """Write what was `heard`; `replica`, the last, has not changed its weights yet."""
+        if self._to.folder is None or self._to.left < 1 or not any(each.can_be for each in heard):
             return
-        local = range(self._place.first, self._place.first + self._place.local)
-        is_mine = any(replica in trouble.replicas for replica in local)
-        if not is_mine and (trouble.replicas or not self._place.is_chief):
-            return
+        first = self._place.first
+        bad = tuple(first + i for i, each in enumerate(heard) if each.is_bad)
+        trouble = Trouble(step=step, variable=variable, replicas=bad)
         variables = model_variables(self._model)
-        weights = {name: np.array(copies_of(v)[0].numpy()) for name, v in variables.items()}
-        batches = tuple(data if isinstance(data, tuple) else (data,) for _, data in parts)
+        read = partial(array_of_copy, replica - first)
+        weights = {name: read(variable) for name, variable in variables.items()}
+        batches = tuple(h.data if isinstance(h.data, tuple) else (h.data,) for h in heard)
         size = _bytes(weights.values()) + _bytes(tf.nest.flatten(batches))
         if size > self._to.most_bytes:
             _log.warning(
@@ -140,7 +176,13 @@ class KeptStep:
         self._to.left -= 1
         config, why_not = _config_of(self._model)
         captured = Captured(
-            about=self._about(trouble, total, [int(count) for count, _ in parts], why_not),
+            about=self._about(
+                trouble,
+                total,
+                [each.count for each in heard],
+                loss_scale=loss_scale_of(self._model, read),
+                why_not=why_not,
+            ),
             batches=batches,
             weights=weights,
             paths=paths_of(variables),
@@ -149,7 +191,9 @@ class KeptStep:
         self.directory = write_captured(self._to.folder, captured)
         _log.warning("step %d was not finite; it is kept in %s", trouble.step + 1, self.directory)
 
-    def _about(self, trouble: Trouble, total: int, counts: list[int], why_not: str) -> CapturedStep:
+    def _about(
+        self, trouble: Trouble, total: int, counts: list[int], *, loss_scale: float, why_not: str
+    ) -> CapturedStep:
         rows, places = self._samples(trouble)
         parts = []
         for i, count in enumerate(counts):
@@ -175,7 +219,7 @@ class KeptStep:
             total=total,
             variable="" if is_scaled else paths[trouble.variable],
             policy=self.health.policy,
-            loss_scale=loss_scale_of(self._model),
+            loss_scale=loss_scale,
             parts=tuple(parts),
             model=why_not,
         )
@@ -191,15 +235,6 @@ class KeptStep:
         where = getattr(self.stream.source, "where", None)
         numbers = tuple(int(row) for row in rows)
         return numbers, tuple(where(row) for row in numbers) if where else ()
-
-
-def where_kept(step: int) -> str:
-    """A sentence that says how to look at a step, if some worker has kept it."""
-    folder = keeping_place().folder
-    kept = [] if folder is None else list(folder.glob(f"worker-*-step-{step}"))
-    if folder is None or not kept:
-        return ""
-    return f" It is kept: `phalanx debug replay {folder.parent}` names the layer and the samples."
 
 
 def _config_of(model: Any) -> tuple[Any, str]:

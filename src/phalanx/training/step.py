@@ -227,8 +227,8 @@ class StepFunction:
             alike=assigned_alike(self._model) if self.plan.may_be_empty else frozenset(),
         )
         kept = self.companions.get(KeptStep)
-        if kept is not None and not self._whole and this_replica() == self.plan.place.first:
-            share.keep = partial(kept.keep, (total, parts))
+        if kept is not None and not self._whole:
+            share.keep = partial(kept.keep, this_replica(), total, (count, data))
         with sharing(share), in_replica(this_replica()):
             logs = self._step(data)
         self.assigned.update(share.assigned)
