@@ -1,5 +1,7 @@
 """What the flight recorder knows of the steps of two replicas: batches, their form, their end."""
 
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -59,10 +61,37 @@ def test_of_steps_in_one_call_the_last_batch_is_told(steps):
     assert form_of(second.batch) == FORM
 
 
+def test_a_batch_that_is_waited_for_is_told_when_it_came(steps, tmp_path):
+    file, given = tmp_path / "worker-0.flight", []
+
+    def give(_):
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            events = read_flight(file).events
+            if sum(event.kind == "train" for event in events) > len(given):
+                break  # The step that will take it has begun.
+            time.sleep(0.01)
+        given.append(time.time_ns())
+        return np.ones([8, 2], "float32")
+
+    def batch(number):
+        x = tf.numpy_function(give, [number], tf.float32)
+        return tf.ensure_shape(x, [8, 2]), tf.ones([8, 1])
+
+    events = steps(tf.data.Dataset.range(3).map(batch))
+    assert len(given) == 3
+    for event, moment in zip(events, given, strict=True):
+        assert event.came >= moment - 1000
+
+
 @pytest.mark.parametrize("together", [1, 3])
 def test_dimensions_that_vary_are_told(together, steps):
-    lengths = tf.data.Dataset.range(3, 6)
-    batches = lengths.map(lambda length: (tf.ones([8, length, 2]), tf.ones([8, 1])))
+
+    def batch(length):
+        rows = 8 + 0 * length  # which TensorFlow does not know beforehand either
+        return tf.ones([rows, length, 2]), tf.ones([rows, 1])
+
+    batches = tf.data.Dataset.range(3, 6).map(batch)
     layers = [keras.Input((None, 2)), keras.layers.GlobalAveragePooling1D()]
     events = steps(batches, *layers, steps_per_execution=together)
     expected = [(1, "3"), (1, "4"), (1, "5")] if together == 1 else [(3, "5")]

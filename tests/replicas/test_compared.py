@@ -70,6 +70,13 @@ def test_workers_may_differ_in_the_dimension_they_gather_along(meeting, mirrored
     assert meeting.told == [("rows", ["tensor 1 (3, any) float32", "tensor 2 () int32"])]
 
 
+def test_what_is_added_up_between_steps_belongs_to_the_last(meeting, mirrored2):
+    mirrored2.run(lambda: reduce_sum([tf.ones([2])]))
+    mirrored2.run(lambda: reduce_sum([tf.ones([2])], in_step=False))
+    under_way, ended = (each.step for each in meeting.brought)
+    assert ended == under_way - 1
+
+
 def test_what_belongs_to_a_comparison_is_not_compared_again(meeting, mirrored2):
     def nested():
         with compared("all", [tf.ones([2])]):

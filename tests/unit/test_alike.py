@@ -152,6 +152,13 @@ def test_all_hear_who_does_not_come(meet):
     assert heard[0][0].startswith("worker 2 has not come for 0 s; worker 0 is")
 
 
+def test_a_long_wait_is_said_once(meet, monkeypatch, caplog):
+    monkeypatch.setattr("phalanx.worker.alike.meeting._WARN_AFTER", 0.05)
+    meet(gradients(7), None, patience=0.3, stays=True)
+    (warning,) = caplog.messages
+    assert "worker 1 has not come for 0 s; worker 0 is at step 7 (gradients)" in warning
+
+
 def test_where_a_worker_was_that_comes_no_more(meet):
     before = [gradients(5), gradients(6)]
     ((said, _),) = meet(gradients(7), None, before=before)
