@@ -56,6 +56,23 @@ def test_sums_and_who_is_to_blame(entries, finite, are_bad, can_be, mirrored2):
         np.testing.assert_array_equal(rows[:2], np.float32([[1, entries[0]], [1, entries[1]]]))
 
 
+@pytest.mark.parametrize("kind", [0, 2, 3], ids=["dense", "half", "rows"])
+def test_gradients_of_every_kind_are_looked_at(kind, mirrored2):
+    def step(factor):
+        gradients = brought(4.0)
+        one = gradients[kind]
+        if isinstance(one, tf.IndexedSlices):
+            gradients[kind] = tf.IndexedSlices(one.values * factor, one.indices, one.dense_shape)
+        else:
+            gradients[kind] = one * tf.cast(factor, one.dtype)
+        found = checked_sum(gradients, NAMES, replicas=2)
+        return found.finite, *found.own()
+
+    first, second = on_replicas(mirrored2, step, [tf.constant(1.0), tf.constant(np.nan)])
+    assert [bool(each) for each in first] == [False, False, False]
+    assert [bool(each) for each in second] == [False, True, True]
+
+
 def test_a_sum_of_halves_that_overflows(mirrored2):
     def step(i):
         half = [tf.cast(tf.fill([3], i), tf.float16)]
