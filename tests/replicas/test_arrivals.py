@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 
 import phalanx
+from phalanx.flight.form import DIMENSIONS
 from phalanx.flight.reading import read_flight
 from phalanx.launch.who_waits import form_of
+from phalanx.training.arrivals import GraphArrivals
 from phalanx.worker.flight import flight
 
 FORM = "x float32[samples, 2], y float32[samples, 1]"
@@ -106,3 +108,37 @@ def test_data_whose_end_nobody_knows(steps):
     events = steps(unknown)
     assert [event.how for event in events] == ["done", "done", "done", "out of data"]
     assert events[-1].done == 0
+
+
+def noting(arrivals, number, rank=1):
+    """A function that notes one batch, any size of each of its dimensions."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None] * rank), tf.TensorSpec([], tf.int32)])
+    def take(x, tensor):
+        arrivals.note((x,), tensor if number is None else number)
+        return x
+
+    return lambda number=1: take(tf.ones([2] * rank), number)
+
+
+def test_before_any_batch_none_has_come():
+    arrivals = GraphArrivals()
+    assert (arrivals.last().batches, arrivals.last().when) == (0, 0)
+    noting(arrivals, None)(7)
+    assert arrivals.last().batches == 7
+
+
+def test_what_was_traced_before_still_tells():
+    arrivals = GraphArrivals()
+    first, second = noting(arrivals, 1), noting(arrivals, 1)
+    moments = []
+    for take in (first, second, first):
+        take()
+        moments.append(arrivals.last().when)
+    assert moments == sorted(set(moments))
+
+
+def test_no_more_dimensions_than_there_is_room_for():
+    arrivals = GraphArrivals()
+    noting(arrivals, 1, rank=DIMENSIONS + 3)()
+    assert arrivals.last().dimensions == (2,) * DIMENSIONS
