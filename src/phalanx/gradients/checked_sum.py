@@ -29,7 +29,8 @@ class CheckedSum:
     Attributes:
         total: one per variable, None where there is none.
         finite: whether all is finite, scalar bool.
-        own: looks at what this replica brought; for a branch that is hardly ever taken.
+        own: looks at what this replica brought, which stays in memory until it is known whether
+            that is needed; for a branch that is hardly ever taken.
     """
 
     total: list[Gradient]

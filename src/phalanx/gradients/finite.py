@@ -16,7 +16,7 @@ def are_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
     A sum of squares that float32 can hold says so in one pass and without memory of its own. Where
     entries are beyond 1e19 it cannot, and each is looked at.
     """
-    present = [values_of(g) for g in gradients if g is not None]
+    present = [_values(g) for g in gradients if g is not None]
     if not present:
         return tf.constant(True)
     squares = tf.add_n([tf.cast(tf.nn.l2_loss(_wide(g)), tf.float32) for g in present])
@@ -29,8 +29,7 @@ def are_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
 
 def each_is_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
     """The same, entry by entry: for branches that are hardly ever taken."""
-    present = [values_of(g) for g in gradients if g is not None]
-    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in present])
+    return tf.reduce_all([_one_is_finite(g) for g in gradients])
 
 
 def can_overflow(gradients: Sequence[Gradient], replicas: int) -> tf.Tensor:
@@ -40,18 +39,14 @@ def can_overflow(gradients: Sequence[Gradient], replicas: int) -> tf.Tensor:
     largest number; half, since sums are rounded. Where no replica has such an entry, no sum
     overflows.
     """
-    present = [values_of(g) for g in gradients if g is not None]
+    present = [_values(g) for g in gradients if g is not None]
     fine = [tf.reduce_all(tf.abs(g) <= float(g.dtype.max) / (2 * replicas)) for g in present]
     return ~tf.reduce_all(fine)
 
 
 def nonfinite_flags(gradients: Sequence[Gradient]) -> tf.Tensor:
     """For each gradient whether it has a NaN or infinite entry, as int32."""
-    flags = [
-        tf.constant(False) if g is None else ~tf.reduce_all(tf.math.is_finite(values_of(g)))
-        for g in gradients
-    ]
-    return tf.cast(tf.stack(flags), tf.int32)
+    return tf.cast(~tf.stack([_one_is_finite(g) for g in gradients]), tf.int32)
 
 
 def without_nonfinite(gradients: Sequence[Gradient]) -> list[Gradient]:
@@ -59,20 +54,25 @@ def without_nonfinite(gradients: Sequence[Gradient]) -> list[Gradient]:
     return [_zeroed(g) for g in gradients]
 
 
+def _one_is_finite(gradient: Gradient) -> tf.Tensor:
+    if gradient is None:
+        return tf.constant(True)
+    return tf.reduce_all(tf.math.is_finite(_values(gradient)))
+
+
 def _wide(values: tf.Tensor) -> tf.Tensor:
     """Values whose squares need more than 16 bits, in 32."""
     return tf.cast(values, tf.float32) if values.dtype.size < 4 else values
 
 
-def values_of(gradient: Gradient) -> tf.Tensor:
-    """The entries of a gradient that is there."""
+def _values(gradient: Gradient) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _zeroed(gradient: Gradient) -> Gradient:
     if gradient is None:
         return None
-    values = values_of(gradient)
+    values = _values(gradient)
     clean = tf.where(tf.math.is_finite(values), values, tf.zeros_like(values))
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(clean, gradient.indices, gradient.dense_shape)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace
@@ -16,7 +15,7 @@ from phalanx.errors import NonFiniteError
 from phalanx.gradients.health import Health, Trouble, watch
 from phalanx.gradients.rules import OnNonfinite
 from phalanx.seam.rules import innermost, rules_of
-from phalanx.training.exchange import all_gather_rows
+from phalanx.training.exchange import on_any_worker
 from phalanx.training.keeping_place import keeping_place, where_kept
 from phalanx.training.kept_step import KeptStep
 from phalanx.training.observed import ObservedSteps, observer_among
@@ -173,11 +172,9 @@ def _of_all_workers(
     trouble: Trouble, strategy: tf.distribute.Strategy, place: ReplicaPlace
 ) -> Trouble:
     """`trouble` with the replicas of all workers; a collective, since all know of it alike."""
-    if not place.has_peers:
-        return trouble
-    own = np.isin(np.arange(place.total), trouble.replicas).astype(np.int64)
-    found = all_gather_rows(strategy, place, own).any(axis=0)
-    return replace(trouble, replicas=tuple(int(i) for i in found.nonzero()[0]))
+    own = (replica in trouble.replicas for replica in range(place.total))
+    found = on_any_worker(strategy, place, *own)
+    return replace(trouble, replicas=tuple(i for i, is_bad in enumerate(found) if is_bad))
 
 
 def _workers(trouble: Trouble, place: ReplicaPlace) -> str:

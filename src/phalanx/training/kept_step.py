@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace, rows_of
 from phalanx.data.stream import BatchStream
-from phalanx.gradients.health import Health, Trouble
+from phalanx.gradients.health import Health
 from phalanx.seam.models import loss_scale_of
 from phalanx.state.captured import Captured, CapturedStep, Part, write_captured
 from phalanx.state.copies import array_of_copy
@@ -156,11 +156,8 @@ class KeptStep:
         """Write what was `heard`; `replica`, the last, has not changed its weights yet."""
         if self._to.folder is None or self._to.left < 1 or not any(each.can_be for each in heard):
             return
-        first = self._place.first
-        bad = tuple(first + i for i, each in enumerate(heard) if each.is_bad)
-        trouble = Trouble(step=step, variable=variable, replicas=bad)
         variables = model_variables(self._model)
-        read = partial(array_of_copy, replica - first)
+        read = partial(array_of_copy, replica - self._place.first)
         weights = {name: read(variable) for name, variable in variables.items()}
         batches = tuple(h.data if isinstance(h.data, tuple) else (h.data,) for h in heard)
         size = _bytes(weights.values()) + _bytes(tf.nest.flatten(batches))
@@ -168,7 +165,7 @@ class KeptStep:
             _log.warning(
                 "step %d was not finite; its batch and weights are %.1f GB, more than the %.1f "
                 "that are kept",
-                trouble.step + 1,
+                step + 1,
                 size / 1e9,
                 self._to.most_bytes / 1e9,
             )
@@ -176,60 +173,53 @@ class KeptStep:
         self._to.left -= 1
         config, why_not = _config_of(self._model)
         captured = Captured(
-            about=self._about(
-                trouble,
-                total,
-                [each.count for each in heard],
-                loss_scale=loss_scale_of(self._model, read),
-                why_not=why_not,
-            ),
+            about=self._about(step, variable, total, heard, read, why_not),
             batches=batches,
             weights=weights,
             paths=paths_of(variables),
             config=config,
         )
         self.directory = write_captured(self._to.folder, captured)
-        _log.warning("step %d was not finite; it is kept in %s", trouble.step + 1, self.directory)
+        _log.warning("step %d was not finite; it is kept in %s", step + 1, self.directory)
 
     def _about(
-        self, trouble: Trouble, total: int, counts: list[int], *, loss_scale: float, why_not: str
+        self, step: int, variable: int, total: int, heard: list[_Heard], read: Any, why_not: str
     ) -> CapturedStep:
-        rows, places = self._samples(trouble)
+        rows, places = self._samples(step)
         parts = []
-        for i, count in enumerate(counts):
+        for i, each in enumerate(heard):
             replica = self._place.first + i
             start, _ = rows_of(replica, self._place.total, total)
-            own = slice(start, start + count)
-            is_bad = replica in trouble.replicas
+            own = slice(start, start + each.count)
             parts.append(
                 Part(
                     replica=replica,
-                    count=count,
+                    count=each.count,
                     start=start,
                     rows=rows[own],
                     places=places[own],
-                    is_bad=is_bad,
+                    is_bad=each.is_bad,
                 )
             )
         paths, is_scaled = self.health.paths, self.health.policy == "watch"
         return CapturedStep(
             rank=self._place.rank,
-            step=trouble.step + 1,
+            step=step + 1,
             replicas=self._place.total,
             total=total,
-            variable="" if is_scaled else paths[trouble.variable],
+            variable="" if is_scaled else paths[variable],
             policy=self.health.policy,
-            loss_scale=loss_scale,
+            loss_scale=loss_scale_of(self._model, read),
             parts=tuple(parts),
             model=why_not,
         )
 
-    def _samples(self, trouble: Trouble) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    def _samples(self, step: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Numbers and places of the samples in the global batch, as far as they are known."""
         trained, steps = self.running
         if self.stream is None or (steps > 1 and self.health.policy == "watch"):
             return (), ()  # a step that the optimizer left out before is not counted
-        rows = self.stream.rows(trouble.step - trained if steps > 1 else 0)
+        rows = self.stream.rows(step - trained if steps > 1 else 0)
         if rows is None:
             return (), ()
         where = getattr(self.stream.source, "where", None)
