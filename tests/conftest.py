@@ -61,6 +61,12 @@ def mirrored(count):
 
 
 @pytest.fixture(scope="session")
+def mirrored1():
+    """One replica, whose variables are replicated all the same."""
+    return mirrored(1)
+
+
+@pytest.fixture(scope="session")
 def mirrored2():
     """Two replicas in this process."""
     return mirrored(2)

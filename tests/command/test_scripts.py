@@ -82,6 +82,33 @@ def close(value):
     return pytest.approx(value, rel=1e-5, abs=1e-7)
 
 
+ONE_MIRRORED = f"""
+import keras
+import tensorflow as tf
+{DATA}{TRAIN}
+with tf.distribute.MirroredStrategy().scope():
+    model = build()
+train(model)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("words", "source"),
+    [
+        (("--strategy", "mirrored"), NAMES_NO_STRATEGY),
+        (("--strategy", "mirrored", "--devices-per-worker", "cpu:1"), NAMES_NO_STRATEGY),
+        (("--strategy", "multiworker"), USES_OURS),
+        ((), ONE_MIRRORED),
+    ],
+)
+def test_one_replica_of_a_strategy_gets_one_devices_answer(command, one_device, words, source):
+    finished = command.run("--workers", "1", "--seed", "5", *words, command.script(source))
+    assert finished.code == 0, finished.err
+    assert finished.said()["loss"] == close(one_device["loss"])
+    assert finished.said()["weights"] == [close(weights) for weights in one_device["weights"]]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("source", [NAMES_NO_STRATEGY, USES_OURS, MAKES_ITS_OWN])
 def test_three_kinds_of_script_get_one_devices_answer(command, one_device, source):

@@ -69,14 +69,14 @@ def chosen(request, workers):
 
 def family(names):
     class Family:
-        @pytest.mark.parametrize("replicas", [2, THREE])
+        @pytest.mark.parametrize("replicas", [1, 2, THREE])
         @pytest.mark.parametrize("name", names)
         def test_mirrored(self, name, replicas, request):
             strategy = request.getfixturevalue(f"mirrored{replicas}")
             assert strategy.num_replicas_in_sync == replicas
             assert_same(on_one_device(name), under(strategy, CASES[name]), CASES[name])
 
-        @pytest.mark.parametrize("workers", [2, THREE_WORKERS])
+        @pytest.mark.parametrize("workers", [1, 2, THREE_WORKERS])
         @pytest.mark.parametrize("name", names)
         def test_multiworker(self, name, workers, request):
             (portion,) = (names for names in chosen(request, workers) if name in names)

@@ -18,13 +18,24 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+_REPLICATES = (
+    tf.distribute.MirroredStrategy,
+    tf.distribute.MultiWorkerMirroredStrategy,
+    tf.distribute.TPUStrategy,
+)
+"""Strategies whose variables are replicated, be it over a single replica."""
+
 
 def strategy_of(model: Any) -> tf.distribute.Strategy:
-    """The strategy `model` is to train under: the one it was made in, else the current one."""
+    """The strategy `model` is to train under: the one it was made in, else the current one.
+
+    A model made in a strategy of one replica moves to a current one of several.
+    """
     made_in = getattr(model, "_distribute_strategy", None)
-    if made_in is not None and made_in.num_replicas_in_sync > 1:
-        return made_in
-    return tf.distribute.get_strategy()
+    current = tf.distribute.get_strategy()
+    if made_in is None or made_in.num_replicas_in_sync < current.num_replicas_in_sync:
+        return current
+    return made_in
 
 
 @contextlib.contextmanager
@@ -45,9 +56,10 @@ def adopt(model: Any, strategy: tf.distribute.Strategy) -> None:
 
     A model or optimizer made before or beside the scope owns plain variables, which
     TensorFlow refuses to mix with replicated ones ("Mixing different
-    tf.distribute.Strategy objects"). The Keras variables stay the same objects.
+    tf.distribute.Strategy objects"). The Keras variables stay the same objects. A strategy of one
+    replica owns its variables too. Call it in `strategy`'s scope.
     """
-    if strategy.num_replicas_in_sync == 1:
+    if not tf.distribute.has_strategy():
         return
     model._distribute_strategy = strategy
     moved = _move([*model.variables, *_metric_variables(model)], strategy)
@@ -76,17 +88,17 @@ def build(
 ) -> None:
     """Create what `model` and its optimizer create lazily, before replicas run.
 
-    Replicas must not create variables. With one replica Keras builds while tracing, and
-    nothing is done here unless asked.
+    Replicas must not create replicated variables. Where variables are plain, Keras builds while
+    tracing, and nothing is done here unless asked.
 
     Args:
         model: a compiled model.
         element_spec: shapes and dtypes of one batch: `(x,)`, `(x, y)` or
             `(x, y, sample_weight)`, batch dimension None.
         strategy: the strategy to build under.
-        always: whether to build for a single replica too.
+        always: whether to build where the first step would, too.
     """
-    if strategy.num_replicas_in_sync > 1 or always:
+    if strategy.num_replicas_in_sync > 1 or isinstance(strategy, _REPLICATES) or always:
         with strategy.scope():
             model._symbolic_build(data_batch=element_spec)
 
@@ -185,7 +197,7 @@ def _move(variables: Iterable[Any], strategy: tf.distribute.Strategy) -> bool:
     moved = False
     for variable in {id(v): v for v in variables}.values():
         value = getattr(variable, "_value", None)
-        if value is None or not _is_plain(value):
+        if value is None or not _is_of_another(value, strategy):
             continue
         with strategy.scope():
             variable._value = tf.Variable(
@@ -200,12 +212,10 @@ def _move(variables: Iterable[Any], strategy: tf.distribute.Strategy) -> bool:
     return moved
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether no strategy of several replicas owns the TensorFlow variable."""
-    if isinstance(value, tf.distribute.DistributedValues):
-        return False
+def _is_of_another(value: Any, strategy: tf.distribute.Strategy) -> bool:
+    """Whether a TensorFlow variable belongs to no strategy, or to another one of one replica."""
     owner = getattr(value, "_distribute_strategy", None)
-    return owner is None or owner.num_replicas_in_sync == 1
+    return owner is None or (owner is not strategy and owner.num_replicas_in_sync == 1)
 
 
 def compute_loss(model: Any, x: Any, y: Any, predicted: Any, weight: Any) -> Any:

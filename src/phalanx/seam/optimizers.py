@@ -54,6 +54,15 @@ def in_many_replicas() -> bool:
     )
 
 
+def in_a_replica() -> bool:
+    """Whether this code runs in a replica's step of a synchronous strategy, be it the only one."""
+    return (
+        tf.distribute.has_strategy()
+        and not tf.distribute.in_cross_replica_context()
+        and not isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy)
+    )
+
+
 def applying_total() -> bool:
     """Whether this thread applies a gradient that is already the total."""
     return bool(getattr(_thread, "applying", False))
@@ -73,10 +82,9 @@ def _must_walk(optimizer: Any) -> bool:
     """Whether `optimizer`'s `apply` is to walk the pipeline, here and now."""
     if applying_total() or tf.distribute.in_cross_replica_context():
         return False
-    alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
     healths = (health_of(optimizer), health_of(innermost(optimizer)))
     watched = current_observation() is not None or any(health is not None for health in healths)
-    return not alone or watched
+    return watched or in_a_replica()
 
 
 def _walk(
@@ -96,7 +104,7 @@ def _walk(
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if not optimizer.built and variables is not None:
         optimizer.build(list(variables))
-    if replicas > 1:
+    if in_a_replica():
         _let_counters_be_local(optimizer)
     known = list(innermost(optimizer)._trainable_variables if variables is None else variables)
     context = tf.distribute.get_replica_context()
@@ -163,10 +171,13 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
 
 
 def _routed(merging: Callable[..., Any], local: Callable[..., Any]) -> Callable[..., Any]:
-    """Choose Keras's single-device method inside a replica's step, its own elsewhere."""
+    """Choose Keras's single-device method inside a replica's step, its own elsewhere.
+
+    One replica makes no difference: its update stands in a `cond` as any other's.
+    """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        chosen = local if in_many_replicas() else merging
+        chosen = local if in_a_replica() else merging
         return chosen(self, *args, **kwargs)
 
     method.__name__ = merging.__name__

@@ -57,7 +57,7 @@ def predict(
             model, x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks
         )
     with on_stage(model) as stage:
-        if stage.place.total == 1:
+        if not tf.distribute.has_strategy():
             return keras_predict(
                 model, x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks
             )

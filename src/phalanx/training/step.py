@@ -78,7 +78,7 @@ class StepFunction:
         self._eager = runs_eagerly(model)
         self._step = getattr(model, f"{kind}_step")
         whole = bool(model.jit_compile) and not self._eager
-        if whole and plan.place.total > 1:
+        if whole and tf.distribute.has_strategy():
             whole = False
             if kind == "train" and must_compile_apart(model):
                 self._step = compiled_train_step(model)
