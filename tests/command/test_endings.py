@@ -1,7 +1,10 @@
 """Every way in which a run can end, with the real command and the real TensorFlow."""
 
+import json
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -68,6 +71,36 @@ def test_workers_do_not_outlive_a_killed_launcher(command):
     process.kill()
     command.wait_until(lambda: not command.workers())
     process.communicate(timeout=60)
+
+
+@pytest.mark.long
+def test_output_that_nobody_takes_ends_no_run(command):
+    script = command.script("""
+import sys, time
+from pathlib import Path
+print("first", flush=True)
+until = time.monotonic() + 60
+while not Path("reader-has-gone").exists() and time.monotonic() < until:
+    time.sleep(0.02)
+for number in range(1000):
+    print("line", number, flush=True)
+sys.exit(3)
+""")
+    words = [sys.executable, "-m", "phalanx", "run", "--workers", "1", "--name", "it", script]
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen(
+            words, cwd=command.directory, stdout=subprocess.PIPE, stderr=full, text=True
+        )
+    assert any("first" in line for line in process.stdout)  # and reads no further
+    process.stdout.close()
+    (command.directory / "reader-has-gone").touch()
+    assert process.wait(120) == 3
+    assert command.workers() == []
+    run = command.directory / "runs" / "it"
+    assert json.loads((run / "run.json").read_text())["result"]["exit_code"] == 3
+    assert "line 999\n" in (run / "attempts/0/worker-0.log").read_text()
+    told = read_records(launcher_records_path(run)).records
+    assert [each["exit_code"] for each in told if each["kind"] == "run_end"] == [3]
 
 
 @pytest.mark.long

@@ -2,9 +2,12 @@
 
 import ast
 import re
+import tomllib
+from importlib.metadata import version
 
 import pytest
 import typer
+from packaging.requirements import Requirement
 from pages import PAGES, ROOT, anchors, links, prose
 
 from phalanx.cli.app import app
@@ -28,6 +31,24 @@ def test_every_page_can_be_reached_from_the_index():
     index = ROOT / "docs" / "index.md"
     listed = {(index.parent / target).resolve() for target in links(index)}
     assert {page for page in PAGES if ROOT / "docs" in page.parents} - listed == {index}
+
+
+def test_keras_and_tensorflow_are_bounded_to_what_was_run():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    listed = [*project["dependencies"], *optional["cpu"], *optional["gpu"], *optional["dev"]]
+    asked = {each.name: each for each in map(Requirement, listed)}
+    for name in ("keras", "tensorflow-cpu", "tensorflow", "tf-keras"):
+        limits = {limit.operator: limit.version for limit in asked[name].specifier}
+        assert set(limits) == {">=", "<"}, name
+        least, before = (int(limits[each].split(".")[1]) for each in (">=", "<"))
+        to = "to" if before - least > 2 else "or"
+        title = "Keras" if name == "keras" else "TensorFlow"
+        major = limits[">="].split(".")[0]
+        said = f"{title} {major}.{least} {to} {major}.{before - 1}"
+        assert said in prose(ROOT / "README.md").replace("\n", " ")
+    assert asked["keras"].specifier.contains(version("keras"))
+    assert asked["tf-keras"].specifier.contains(version("tf-keras"))
 
 
 def test_the_options_are_those_of_the_command():

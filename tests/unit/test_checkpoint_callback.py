@@ -1,5 +1,6 @@
 """The Checkpoint callback: what it refuses, when it is due, and trainings on one device."""
 
+import json
 import threading
 
 import keras
@@ -169,6 +170,39 @@ def test_save_and_restore_of_a_hand_written_loop(tmp_path):
         phalanx.checkpoint.restore(keras.Sequential([keras.layers.Dense(2)]), tmp_path)
     with pytest.raises(OptionError, match=r"checkpoint\.save"):
         fit(small(), tmp_path)
+
+
+def spoil(directory, step, *, written):
+    """Cut a checkpoint's tensors short, and have another clock write it."""
+    place = directory / f"step-{step:08d}"
+    for shard in place.glob("*.safetensors"):
+        shard.write_bytes(shard.read_bytes()[:-1])
+    manifest = json.loads((place / "manifest.json").read_text())
+    (place / "manifest.json").write_text(json.dumps({**manifest, "written": written}))
+
+
+def test_what_was_just_saved_stays_beside_later_steps(tmp_path):
+    model = small()
+    model.optimizer.build(model.trainable_variables)
+    for step in (200, 300):
+        phalanx.checkpoint.save(model, tmp_path, step=step)
+    spoil(tmp_path, 300, written=1e12)
+    assert phalanx.checkpoint.restore(model, tmp_path).step == 200
+    phalanx.checkpoint.save(model, tmp_path, step=250, keep=1)
+    assert 250 in steps(tmp_path)
+    assert phalanx.checkpoint.restore(model, tmp_path).step == 250
+
+
+def test_what_a_training_that_was_brought_back_saves_stays(tmp_path):
+    with pytest.raises(RuntimeError):
+        fit(small(), tmp_path, callbacks=[Raises(at=7)], asynchronous=False)
+    assert steps(tmp_path) == [3, 6]
+    spoil(tmp_path, 6, written=1e12)
+    again = {"every": every_n_steps(4), "keep": 1, "asynchronous": False}
+    with pytest.raises(RuntimeError):
+        fit(small(), tmp_path, callbacks=[Raises(at=2)], **again)
+    assert 4 in steps(tmp_path)
+    assert phalanx.checkpoint.restore(small(), tmp_path).step == 4
 
 
 def test_one_write_at_a_time():

@@ -3,6 +3,7 @@
 import json
 import threading
 import uuid
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -301,6 +302,32 @@ def test_pruning_keeps_the_newest_and_the_best(retention, stay, folder):
     gone = prune(folder, retention)
     assert steps_in(folder) == stay
     assert gone == [f"step-{s:08d}" for s in range(1, 6) if s not in stay]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    saves=st.lists(
+        st.tuples(st.integers(1, 12), st.sampled_from([0.0, 1.0, 2.0])), min_size=1, max_size=12
+    ),
+    keep=st.integers(1, 4),
+    best=st.sampled_from([None, ("loss", "min")]),
+    tells=st.booleans(),
+)
+def test_what_was_just_saved_stays_whatever_the_order_of_saves(saves, keep, best, tells):
+    folder, retention = Folder.at(f"memory://{uuid.uuid4()}"), Retention(keep=keep, best=best)
+    for number, (step, loss) in enumerate(saves):
+        # Clocks of hosts differ: who has just saved says so, and does not go by the time.
+        clock = (lambda: 0.0) if tells else partial(float, number)
+        one = Snapshot(step=step, epoch=0, arrays={"w": np.ones(1)}, metrics={"loss": loss})
+        before = set(steps_in(folder))
+        Writer(folder=folder, attempt=str(number), clock=clock).write(one)
+        told = {"saved": step, "leftovers_before": step} if tells else {}
+        prune(folder, retention, **told)
+        left = set(steps_in(folder))
+        assert step in left
+        assert left >= set(sorted(before | {step})[-keep:])
+        assert len(left) <= keep + 1 + (best is not None)
+        read(folder, step)
 
 
 def test_pruning_removes_leftovers_only_when_asked(folder):

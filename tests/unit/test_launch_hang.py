@@ -1,11 +1,15 @@
 """When a run stands still, and what is said of it."""
 
 import json
+import os
+import signal
+from types import SimpleNamespace
 
 import pytest
 
 from phalanx.errors import OptionError
 from phalanx.launch.hang import HangWatch, stands_still
+from phalanx.launch.hosts.remote import RemoteWorker
 from phalanx.launch.layout import AttemptPaths
 from phalanx.launch.options import RunOptions
 from phalanx.launch.pace import Pace
@@ -74,9 +78,13 @@ class Worker:
 
     def __init__(self, code=None):
         self.code = code
+        self.asked = []
 
     def poll(self):
         return self.code
+
+    def ask(self, number):
+        self.asked.append(number)
 
 
 class Scene:
@@ -155,6 +163,23 @@ def test_workers_that_have_ended_are_not_asked(tmp_path):
     scene.clock.time += 100
     assert scene.watch.is_stuck()
     assert "Worker 1" not in scene.watch.verdict
+    assert [worker.asked for worker in scene.handles.values()] == [[signal.SIGUSR2], []]
+
+
+def test_a_worker_on_another_host_is_asked_there(tmp_path, monkeypatch):
+    scene, sent = Scene(tmp_path), []
+    wire = SimpleNamespace(is_lost=False, send=sent.append)
+    home = SimpleNamespace(code_of=lambda number: None)
+    # Its process id there is this process's here.
+    scene.handles[1] = RemoteWorker(home, wire, number=7, pid=os.getpid())
+    killed = []
+    monkeypatch.setattr(os, "kill", lambda *words: killed.append(words))
+    for rank in (0, 1):
+        scene.beats(rank, "compute")
+    scene.clock.time += 100
+    assert scene.watch.is_stuck()
+    assert sent == [{"do": "signal", "number": 7, "signal": signal.SIGUSR2, "family": False}]
+    assert killed == []
 
 
 def test_a_worker_that_leaves_slowly_is_no_hang(tmp_path):

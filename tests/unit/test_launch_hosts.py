@@ -2,16 +2,19 @@
 
 import io
 import os
+import signal
 import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
 
 from phalanx.cluster.places import Places
+from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError, OptionError
 from phalanx.launch.hardware import Machine, share_out_over
 from phalanx.launch.hosts.follower import Follower
@@ -19,7 +22,9 @@ from phalanx.launch.hosts.home import ThisHost
 from phalanx.launch.hosts.joining import Joining
 from phalanx.launch.hosts.leader import Leader
 from phalanx.launch.hosts.meeting import Meeting, meeting_path
+from phalanx.launch.hosts.remote import RemoteWorker
 from phalanx.launch.hosts.wire import Wire
+from phalanx.launch.layout import AttemptPaths
 from phalanx.launch.options import RunOptions
 from phalanx.launch.process import HOST_LOST
 from phalanx.launch.run import run
@@ -260,6 +265,74 @@ def cut_all_wires():
 
     for wire in [each for each in gc.get_objects() if isinstance(each, Wire)]:
         wire.close()
+
+
+STANDS = """
+from phalanx.launch.layout import AttemptPaths
+from phalanx.records import RecordWriter, records_path
+from phalanx.worker.lifeline import dump_stacks_on_request
+paths = AttemptPaths(run=Path(spec.run_dir), attempt=spec.attempt)
+dump_stacks_on_request(paths.stacks(spec.rank))
+ready = paths.directory / "ready"
+ready.mkdir(exist_ok=True)
+(ready / str(spec.rank)).touch()
+until(lambda: len(list(ready.iterdir())) == 2)
+writer = RecordWriter(records_path(paths.run, spec.rank), clock=time.time)
+writer.write("heartbeat", phase="compute", phase_seconds=0.0, step=3, epoch=0)
+until(lambda: False)
+"""
+
+
+def test_workers_of_all_hosts_write_their_stacks_when_a_run_stands_still(scene, monkeypatch):
+    # On another host the number is another process's, or nobody's, as this one.
+    monkeypatch.setattr(RemoteWorker, "pid", property(lambda self: 2**22 + 1))
+    first, second = scene.both(STANDS, hang_timeout=1.0)
+    assert (first.exit_code, second.exit_code) == (124, 124)
+    paths = AttemptPaths(run=first.run_dir, attempt=0)
+    for rank in (0, 1):
+        assert "Current thread" in paths.stacks(rank).read_text()
+
+
+class Asked:
+    """A worker that notes what reaches it."""
+
+    pid = 2**22 + 1
+
+    def __init__(self):
+        self.alone, self.family = [], []
+
+    def poll(self):
+        return -signal.SIGKILL if signal.SIGKILL in self.family else None
+
+    def ask(self, number):
+        self.alone.append(number)
+
+    def signal(self, number):
+        self.family.append(number)
+
+
+def test_a_follower_signals_the_worker_that_it_started(tmp_path):
+    two, workers = Two(tmp_path), [Asked(), Asked()]
+    follower = two.follower()
+    free = list(workers)
+    home = SimpleNamespace(start=lambda spec, gpus: free.pop(0), cool=lambda: None)
+    follower._home = home
+    with ThreadPoolExecutor() as pool:
+        following = pool.submit(follower.run)
+        two.leader.gather()
+        handles = [two.leader.homes[0].start(each, None) for each in specs(tmp_path)]
+        handles[1].ask(signal.SIGUSR2)
+        wait(lambda: workers[1].alone)
+        two.leader.end(0, None)
+        assert following.result(60).code == 0
+    assert [worker.alone for worker in workers] == [[], [signal.SIGUSR2]]
+
+
+def specs(root):
+    return [
+        WorkerSpec(rank=rank, world_size=2, addresses=("a:1", "b:2"), run_dir=str(root / "r"))
+        for rank in (0, 1)
+    ]
 
 
 def test_workers_are_spread_evenly():

@@ -16,6 +16,7 @@ from phalanx.errors import LaunchError, OptionError, ScriptError
 from phalanx.launch.hardware import Machine
 from phalanx.launch.options import RunOptions
 from phalanx.launch.run import Surroundings, run
+from phalanx.launch.showing import Showing
 from phalanx.launch.supervise import Patience
 from phalanx.observe.records import read_records
 from phalanx.records import launcher_records_path
@@ -185,6 +186,21 @@ def test_the_cause_and_not_the_first_to_go(scene):
     )
     assert result.report.startswith("Worker 1 failed first: ValueError: bad")
     assert "attempts/0/worker-1.log" in result.report
+
+
+def test_a_reader_that_has_gone_ends_no_run(scene):
+    class Gone(io.StringIO):
+        def flush(self):
+            (scene.directory / "runs/it/tried").touch()
+            raise BrokenPipeError
+
+    scene.output = Showing(Gone())
+    result = scene.run('until_there("tried"); print("the end")', name="it")
+    assert (result.exit_code, result.report) == (0, None)
+    document = json.loads((result.run_dir / "run.json").read_text())
+    assert document["result"]["exit_code"] == 0
+    for rank in (0, 1):
+        assert (result.run_dir / f"attempts/0/worker-{rank}.log").read_text().endswith("the end\n")
 
 
 def test_sigkill(scene):

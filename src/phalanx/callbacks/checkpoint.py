@@ -83,7 +83,7 @@ class Checkpoint(Callback):
             None for `checkpoints` in the directory of `phalanx run`. One for each training.
         every: `every_seconds(300)`, `every_n_steps(1000)` or `every_epoch()`. One more is
             taken where training ends.
-        keep: how many of the newest stay.
+        keep: how many of the highest steps stay; the one that was just saved stays in any case.
         keep_best: a metric of the epoch logs and "min" or "max": ("val_loss", "min"). Its
             best epoch is saved and stays too.
         asynchronous: False to wait for each checkpoint to be on disk.

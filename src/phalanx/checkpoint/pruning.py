@@ -14,6 +14,7 @@ def prune(
     folder: Folder,
     retention: Retention,
     *,
+    saved: int | None = None,
     leftovers: bool = False,
     leftovers_before: int | None = None,
 ) -> list[str]:
@@ -25,6 +26,8 @@ def prune(
     Args:
         folder: of the checkpoints.
         retention: what stays.
+        saved: the step that was just saved, which stays in any case; the one that was written
+            last where None.
         leftovers: whether to remove directories that were never committed too; only when
             nobody is writing.
         leftovers_before: the same for steps before this one.
@@ -38,7 +41,7 @@ def prune(
             readable.append(manifest_of(folder, step))
         except CheckpointError:
             continue
-    going = [STEP.format(step) for step in retention.superfluous(readable)]
+    going = [STEP.format(step) for step in retention.superfluous(readable, saved)]
     if leftovers or leftovers_before is not None:
         before = STEP.format(leftovers_before) if leftovers_before is not None else "~"
         going += [n for n in folder.names() if n < before and _is_leftover(folder, n)]

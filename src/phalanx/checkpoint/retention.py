@@ -15,10 +15,10 @@ Mode = Literal["min", "max"]
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """The newest few, and the best.
+    """Those of the highest steps, the best, and the one that was saved last.
 
     Attributes:
-        keep: how many of the newest stay, at least 1.
+        keep: how many of the highest steps stay, at least 1.
         best: the metric whose best checkpoint stays too, and whether less or more of it is
             better: ("val_loss", "min").
     """
@@ -35,10 +35,19 @@ class Retention:
                 f"found {self.best!r}."
             )
 
-    def superfluous(self, manifests: Sequence[Manifest]) -> list[int]:
-        """The steps of those that may go, oldest first."""
+    def superfluous(self, manifests: Sequence[Manifest], saved: int | None = None) -> list[int]:
+        """The steps of those that may go, oldest first.
+
+        Args:
+            manifests: all that can be read.
+            saved: the step that was just saved, which stays whatever the other steps are: a
+                training that was brought back saves earlier steps than lie there. The one that
+                was written last where None.
+        """
         steps = sorted(manifest.step for manifest in manifests)
-        staying = {*steps[-self.keep :], *self._best(manifests)}
+        if saved is None and manifests:
+            saved = max(manifests, key=lambda m: (m.written, m.step)).step
+        staying = {*steps[-self.keep :], *self._best(manifests), saved}
         return [step for step in steps if step not in staying]
 
     def _best(self, manifests: Sequence[Manifest]) -> Collection[int]:

@@ -76,7 +76,7 @@ def verify_(directory: Directory) -> None:
 @app.command("prune")
 def prune_(
     directory: Directory,
-    keep: Annotated[int, typer.Option(help="How many of the newest stay.")] = 3,
+    keep: Annotated[int, typer.Option(help="How many of the highest steps stay.")] = 3,
     best: Annotated[
         str | None,
         typer.Option(metavar="METRIC:min|max", help="Whose best stays too: val_loss:min."),

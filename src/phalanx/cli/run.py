@@ -15,6 +15,7 @@ from phalanx.cli.read_run import read_run
 from phalanx.cli.say import say, say_error
 from phalanx.launch.hardware import Machine
 from phalanx.launch.run import run as launch
+from phalanx.launch.showing import Showing
 from phalanx.launch.surroundings import Surroundings
 
 HELP = """Run a Keras script on several workers, unchanged.
@@ -42,15 +43,15 @@ def run(**flags: Any) -> None:
     options = asked.options
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A bar's "━" must not end a run.
-    terminal = sys.stdout.isatty()
+    output = Showing(sys.stdout)
     result = launch(
         options,
         Surroundings(
             environment=os.environ,
             machine=Machine.here({**os.environ, **options.env}),
-            output=sys.stdout,
+            output=output,
             argv=sys.argv,
-            terminal=terminal,
+            terminal=output.isatty(),
             announce=say,
             places=asked_places(asked.hosts, asked.host_index, asked.cluster),
         ),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from typing import IO, cast
+
 from rich.console import Console
 from rich.text import Text
+
+from phalanx.launch.showing import Showing
 
 
 def say(message: str) -> None:
@@ -20,4 +25,6 @@ def say_error(message: str) -> None:
 
 
 def _print(text: Text) -> None:
-    Console(stderr=True, highlight=False).print(text, soft_wrap=True)
+    # Not the Console's own standard error: where that is closed, it ends the process.
+    stream = cast(IO[str], Showing(sys.stderr))
+    Console(file=stream, highlight=False).print(text, soft_wrap=True)

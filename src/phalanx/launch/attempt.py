@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.launch.aside import remove_aside
@@ -25,6 +24,7 @@ from phalanx.launch.preemption import SIGNALS
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.rootcause import Ending
 from phalanx.launch.servants import Replacements
+from phalanx.launch.showing import Output
 from phalanx.launch.signals import SignalBox
 from phalanx.launch.supervise import Clock, Patience, Supervisor
 from phalanx.launch.tee import Tee, ranks_to_show
@@ -73,7 +73,7 @@ class Gangs:
     journal: LauncherJournal
     signals: SignalBox
     clock: Clock
-    output: TextIO
+    output: Output
     terminal: bool
     patience: Patience
     announce: Callable[[str], None]

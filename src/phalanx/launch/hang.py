@@ -7,7 +7,6 @@ launcher says so; after the timeout it ends the gang: a worker waits for one tha
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -107,8 +106,8 @@ class HangWatch:
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
         """What each worker runs at this moment, by its own account."""
         for rank in ranks:
-            with suppress(ProcessLookupError):
-                os.kill(self.handles[rank].pid, signal.SIGUSR2)
+            # Not by its process id: on another host that is another process's.
+            self.handles[rank].ask(signal.SIGUSR2)
         self.sleep(_SECONDS_FOR_STACKS)
         found = {}
         for rank in ranks:

@@ -21,13 +21,16 @@ class WorkerHandle(Protocol):
 
     @property
     def pid(self) -> int:
-        """The worker's process id."""
+        """The worker's process id on its host, for people to read: `ask` and `signal` reach it."""
 
     def poll(self) -> int | None:
         """The exit code (minus the signal's number when one killed it); None while it runs."""
 
     def ask(self, number: signal.Signals) -> None:
-        """Send a signal to the worker alone: what it started goes on working for it."""
+        """Send a signal to the worker alone: what it started goes on working for it.
+
+        No error when it is gone.
+        """
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the worker and all that it started; no error when it is gone."""
@@ -90,8 +93,10 @@ class WorkerProcess:
 
     def ask(self, number: signal.Signals) -> None:
         """Send a signal to the worker alone, unless it is gone."""
-        if self._process.returncode is None:
-            self._process.send_signal(number)
+        # Not Popen.send_signal: it would collect a dead worker and leave its family behind.
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the worker and all that it started, unless it is gone."""

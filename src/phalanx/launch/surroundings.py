@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
 
 from phalanx.cluster.places import Places
 from phalanx.launch.gang import WorkerCommand, worker_command
 from phalanx.launch.hardware import Machine
 from phalanx.launch.ports import PortPicker, pick_free_ports
+from phalanx.launch.showing import Output
 from phalanx.launch.supervise import Patience
 
 
@@ -32,7 +32,7 @@ class Surroundings:
 
     environment: Mapping[str, str]
     machine: Machine
-    output: TextIO
+    output: Output
     argv: Sequence[str] = ()
     terminal: bool = False
     pick_ports: PortPicker = pick_free_ports

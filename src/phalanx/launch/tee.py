@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TextIO
 
 from phalanx.launch.lines import LineAssembler, clip, is_startup_noise, without_style
 from phalanx.launch.options import TeeMode
+from phalanx.launch.showing import Output
 
 CHIEF = 0
 _CHUNK = 1 << 16
@@ -31,7 +31,7 @@ class Tee:
     def __init__(
         self,
         logs: Mapping[int, Path],
-        output: TextIO,
+        output: Output,
         *,
         terminal: bool,
         width: Callable[[], int] = lambda: shutil.get_terminal_size().columns,

@@ -102,7 +102,8 @@ class CheckpointWrites:
                 bytes=manifest.size,
             )
         with suppress(OSError):  # what is too much now goes with the next
-            prune(self._folder, self._options.retention, leftovers_before=manifest.step)
+            step = manifest.step
+            prune(self._folder, self._options.retention, saved=step, leftovers_before=step)
 
     def _report(self, error: Exception) -> None:
         if self._options.on_failure == "raise":

@@ -67,7 +67,7 @@ def save(
         epoch: the epoch under way.
         state: what the loop needs to go on, as JSON knows it; the chief's is written.
         metrics: numbers that tell how good it is.
-        keep: how many of the newest stay.
+        keep: how many of the highest steps stay; the one saved now stays in any case.
         retries: how often a write that storage refuses is tried again.
         storage_options: for fsspec's file system.
 
@@ -89,7 +89,8 @@ def save(
             metrics=dict(metrics or {}),
         )
         if writer.write(snapshot) is not None:
-            prune(folder, Retention(keep=keep), leftovers_before=snapshot.step)
+            step = snapshot.step
+            prune(folder, Retention(keep=keep), saved=step, leftovers_before=step)
         on_any_worker(strategy, stage.place, False)  # it is there when anybody goes on
 
 

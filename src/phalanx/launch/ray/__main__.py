@@ -9,19 +9,26 @@ from phalanx.errors import PhalanxError
 from phalanx.launch.ray.cluster import RayCluster
 from phalanx.launch.ray.driver import Driver
 from phalanx.launch.ray.plan import RayPlan
+from phalanx.launch.showing import Showing
 from phalanx.launch.signals import SignalBox
 from phalanx.launch.supervise import WallClock
 
 
 def announce(message: str) -> None:
     """A line in the job's log."""
-    print(f"phalanx: {message}", flush=True)
+    _show(f"phalanx: {message}")
 
 
 def hear(index: int, said: str) -> None:
     """What a launcher has said: the leading one's as it is, the others' with their number."""
     for line in said.splitlines():
-        print(line if index == 0 else f"({index}) {line}", flush=True)
+        _show(line if index == 0 else f"({index}) {line}")
+
+
+def _show(line: str) -> None:
+    shown = Showing(sys.stdout)
+    shown.write(f"{line}\n")
+    shown.flush()
 
 
 def main(text: str) -> int:

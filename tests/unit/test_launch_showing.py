@@ -1,0 +1,102 @@
+"""What the launcher shows, where nobody takes it: real pipes, a full device, closed descriptors."""
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from phalanx.launch.showing import Showing
+from phalanx.launch.tee import Tee
+
+SHOWS = """
+import sys
+from phalanx.cli.say import say, say_error
+from phalanx.launch.showing import Showing
+sys.stdin.read()  # until the reader of the output has gone
+output = Showing(sys.stdout)
+for number in range(3):
+    output.write(f"line {number}\\n")
+    output.flush()
+    say("a note")
+    say_error("an error\\nin two lines")
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def gone():
+    """A pipe that nobody reads any more."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.fixture
+def full():
+    with open("/dev/full", "wb", buffering=0) as device:
+        yield device.fileno()
+
+
+@pytest.fixture(params=["gone", "full"])
+def refuses(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_what_nobody_takes_is_shown_no_more_and_leaves_nothing_to_flush(refuses):
+    stream = os.fdopen(os.dup(refuses), "w")
+    showing = Showing(stream)
+    for _ in range(2):
+        showing.write("a line\n")
+        showing.flush()
+    assert os.readlink(f"/proc/self/fd/{stream.fileno()}") == os.devnull
+    stream.close()
+
+
+def test_what_is_taken_is_shown():
+    stream = io.StringIO()
+    showing = Showing(stream)
+    showing.write("one\n")
+    showing.write("two\n")
+    showing.flush()
+    assert stream.getvalue() == "one\ntwo\n"
+    assert not showing.isatty()
+
+
+def test_nothing_to_show_it_on():
+    showing = Showing(None)
+    showing.write("a line\n")
+    showing.flush()
+    assert not showing.isatty()
+
+
+def test_a_tee_goes_on_where_nobody_takes_its_lines(tmp_path, refuses):
+    log = tmp_path / "worker-0.log"
+    with os.fdopen(os.dup(refuses), "w") as stream:
+        tee = Tee({0: log}, Showing(stream), terminal=False)
+        for _ in range(2):
+            with log.open("a") as worker:
+                worker.write("a line\n")
+            tee.poll()
+        tee.close()
+
+
+@pytest.mark.parametrize("which", ["stdout", "stderr", "both"])
+def test_the_exit_code_stays(which, refuses):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    streams |= {name: refuses for name in streams if which in (name, "both")}
+    process = subprocess.Popen([sys.executable, "-c", SHOWS], stdin=subprocess.PIPE, **streams)
+    out, err = process.communicate(b"", timeout=60)
+    assert process.returncode == 7
+    if which == "stdout":
+        assert err.count(b"a note") == err.count(b"an error") == 3
+        assert b"ignored" not in err
+    if which == "stderr":
+        assert out.count(b"line") == 3
+
+
+def test_a_stream_that_was_closed_from_the_start():
+    closed = f"exec {sys.executable} -c '{SHOWS}' >&- 2>&- </dev/null"
+    assert subprocess.run(["sh", "-c", closed], timeout=60).returncode == 7
