@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import sys
 import time
 import uuid
@@ -17,6 +18,9 @@ SESSION_VARIABLE = "PHALANX_TEST_SESSION"
 ENDING_SECONDS = 5
 """What was just told to end may take so long for it."""
 
+HEARD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Not SIGHUP: under nohup the session is to outlive its terminal, with all that it starts."""
+
 LOGICAL_CPUS = 3
 KEY_BASES = itertools.count(0, 100_000)
 
@@ -28,9 +32,23 @@ settings.load_profile("phalanx")
 
 
 def pytest_configure(config):
+    hear_signals()
     os.environ[SESSION_VARIABLE] = uuid.uuid4().hex
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def hear_signals():
+    """Take signals as in a terminal, and let what the tests start inherit that.
+
+    A script's shell has what it starts in the background ignore SIGINT and SIGQUIT, and so would
+    every process that a test interrupts.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+    for number in HEARD:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            is_control_c = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_control_c else signal.SIG_DFL)
 
 
 def split_the_cpu():
