@@ -31,6 +31,31 @@ settings.register_profile(
 settings.load_profile("phalanx")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--write-snapshots", action="store_true", help="write the pages that tests compare whole"
+    )
+
+
+@pytest.fixture
+def snapshot(request):
+    """Hold a page of text, as a whole, against its file in `snapshots/` beside the test.
+
+    `pytest --write-snapshots` writes that file; a change to it is read like one to code.
+    """
+
+    def same(name, text):
+        file = request.path.parent / "snapshots" / f"{name}.txt"
+        text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+        if request.config.getoption("--write-snapshots"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+        assert file.exists(), f"{file} is missing: pytest --write-snapshots writes it"
+        assert text == file.read_text(), f"not as in {file.name}; see pytest --write-snapshots"
+
+    return same
+
+
 def pytest_configure(config):
     hear_signals()
     os.environ[SESSION_VARIABLE] = uuid.uuid4().hex
