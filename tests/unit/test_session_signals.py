@@ -38,7 +38,7 @@ def test_so_does_the_session():
 def test_a_session_that_begins_deaf_hears(tmp_path):
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "test_it.py").write_text(TEST)
-    pytest = ["-m", "pytest", "-q", "-n", "1", "-c", "/dev/null", "--rootdir", ".", "test_it.py"]
+    pytest = ["-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "test_it.py"]
     done = subprocess.run(
         [sys.executable, "-c", DEAF, *pytest],
         cwd=tmp_path,
