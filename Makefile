@@ -49,10 +49,11 @@ equivalence: $(STAMP)  ## hold replicas against one device; writes docs/equivale
 soak: $(STAMP)  ## 200 faults drawn at random over a small training; writes docs/chaos.md
 	$(BIN)/python benchmarks/soak.py --write
 
-lint: $(STAMP)
+lint: $(STAMP)  ## style, types, and who may import what
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 setup: $(STAMP)
 
@@ -62,4 +63,4 @@ $(STAMP): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import sys
 import time
 import uuid
@@ -17,6 +18,9 @@ SESSION_VARIABLE = "PHALANX_TEST_SESSION"
 ENDING_SECONDS = 5
 """What was just told to end may take so long for it."""
 
+HEARD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Not SIGHUP: under nohup the session is to outlive its terminal, with all that it starts."""
+
 LOGICAL_CPUS = 3
 KEY_BASES = itertools.count(0, 100_000)
 
@@ -27,10 +31,49 @@ settings.register_profile(
 settings.load_profile("phalanx")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--write-snapshots", action="store_true", help="write the pages that tests compare whole"
+    )
+
+
+@pytest.fixture
+def snapshot(request):
+    """Hold a page of text, as a whole, against its file in `snapshots/` beside the test.
+
+    `pytest --write-snapshots` writes that file; a change to it is read like one to code.
+    """
+
+    def same(name, text):
+        file = request.path.parent / "snapshots" / f"{name}.txt"
+        text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+        if request.config.getoption("--write-snapshots"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+        assert file.exists(), f"{file} is missing: pytest --write-snapshots writes it"
+        assert text == file.read_text(), f"not as in {file.name}; see pytest --write-snapshots"
+
+    return same
+
+
 def pytest_configure(config):
+    hear_signals()
     os.environ[SESSION_VARIABLE] = uuid.uuid4().hex
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def hear_signals():
+    """Take signals as in a terminal, and let what the tests start inherit that.
+
+    A script's shell has what it starts in the background ignore SIGINT and SIGQUIT, and so would
+    every process that a test interrupts.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+    for number in HEARD:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            is_control_c = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_control_c else signal.SIG_DFL)
 
 
 def split_the_cpu():

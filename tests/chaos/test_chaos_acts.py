@@ -47,7 +47,7 @@ def start(fault):
 )
 def test_what_becomes_of_the_process(fault, code, said):
     process = start(fault)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert out.split() == said
     assert ("LookupError: lost" in err) == isinstance(fault, chaos.Raise)
@@ -56,12 +56,12 @@ def test_what_becomes_of_the_process(fault, code, said):
 def test_a_stop_without_end_lasts_until_somebody_ends_it():
     process = start(chaos.Stop(worker=0, step=1))
     with process:
-        end = time.monotonic() + 300
+        end = time.monotonic() + 60
         while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
             assert time.monotonic() < end
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGCONT)
-        assert process.communicate(timeout=300)[0].split() == ["before", "after"]
+        assert process.communicate(timeout=60)[0].split() == ["before", "after"]
 
 
 def connected():

@@ -35,7 +35,7 @@ def phalanx(command, *words):
         cwd=command.directory,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=60,
         check=True,
     )
 

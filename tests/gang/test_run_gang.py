@@ -305,7 +305,7 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
         "run_gang(function, strategy=None, args=(os.getpid(),))\n"
     )
     done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
@@ -321,7 +321,7 @@ def test_nothing_is_left_when_the_caller_is_interrupted():
         signal.pause()
 
     with pytest.raises(KeyboardInterrupt):
-        run_gang(function, strategy=None, args=(os.getpid(),))
+        run_gang(function, strategy=None, args=(os.getpid(),), deadline=20)
     assert workers_left() == []
 
 

@@ -33,7 +33,7 @@ def test_a_process_left_over_fails_the_session(tmp_path, then, exitcode):
         env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=60,
     )
     assert done.returncode == exitcode, done.stdout + done.stderr
     assert "1 passed" in done.stdout

@@ -224,7 +224,7 @@ def command(server, *words, **environment):
         env={**os.environ, **server.environment(), **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=60,
         check=False,
     )
 

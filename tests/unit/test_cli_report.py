@@ -64,7 +64,7 @@ def test_a_file_that_cannot_be_written_is_said(runs):
 
 def test_an_unknown_run_ends_with_a_message_and_2(runs):
     command = [sys.executable, "-m", "phalanx", "report", "nix"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("phalanx: There is no run 'nix', neither in runs nor as a path.")
     assert "Traceback" not in done.stderr
@@ -77,5 +77,5 @@ def test_making_it_imports_no_tensorflow(runs):
         " print(sorted({'tensorflow', 'keras', 'pandas'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
-                          timeout=300, check=False)  # fmt: skip
+                          timeout=60, check=False)  # fmt: skip
     assert done.stdout.strip() == "[]", done.stderr

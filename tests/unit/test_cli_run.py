@@ -74,7 +74,7 @@ def test_an_answer_at_once_imports_nothing_slow(word):
         "runpy.run_module('phalanx', run_name='__main__')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True
     )
     assert "phalanx" in done.stdout
     assert done.stdout.splitlines()[-1] == "set()"

@@ -67,6 +67,7 @@ def test_it_follows_a_run_to_its_end(tmp_path, follow):
     assert ("\x1b[" in text) == (follow is command.follow_live)
 
 
+@pytest.mark.timeout(30)
 def test_control_c_ends_the_page_cleanly(runs):
     make_run(runs, "open", ended=False)
     words = [sys.executable, "-m", "phalanx", "watch", "open", "--interval", "0.2"]
@@ -75,7 +76,7 @@ def test_control_c_ends_the_page_cleanly(runs):
         assert process.stdout.readline().startswith("run open: silent")
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=20)
     finally:
         process.kill()
         process.wait()

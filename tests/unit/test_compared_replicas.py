@@ -3,6 +3,7 @@
 import itertools
 import logging
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 
 import keras
@@ -16,19 +17,19 @@ from phalanx.data.place import ReplicaPlace
 from phalanx.errors import DisagreementError
 from phalanx.seam.models import adopt
 from phalanx.training import replica_check
-from phalanx.training.compared import compared_variables
+from phalanx.training.compared import Difference, compared_variables
 from phalanx.training.prepare import Stage
-from phalanx.training.replica_check import ReplicaChecks
+from phalanx.training.replica_check import Apart, Lacking, ReplicaChecks, Unlike
 
 
 @pytest.fixture
 def said():
-    """Level and message of all that is said."""
+    """Level of all that is said, and what: a value, where it is one."""
     found = []
 
     class Handler(logging.Handler):
         def emit(self, record):
-            found.append((record.levelname, record.getMessage()))
+            found.append((record.levelname, record.args[-1]))
 
     log, handler = logging.getLogger("phalanx.training.replica_check"), Handler()
     level = log.level
@@ -59,6 +60,16 @@ def checks_of(model, strategy, *, assigned=(), kind=ReplicaChecks, **options):
     return kind(stage, function, check, clock=itertools.count(0.0).__next__)
 
 
+def found(said):
+    """Which variable differed, at which step, and when it was alike."""
+    return [(apart.what.name, apart.step, apart.alike_at) for _, apart in said]
+
+
+def rounding(said):
+    """How many variables differ by rounding, where that is said."""
+    return [args for level, args in said if level == "INFO"]
+
+
 def change(variable, value, replica=1):
     """Give one replica's copy something else."""
     copy = variable.value.values[replica]
@@ -80,12 +91,11 @@ def test_replicas_that_begin_unlike_are_told_once(mirrored2, said):
     checks.begin(0, is_resumed=False)
     checks.after(1)
     checks.end(2)
-    ((level, message),) = said
-    assert level == "WARNING"
-    assert "differ when training begins: m/d0/bias on replica 1 is not that of replica 0" in message
-    assert "by 0.5 at most" in message
-    assert "in 4 of 4 entries; 1 of " in message
-    assert "They were alike" not in message
+    ((level, apart),) = said
+    assert (level, apart.step, apart.alike_at, apart.noun) == ("WARNING", 0, None, "replica")
+    assert (apart.what.name, apart.what.odd, apart.what.alike) == ("m/d0/bias", (1,), 0)
+    assert (apart.what.by.largest, apart.what.by.entries, apart.what.by.size) == (0.5, 4, 4)
+    assert apart.what.count == 1
 
 
 def test_they_are_compared_when_it_is_time_and_at_the_end(mirrored2, said):
@@ -96,20 +106,34 @@ def test_they_are_compared_when_it_is_time_and_at_the_end(mirrored2, said):
     checks.after(11)
     assert said == []
     checks.after(12)
-    assert "differ after step 12: m/d0/kernel" in said[0][1]
-    assert "They were alike at step 10." in said[0][1]
+    assert found(said) == [("m/d0/kernel", 12, 10)]
     later = checks_of(model_in(mirrored2), mirrored2)
     later.begin(0, is_resumed=False)
     change(later._stage.model.layers[0].kernel, halves)
     later.end(5)
-    assert "differ after step 5: m/d0/kernel" in said[1][1]
+    assert found(said)[1:] == [("m/d0/kernel", 5, 0)]
 
 
 def test_the_one_of_three_that_is_unlike_the_others_is_named(mirrored3, said):
     model = model_in(mirrored3)
     change(model.layers[0].bias, halves, replica=0)
     checks_of(model, mirrored3).begin(0, is_resumed=False)
-    assert "m/d0/bias on replica 0 is not that of replica 1" in said[0][1]
+    ((_, apart),) = said
+    assert (apart.what.name, apart.what.odd, apart.what.alike) == ("m/d0/bias", (0,), 1)
+
+
+def test_the_words_for_it(snapshot):
+    by = Difference(
+        largest=0.5, share=0.25, entries=3, size=12, index=(2, 3), values=(1.25, 0.123456789)
+    )
+    unlike = Unlike(name="m/replica/kernel", odd=(1,), alike=0, by=by, count=2, of=9)
+    scalar = replace(unlike, odd=(1, 2), by=replace(by, size=1, entries=1, index=()))
+    page = [
+        Apart(what=unlike, step=4, alike_at=2, noun="worker"),
+        Apart(what=scalar, step=0, alike_at=None, noun="replica"),
+        Apart(what=Lacking(counts=(9, 8)), step=0, alike_at=None, noun="replica"),
+    ]
+    snapshot("replicas_apart", "\n\n".join(map(str, page)))
 
 
 def test_a_difference_ends_the_training_if_asked_to(mirrored2, said):
@@ -138,7 +162,7 @@ def test_tolerance_is_a_share_of_the_largest_entry(tolerance, level, mirrored2, 
     model.layers[0].bias.assign([0.0, -2.0, 1.0, 1.0])
     change(model.layers[0].bias, halves)  # by 0.25 of the largest
     checks_of(model, mirrored2, tolerance=tolerance).begin(0, is_resumed=False)
-    assert [each for each, _ in said] == [level]
+    assert [each for each, *_ in said] == [level]
 
 
 def test_a_model_of_many_layers_that_differ_by_rounding_is_no_difference(mirrored2, said):
@@ -149,14 +173,13 @@ def test_a_model_of_many_layers_that_differ_by_rounding_is_no_difference(mirrore
     checks = checks_of(model, mirrored2, every_steps=1)
     checks.begin(0, is_resumed=False)
     checks.after(1)
-    ((level, message),) = said
-    assert (level, "differ in 22 variables, by rounding" in message) == ("INFO", True)
+    assert rounding(said) == [22]
     # What is real is found among them, though not all are looked at each time.
     change(model.layers[9].bias, halves)
     checks.after(2)
     checks.after(3)
-    assert [each for each, _ in said] == ["INFO", "WARNING"]
-    assert "m/d9/bias on replica 1" in said[1][1]
+    assert [each for each, *_ in said] == ["INFO", "WARNING"]
+    assert (said[1][1].what.name, said[1][1].what.odd) == ("m/d9/bias", (1,))
 
 
 def test_what_replicas_assign_on_their_own_is_left_out(mirrored2, said):
@@ -177,7 +200,7 @@ def test_what_replicas_assign_on_their_own_is_left_out(mirrored2, said):
     assert said == []
     change(common[0], halves)
     checks.after(2)
-    assert "clipper_1" in said[0][1]
+    assert "clipper_1" in said[0][1].what.name
 
 
 class Average(keras.layers.Layer):
@@ -208,12 +231,11 @@ def test_what_was_brought_back_for_each_replica_is_left_out_until_a_step_tells(m
     change(model.layers[0].bias, halves)
     checks._function.assigned[id(statistics)] = statistics
     checks.after(8)
-    assert "differ after step 8: m/d0/bias" in said[0][1]
-    assert "They were alike at step 7." in said[0][1]
+    assert found(said) == [("m/d0/bias", 8, 7)]
     fresh = checks_of(model_in(mirrored2), mirrored2)
     change(fresh._stage.model.get_layer("norm").moving_mean, halves)
     fresh.begin(0, is_resumed=False)
-    assert "differ when training begins: m/norm/moving_mean" in said[1][1]
+    assert found(said)[1:] == [("m/norm/moving_mean", 0, None)]
 
 
 def test_what_is_found_assigned_later_is_left_out_from_then_on(mirrored2, said):
@@ -228,7 +250,7 @@ def test_what_is_found_assigned_later_is_left_out_from_then_on(mirrored2, said):
     assert said == []
     change(model.get_layer("norm").gamma, halves)
     checks.after(3)
-    assert "m/norm/gamma" in said[0][1]
+    assert found(said) == [("m/norm/gamma", 3, 2)]
 
 
 def test_an_entry_far_into_a_large_variable_is_named(mirrored2, said, monkeypatch):
@@ -236,8 +258,9 @@ def test_an_entry_far_into_a_large_variable_is_named(mirrored2, said, monkeypatc
     model = model_in(mirrored2)
     change(model.layers[0].kernel, lambda array: array + np.eye(3, 4, 1) * [0, 0, 0, 2])
     checks_of(model, mirrored2).begin(0, is_resumed=False)
-    assert "by 2 at most ([2, 3] is " in said[0][1]
-    assert "in 1 of 12 entries" in said[0][1]
+    ((_, apart),) = said
+    assert (apart.what.by.largest, apart.what.by.index) == (2.0, (2, 3))
+    assert (apart.what.by.entries, apart.what.by.size) == (1, 12)
 
 
 def test_a_worker_that_lacks_a_variable_is_told_before_rows_are_gathered(mirrored2, said):
@@ -259,9 +282,7 @@ def test_a_worker_that_lacks_a_variable_is_told_before_rows_are_gathered(mirrore
     checks = checks_of(model, mirrored2, kind=Peer)
     checks.begin(0, is_resumed=False)
     assert len(asked) == 2
-    assert (
-        f"different numbers of variables (worker 0: {count}, worker 1: {count - 1})" in said[0][1]
-    )
+    assert [apart.what for _, apart in said] == [Lacking(counts=(count, count - 1))]
 
 
 class Words(keras.layers.Layer):

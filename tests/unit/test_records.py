@@ -199,7 +199,7 @@ def test_records_need_no_tensorflow():
         "print(sorted({'tensorflow', 'keras', 'tensorboard'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
 

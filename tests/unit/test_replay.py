@@ -10,7 +10,7 @@ from replays import ROWS, Of, captured_of, head, replayed, rows
 
 from phalanx.debug.models import model_of
 from phalanx.debug.replay import Replay
-from phalanx.debug.words import growth_in_words, in_words
+from phalanx.debug.trace import Range
 from phalanx.errors import OptionError
 from phalanx.state.captured import Captured, captures_in, read_captured, write_captured
 
@@ -105,14 +105,12 @@ def test_activations_that_grow_from_layer_to_layer():
     assert found.layer == "m/d6"
 
 
-def test_a_step_that_is_finite_this_time_says_so_and_what_may_differ():
-    model = keras.Sequential([keras.Input((4,)), head()])
+def test_in_a_step_that_is_finite_this_time_nothing_is_found():
+    model = keras.Sequential([keras.Input((4,)), head()], name="m")
     model.compile(keras.optimizers.SGD(), "mse")
-    for is_bad, said in ((True, "all is finite this time"), (False, "only the sum over the")):
-        captured = captured_of(model, rows(), is_bad=is_bad)
-        found = Replay(model, captured).run()
-        assert found.phase == ""
-        assert said in "\n".join(in_words(found, captured.about))
+    found = Replay(model, captured_of(model, rows())).run()
+    assert (found.phase, found.layer, found.samples, found.cause) == ("", "", (), None)
+    assert [name for name, _ in found.growth] == ["m/head", "mse"]
 
 
 def test_a_row_that_only_stands_in_is_left_out():
@@ -184,12 +182,9 @@ def test_a_model_that_cannot_be_built_asks_for_the_script():
         model_of(unknown)
 
 
-def test_the_words_name_all_of_it():
+def test_what_the_operation_was_given_is_told():
     x = rows(5, 0.0)
     found = replayed([Of(ops.log, name="odd"), head()], x)
-    lines = "\n".join(in_words(found, captured_of(keras.Sequential(), x).about))
-    assert "step 3: 8 of the 16 samples of the global batch, those of worker 1" in lines
-    assert "first wrong: m/odd, forward pass, operation Log in float32" in lines
-    assert "was given: 32 numbers from 0 to 2" in lines
-    assert "samples: 13 of the global batch (sample 105 of the data)" in lines
-    assert growth_in_words([("a", 1.0), ("bcd", 2e9)]) == ["  a    1", "  bcd  2e+09"]
+    assert (found.phase, found.layer, found.operation) == ("forward", "m/odd", "Log")
+    assert found.dtype == "float32"
+    assert found.given == (Range(least=0.0, greatest=2.0, nonfinite=0, size=32),)

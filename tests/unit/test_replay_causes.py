@@ -9,7 +9,6 @@ from replays import ROWS, Of, captured_of, head, replayed, rows
 from phalanx.debug.causes import cause_of, growth_of
 from phalanx.debug.replay import Replay
 from phalanx.debug.trace import Call, Range, Wrong
-from phalanx.debug.words import in_words
 from phalanx.state.captured import Captured, CapturedStep, Part
 
 ops = keras.ops
@@ -105,9 +104,6 @@ def test_the_replica_whose_samples_go_wrong_is_found_and_named():
     found = Replay(model, captured).run()
     assert (found.part.replica, found.phase) == (3, "forward")
     assert [(s.in_batch, s.row, s.place) for s in found.samples] == [(30, None, "a.csv:6")]
-    said = "\n".join(in_words(found, captured.about))
-    assert "8 of the 32 samples of the global batch, those of worker 1, replica 3" in said
-    assert "samples: 30 of the global batch (a.csv:6)" in said
     both = two_parts(model, (odd, odd), bad=(False, True))
     assert Replay(model, both).run().part.replica == 3, "the one that was bad is run first"
     # The mean of no row is no number: a row that only stands in is not run.
@@ -191,8 +187,6 @@ def test_a_number_that_belongs_to_no_sample_is_laid_to_no_sample():
     layer = Of(lambda x: x / (ops.sum(ops.sign(x)) - 4.0 * ROWS), name="odd")
     found = replayed([layer, head()], rows())
     assert (found.operation, found.samples) == ("RealDiv", ())
-    said = in_words(found, captured_of(keras.Sequential(), rows()).about)
-    assert "samples: none by itself, only all together" in said
 
 
 def test_rows_of_what_is_no_batch_are_no_samples():
@@ -254,5 +248,3 @@ def test_a_gradient_of_the_users_own_that_no_operation_spoils():
 
     found = replayed([keras.layers.Dense(4, name="first"), Of(spoilt, name="odd"), head()], rows())
     assert (found.phase, found.layer, found.variable) == ("backward", "", "m/first/kernel")
-    said = in_words(found, captured_of(keras.Sequential(), rows()).about)
-    assert "first wrong: the loss's gradient, backward pass" in said

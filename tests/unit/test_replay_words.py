@@ -1,4 +1,4 @@
-"""What a replay says: of its samples, inputs and weights, and which step it takes."""
+"""What a replay says, as a page; and which step it takes, and how it ends."""
 
 import json
 
@@ -7,21 +7,19 @@ import numpy as np
 import pytest
 from replays import Of, captured_of, head, replayed, rows
 
-from phalanx.debug.replay import Replay
+from phalanx.debug.causes import Cause
+from phalanx.debug.replay import Replay, Replayed, Sample
 from phalanx.debug.replay_run import chosen, main
-from phalanx.debug.words import in_words
+from phalanx.debug.trace import Range
+from phalanx.debug.words import growth_in_words, in_words
 from phalanx.errors import OptionError
-from phalanx.state.captured import Captured, CapturedStep, captures_in, write_captured
+from phalanx.state.captured import Captured, CapturedStep, Part, captures_in, write_captured
 
 
 def model_of(*layers):
     model = keras.Sequential([keras.Input((4,)), *layers, head()], name="m")
     model.compile("sgd", "mse")
     return model
-
-
-def said_of(found, x):
-    return in_words(found, captured_of(keras.Sequential(), x).about)
 
 
 def write(run, model, x, *, step=3, rank=1, config=True):
@@ -33,27 +31,72 @@ def write(run, model, x, *, step=3, rank=1, config=True):
     )
 
 
-def test_bad_data_and_bad_weights_are_named_as_such():
-    x = rows(3, np.inf)
-    said = said_of(replayed([head()], x), x)
-    assert "first wrong: the data; it shows in m/head" in said
-    assert "  was given: 32 numbers from 1 to 2, 4 not finite" in said
-    assert "variable: the gradient of m/head/kernel" in said
-    found = replayed([head()], rows(), weights=[np.full((4, 1), np.nan), np.zeros(1)])
-    said = said_of(found, rows())
-    assert "first wrong: the weights; it shows in m/head" in said
-    assert "variable: m/head/kernel" in said
+PARTS = tuple(Part(replica=2 + i, count=8, start=8 * i) for i in range(2))
+GIVEN = Range(least=1.0, greatest=2.0, nonfinite=0, size=32)
+HOLED = Range(least=0.0, greatest=1e30, nonfinite=4, size=32)
+GROWTH = (("m/a", 1.0), ("m/norm", 2e9))
 
 
-def test_a_few_of_many_samples_are_named():
+def found(**fields):
+    return Replayed(part=PARTS[1], growth=GROWTH, **fields)
+
+
+def samples(count, row=None, place=""):
+    return tuple(
+        Sample(index=i, in_batch=8 + i, row=row and row + i, place=place) for i in range(count)
+    )
+
+
+SAID = {
+    "bad data": found(
+        phase="data", layer="m/head", variable="m/head/kernel", given=(HOLED,), dtype="float32",
+        samples=samples(1, row=103), cause=Cause(kind="data", said="why", remedy="what to do"),
+    ),
+    "bad data that shows nowhere": found(phase="data", given=(HOLED,), samples=samples(1)),
+    "bad weights": found(phase="weights", layer="m/head", variable="m/head/kernel"),
+    "an operation": found(
+        phase="forward", layer="m/odd", operation="Mul", variable="m/first/kernel",
+        given=(GIVEN, HOLED), dtype="float16", samples=samples(2, place="a.csv:6"),
+        cause=Cause(kind="float16", said="why", remedy="what to do"),
+    ),
+    "no operation, and no sample by itself": found(phase="backward"),
+    "many samples": found(phase="forward", layer="m/odd", samples=samples(14, row=100)),
+    "all is finite this time": found(),
+}  # fmt: skip
+
+
+def about(*, parts=PARTS, is_bad=True):
+    parts = tuple(Part(**{**vars(part), "is_bad": is_bad}) for part in parts)
+    return CapturedStep(rank=1, step=3, replicas=4, total=32, variable="", policy="raise",
+                        loss_scale=1.0, parts=parts)  # fmt: skip
+
+
+def test_the_words_for_what_was_found(snapshot):
+    page = []
+    for name, each in SAID.items():
+        page += [f"Of {name}:", "", *in_words(each, about()), ""]
+    page += ["Of a worker of one replica, where only the sum over the replicas was not finite:", ""]
+    page += [*in_words(found(), about(parts=PARTS[1:], is_bad=False)), ""]
+    page += ["What grew:", "", *growth_in_words(GROWTH)]
+    snapshot("replay", "\n".join(page))
+
+
+def test_bad_data_and_bad_weights_are_told_apart():
+    data = replayed([head()], rows(3, np.inf))
+    assert (data.phase, data.layer, data.variable) == ("data", "m/head", "m/head/kernel")
+    assert data.given == (Range(least=1.0, greatest=2.0, nonfinite=4, size=32),)
+    weights = replayed([head()], rows(), weights=[np.full((4, 1), np.nan), np.zeros(1)])
+    assert (weights.phase, weights.layer) == ("weights", "m/head")
+    assert weights.variable == "m/head/kernel"
+
+
+def test_all_samples_that_went_wrong_are_found():
     many = np.ones((20, 4), np.float32)
     many[1:15] = 0.0
     model = model_of(Of(keras.ops.log, name="odd"))
-    captured = captured_of(model, many, count=20)
-    said = in_words(Replay(model, captured).run(), captured.about)
-    (line,) = [each for each in said if each.startswith("samples: ")]
-    assert line.startswith("samples: 9 of the global batch (sample 101 of the data); 10 of")
-    assert line.endswith("16 of the global batch; and 6 more")
+    wrong = Replay(model, captured_of(model, many, count=20)).run().samples
+    assert [(each.index, each.in_batch) for each in wrong] == [(i, 8 + i) for i in range(1, 15)]
+    assert [each.row for each in wrong] == [*range(101, 108), *[None] * 7]
 
 
 def test_variables_have_the_names_of_the_training():
@@ -76,21 +119,22 @@ def test_the_earliest_step_is_taken_or_the_one_that_is_named(tmp_path):
     assert chosen(tmp_path, names[2]).name == names[2]
     with pytest.raises(OptionError, match=f"named 'x'; found {', '.join(names)}"):
         chosen(tmp_path, "x")
-    with pytest.raises(OptionError, match=r"holds no kept step; found none"):
+    with pytest.raises(OptionError, match="found none"):
         chosen(tmp_path / "captures", "")
 
 
 def test_the_exit_code_says_whether_it_went_wrong_again(tmp_path, capsys):
     directory = write(tmp_path, model_of(), rows(3, np.inf))
     assert main([str(tmp_path), "", "text"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"{directory}\nstep 3: 8 of the 16 samples")
-    assert "largest absolute value after each layer:\n  " in said
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == str(directory)
+    assert any(line.startswith("first wrong: the data") for line in lines)
+    assert "largest absolute value after each layer:" in lines
     assert main([str(directory), "", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["found"]["phase"] == "data"
     write(tmp_path, model_of(), rows())
-    assert main([str(tmp_path), "", "text"]) == 1
-    assert "all is finite this time" in capsys.readouterr().out
+    assert main([str(tmp_path), "", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["found"]["phase"] == ""
 
 
 def test_what_cannot_be_read_is_refused(tmp_path, capsys):
@@ -99,4 +143,4 @@ def test_what_cannot_be_read_is_refused(tmp_path, capsys):
     assert "holds no model" in capsys.readouterr().err
     (directory / "weights.npz").write_bytes(b"cut")
     assert main([str(tmp_path), "", "text"]) == 2
-    assert f"The kept step in {directory} cannot be read" in capsys.readouterr().err
+    assert str(directory) in capsys.readouterr().err

@@ -15,33 +15,25 @@ from phalanx.report.events import KINDS
 from phalanx.report.page import figure_json
 from phalanx.report.run_data import load_run
 
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(None, "-"), (0.07123456, "0.07123"), (12345.6, "12,346"), (1e-7, "1.000e-07"), (0.0, "0"),
-     (-0.5, "-0.5"), (3e12, "3.000e+12"), (float("nan"), "nan"), (float("-inf"), "-inf")],
-)  # fmt: skip
-def test_numbers(value, said):
-    assert words.figure(value) == said
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(None, "-"), (0, "0 B"), (999, "999 B"), (1000, "1 kB"), (812_345_678, "812 MB"),
-     (1.4e9, "1.4 GB"), (5e13, "50 TB"), (float("inf"), "-")],
-)  # fmt: skip
-def test_bytes(value, said):
-    assert words.size(value) == said
+FIGURES = {
+    None: "-", 0.07123456: "0.07123", 12345.6: "12,346", 1e-7: "1.000e-07", 0.0: "0",
+    -0.5: "-0.5", 3e12: "3.000e+12", float("nan"): "nan", float("-inf"): "-inf",
+}  # fmt: skip
+SIZES = {
+    None: "-", 0: "0 B", 999: "999 B", 1000: "1 kB", 812_345_678: "812 MB", 1.4e9: "1.4 GB",
+    5e13: "50 TB", float("inf"): "-",
+}  # fmt: skip
+SPANS = {
+    None: "-", 0.0123: "12.3 ms", 0.9994: "999 ms", 1.0: "1 s", 12.3: "12 s", 59.6: "1 min 0 s",
+    185: "3 min 5 s", 7800: "2 h 10 min", 3e5: "3.5 days", float("nan"): "-",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
-    [(None, "-"), (0.0123, "12.3 ms"), (0.9994, "999 ms"), (1.0, "1 s"), (12.3, "12 s"),
-     (59.6, "1 min 0 s"), (185, "3 min 5 s"), (7800, "2 h 10 min"), (3e5, "3.5 days"),
-     (float("nan"), "-")],
-)  # fmt: skip
-def test_times(value, said):
-    assert words.span(value) == said
+    ("say", "said"), [(words.figure, FIGURES), (words.size, SIZES), (words.span, SPANS)]
+)
+def test_quantities(say, said):
+    assert {value: say(value) for value in said} == said
 
 
 def test_differences_have_a_sign():

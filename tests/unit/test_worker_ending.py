@@ -96,7 +96,7 @@ def leave(code, extra=""):
         [sys.executable, "-c", LEAVES.format(code=code, extra=extra)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=60,
         check=False,
     )
 

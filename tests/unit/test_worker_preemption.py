@@ -19,7 +19,7 @@ def send(number=signal.SIGTERM):
     os.kill(os.getpid(), number)
 
 def wait():
-    end = time.monotonic() + 200
+    end = time.monotonic() + 20
     while not requested() and time.monotonic() < end:
         time.sleep(0.01)
     return requested()
@@ -31,7 +31,7 @@ def process(source):
         [sys.executable, "-c", START + source],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=60,
         check=False,
     )
 

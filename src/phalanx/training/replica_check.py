@@ -7,6 +7,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,77 @@ from phalanx.training.step import StepFunction
 _log = logging.getLogger(__name__)
 _MOST_LOOKED_AT = 16
 _MOST_ENTRIES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unlike:
+    """A variable of which replicas hold different copies.
+
+    Attributes:
+        name: its path.
+        odd: the replicas that are not like the others.
+        alike: one of the others.
+        by: how the first of the odd ones differs from that one.
+        count: how many variables differ.
+        of: how many there are.
+    """
+
+    name: str
+    odd: tuple[int, ...]
+    alike: int
+    by: Difference
+    count: int
+    of: int
+
+    def in_words(self, noun: str) -> str:
+        """All of it, where a replica is called `noun`."""
+        who = f"{noun} {', '.join(map(str, self.odd))}"
+        index = f"[{', '.join(map(str, self.by.index))}]" if self.by.index else "it"
+        one, other = self.by.values
+        return (
+            f"{self.name} on {who} is not that of {noun} {self.alike}, by {self.by.largest:.3g} at "
+            f"most ({index} is {other:.6g} there, {one:.6g} on {noun} {self.alike}), in "
+            f"{self.by.entries} of {self.by.size} entries; {self.count} of {self.of} variables "
+            "differ."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lacking:
+    """That workers have different numbers of variables: of each its number, by rank."""
+
+    counts: tuple[int, ...]
+
+    def in_words(self, noun: str) -> str:
+        """All of it; it is workers that lack variables, whatever a replica is called."""
+        shown = ", ".join(f"worker {rank}: {count}" for rank, count in enumerate(self.counts))
+        return f"they have different numbers of variables ({shown})."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """That replicas differ; `str` of it says so.
+
+    Attributes:
+        what: in which variable, or in how many there are.
+        step: so many were trained.
+        alike_at: the last step at which they were alike; None if they never were.
+        noun: what a replica is called: "worker" where each has one.
+    """
+
+    what: Unlike | Lacking
+    step: int
+    alike_at: int | None
+    noun: str
+
+    def __str__(self) -> str:
+        since = "" if self.alike_at is None else f" They were alike at step {self.alike_at}."
+        when = "when training begins" if self.alike_at is None else f"after step {self.step}"
+        return (
+            f"Replicas that should hold the same differ {when}: {self.what.in_words(self.noun)}"
+            f"{since} Look for what one worker does alone: an assignment, a file it loads, a "
+            'callback. ReplicaCheck(on_difference="raise") ends such a training.'
+        )
 
 
 class ReplicaChecks:
@@ -102,7 +174,7 @@ class ReplicaChecks:
         rows = self._rows(row)
         totals = rows[:, 2:].reshape(-1)
         if (rows[:, 1] != rows[0, 1]).any():
-            self._differ(step, _lacks([int(n) for n in rows[:, 1]]))
+            self._differ(step, Lacking(counts=tuple(int(n) for n in rows[:, 1])))
         elif (totals != totals[0]).any():
             self._look_closer(step, variables, folded)
         else:
@@ -122,8 +194,15 @@ class ReplicaChecks:
             found = self._difference(variables[column], alike, odd[0])
             if found.share > self._tolerance:
                 name = str(getattr(variables[column], "path", variables[column].name))
-                said = _explain(name, odd, alike, found, len(unlike), len(variables))
-                self._differ(step, self._named(said))
+                what = Unlike(
+                    name=name,
+                    odd=tuple(odd),
+                    alike=alike,
+                    by=found,
+                    count=len(unlike),
+                    of=len(variables),
+                )
+                self._differ(step, what)
                 return
         if not self._told_rounding and self._stage.place.is_chief:
             _log.info(
@@ -150,23 +229,14 @@ class ReplicaChecks:
         index = tuple(int(i) for i in at) if shape else ()
         return Difference(**{**vars(found), "index": index, "size": copies[0].size})
 
-    def _differ(self, step: int, said: str) -> None:
+    def _differ(self, step: int, what: Unlike | Lacking) -> None:
         self._is_on = False
-        since = "" if self._alike_at is None else f" They were alike at step {self._alike_at}."
-        when = "when training begins" if self._alike_at is None else f"after step {step}"
-        message = (
-            f"Replicas that should hold the same differ {when}: {said}{since} Look for what one "
-            "worker does alone: an assignment, a file it loads, a callback. ReplicaCheck("
-            'on_difference="raise") ends such a training.'
-        )
+        noun = "worker" if self._stage.place.local == 1 else "replica"
+        apart = Apart(what=what, step=step, alike_at=self._alike_at, noun=noun)
         if self._raises:
-            raise DisagreementError(message)
+            raise DisagreementError(str(apart))
         if self._stage.place.is_chief:
-            _log.warning("%s", message)
-
-    def _named(self, said: str) -> str:
-        """With workers for replicas where each has one."""
-        return said.replace("replica", "worker") if self._stage.place.local == 1 else said
+            _log.warning("%s", apart)
 
     def _rows(self, row: Sequence[Any]) -> Any:
         own = np.array(row, np.int64)
@@ -196,21 +266,3 @@ def _odd_ones(values: Sequence[int]) -> list[int]:
     counts = Counter(values)
     usual = max(counts, key=lambda value: (counts[value], value == values[0]))
     return [replica for replica, value in enumerate(values) if value != usual]
-
-
-def _lacks(counts: Sequence[int]) -> str:
-    shown = ", ".join(f"worker {rank}: {count}" for rank, count in enumerate(counts))
-    return f"they have different numbers of variables ({shown})."
-
-
-def _explain(
-    name: str, odd: Sequence[int], alike: int, found: Difference, unlike: int, variables: int
-) -> str:
-    who = f"replica {', '.join(map(str, odd))}"
-    index = f"[{', '.join(map(str, found.index))}]" if found.index else "it"
-    one, other = found.values
-    return (
-        f"{name} on {who} is not that of replica {alike}, by {found.largest:.3g} at most "
-        f"({index} is {other:.6g} there, {one:.6g} on replica {alike}), in {found.entries} of "
-        f"{found.size} entries; {unlike} of {variables} variables differ."
-    )
