@@ -259,7 +259,8 @@ def test_an_entry_far_into_a_large_variable_is_named(mirrored2, said, monkeypatc
     change(model.layers[0].kernel, lambda array: array + np.eye(3, 4, 1) * [0, 0, 0, 2])
     checks_of(model, mirrored2).begin(0, is_resumed=False)
     ((_, apart),) = said
-    assert (apart.what.by.largest, apart.what.by.index) == (2.0, (2, 3))
+    assert apart.what.by.largest == pytest.approx(2.0)  # beside a kernel drawn at random
+    assert apart.what.by.index == (2, 3)
     assert (apart.what.by.entries, apart.what.by.size) == (1, 12)
 
 
