@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -12,6 +13,8 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from phalanx.launch.shared_forkserver import SHARED_VARIABLE
+
 SESSION_VARIABLE = "PHALANX_TEST_SESSION"
 """Every process that a test starts inherits it, so the strays among them can be found."""
 
@@ -20,6 +23,10 @@ ENDING_SECONDS = 5
 
 HEARD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Not SIGHUP: under nohup the session is to outlive its terminal, with all that it starts."""
+
+START_SECONDS = 120
+KEPT: set[int] = set()
+"""Processes that outlive a test, as the session keeps them itself."""
 
 LOGICAL_CPUS = 3
 KEY_BASES = itertools.count(0, 100_000)
@@ -121,6 +128,40 @@ def mirrored3():
     return mirrored(3)
 
 
+@pytest.fixture(scope="session")
+def shared_fork_server(tmp_path_factory):
+    """Where the commands of this session fork their workers from, which saves the imports.
+
+    Its value is the environment variable that says so. What a cold start does is for tests that
+    leave it out.
+    """
+    address = tmp_path_factory.mktemp("fork-server") / "socket"
+    words = (str(address), str(os.getpid()), "-" * 1000)  # room for what `ps` is to show
+    log = address.with_name("log").open("wb")
+    with (
+        log,
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "phalanx.worker.shared_forkserver", *words],
+            env={**os.environ, "PYTHONHASHSEED": "0", "KERAS_BACKEND": "tensorflow"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        ) as server,
+    ):
+        KEPT.add(server.pid)
+        try:
+            end = time.monotonic() + START_SECONDS
+            while not address.exists():
+                assert server.poll() is None, address.with_name("log").read_text()
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            yield {SHARED_VARIABLE: str(address)}
+        finally:
+            server.kill()
+            KEPT.discard(server.pid)
+
+
 def pytest_sessionfinish(session):
     if getattr(session.config.option, "numprocesses", None):
         return  # Under xdist each of its processes looks after its own.
@@ -150,7 +191,7 @@ def strays():
 def still_running():
     """Processes of this session by their command lines, but those that it keeps itself."""
     gang = sys.modules.get("phalanx.testing.process")
-    expected = {os.getpid(), gang.ForkServer.shared_pid() if gang else None}
+    expected = {os.getpid(), *KEPT, gang.ForkServer.shared_pid() if gang else None}
     left = {}
     for process in psutil.process_iter():
         try:

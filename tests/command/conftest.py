@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -40,8 +41,9 @@ def say(key, value):
 class Command:
     """`phalanx run` in a directory of its own."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, environment=()):
         self.directory = directory
+        self.environment = dict(environment)
 
     def script(self, source, name="train.py"):
         (self.directory / name).write_text(SAY + source)
@@ -49,6 +51,7 @@ class Command:
 
     def start(self, *words):
         env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        env |= self.environment
         return subprocess.Popen(
             [sys.executable, "-m", "phalanx", "run", *words],
             cwd=self.directory,
@@ -95,9 +98,15 @@ class Command:
 
 
 @pytest.fixture(scope="session")
-def command_in():
-    """The command in a directory."""
-    return Command
+def command_in(shared_fork_server):
+    """The command in a directory; its workers need not import TensorFlow."""
+    return partial(Command, environment=shared_fork_server)
+
+
+@pytest.fixture
+def cold_command(tmp_path):
+    """The command as a user starts it: each worker imports all that it needs."""
+    return Command(tmp_path)
 
 
 @pytest.fixture

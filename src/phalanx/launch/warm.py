@@ -20,6 +20,7 @@ from phalanx.cluster.spec import WORKER_VARIABLE
 from phalanx.errors import LaunchError
 from phalanx.launch.forkserver import ForkServer
 from phalanx.launch.process import WorkerHandle, WorkerProcess
+from phalanx.launch.shared_forkserver import connect
 
 MODULE = "phalanx.worker"
 WARM_MODULE = "phalanx.worker.warm"
@@ -65,6 +66,9 @@ class WarmStart:
         Raises:
             LaunchError: the operating system did not start it.
         """
+        if self._server is None and MODULE in command and (server := connect(env)) is not None:
+            server.wait_until_ready()
+            self._server, self._shared = server, _without_own(env)
         can_fork = self._server is not None and _without_own(env) == self._shared
         if self._server is not None and can_fork and not reads_terminal:
             with suppress(LaunchError, OSError):
@@ -96,6 +100,7 @@ class ForkedWorker:
             "command": list(command),
             "arguments": list(command)[list(command).index(MODULE) + 1 :],
             "environment": dict(env),
+            "directory": os.getcwd(),
         }
         self._status, status = Pipe(duplex=False)
         with status, log.open("ab") as output, tempfile.TemporaryFile("w+") as file:

@@ -29,17 +29,17 @@ def main() -> None:
     """Be ready, and become a worker when the launcher asks for one."""
     control = int(os.environ.pop(CONTROL_VARIABLE))
     die_with_launcher(os.getppid())
-    in_the_background(_preload, NICE)
+    in_the_background(preload, NICE)
     if _holds_a_gpu():
         return  # CUDA does not survive a fork: the launcher starts fresh processes.
     before = show_name(READY_NAME)
     handed = serve(control, most_fds=len(HANDED))
     if handed is not None:
         show_name(before)
-        _work(*handed)
+        become_worker(*handed)
 
 
-def _work(log: int, job: int) -> None:
+def become_worker(log: int, job: int) -> None:
     """Be the worker of this job, to the end of the process."""
     with os.fdopen(job) as stream:
         stream.seek(0)
@@ -49,6 +49,7 @@ def _work(log: int, job: int) -> None:
     os.close(log)
     os.environ.clear()
     os.environ.update(asked["environment"])
+    os.chdir(asked["directory"])
     sys.orig_argv = asked["command"]
     show_command(asked["command"])
     from phalanx.worker.bootstrap import main as be_worker
@@ -56,7 +57,7 @@ def _work(log: int, job: int) -> None:
     be_worker(asked["arguments"], os.environ)
 
 
-def _preload() -> None:
+def preload() -> None:
     """Import what every worker imports; run no op."""
     import keras  # noqa: F401
     import tensorflow as tf
