@@ -71,15 +71,15 @@ def test_it_follows_a_run_to_its_end(tmp_path, follow):
 def test_control_c_ends_the_page_cleanly(runs):
     make_run(runs, "open", ended=False)
     words = [sys.executable, "-m", "phalanx", "watch", "open", "--interval", "0.2"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline().startswith("run open: silent")
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
-    finally:
-        process.kill()
-        process.wait()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, **pipes) as process:
+        try:
+            assert process.stdout.readline().startswith("run open: silent")
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert (process.returncode, err) == (0, "")
 
 

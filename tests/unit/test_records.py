@@ -172,7 +172,7 @@ def test_two_processes_write_one_file(tmp_path):
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(300)
+        writer.join(60)
         assert writer.exitcode == 0
     found = read_records(path)
     assert found.damaged == []

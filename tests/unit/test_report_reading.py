@@ -23,6 +23,7 @@ from phalanx.report.run_data import load_run
 from phalanx.report.summary import summarize
 from phalanx.report.table import live_page
 
+FEWER = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PLACE = {"rank": 0, "attempt": 0, "fit": 0}
 
 
@@ -157,9 +158,7 @@ def made(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("runs"))
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
-)
+@FEWER
 @given(data=st.data())
 def test_a_file_that_was_cut_is_read_up_to_there(made, tmp_path, data):
     """Every event before the cut is there, as it was."""
@@ -197,9 +196,7 @@ FIELDS = sorted(
 )  # fmt: skip
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
-)
+@FEWER
 @given(
     lines=st.lists(
         st.tuples(st.sampled_from(sorted(KINDS)), st.dictionaries(st.sampled_from(FIELDS), VALUES)),
