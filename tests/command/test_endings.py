@@ -104,6 +104,20 @@ sys.exit(3)
 
 
 @pytest.mark.long
+def test_values_of_variables_are_written_nowhere(command):
+    script = command.script("import os\nsay('came', os.environ['KEY'] == 's3cr3t')\n")
+    finished = command.run("--workers", "1", "--name", "it", "--env", "KEY=s3cr3t", script)
+    assert finished.code == 0
+    assert finished.said() == {"came": True}
+    words = [sys.executable, "-m", "phalanx", "report", "it"]
+    subprocess.run(words, cwd=command.directory, check=True, capture_output=True)
+    run = command.directory / "runs" / "it"
+    assert "KEY" in (run / "report.html").read_text()
+    kept = [path for path in run.rglob("*") if path.is_file()]
+    assert not [path for path in kept if b"s3cr3t" in path.read_bytes()]
+
+
+@pytest.mark.long
 def test_a_taken_port_is_retried(command, monkeypatch):
     import io
     import os

@@ -12,6 +12,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from phalanx.cli.report import html_of
 from phalanx.errors import LaunchError, OptionError, ScriptError
 from phalanx.launch.hardware import Machine
 from phalanx.launch.options import RunOptions
@@ -20,6 +21,7 @@ from phalanx.launch.showing import Showing
 from phalanx.launch.supervise import Patience
 from phalanx.observe.records import read_records
 from phalanx.records import launcher_records_path
+from phalanx.report.document import to_json
 from phalanx.report.run_data import load_run
 
 PRELUDE = """
@@ -51,6 +53,7 @@ class Scene:
         self.directory = directory
         self.output = io.StringIO()
         self.said = []
+        self.argv = ["phalanx", "run"]
         self.announce = self.said.append
         self.script = directory / "train.py"
         self.script.write_text("pass")
@@ -71,7 +74,7 @@ class Scene:
             environment=os.environ,
             machine=Machine(cores=2),
             output=self.output,
-            argv=["phalanx", "run"],
+            argv=self.argv,
             command=lambda *a, **k: (sys.executable, "-c", PRELUDE + source),
             patience=patience,
             announce=self.announce,
@@ -275,6 +278,28 @@ def test_no_worker_for_a_broken_script(scene):
 def test_another_backend_is_refused(scene):
     with pytest.raises(OptionError, match="KERAS_BACKEND is 'jax'"):
         scene.run("", env={"KERAS_BACKEND": "jax"})
+
+
+def test_values_of_the_users_variables_are_written_nowhere(scene):
+    words = ["--env", "KEY=s3cr3t", "--env", "KEY=s3cr3t-too", "--env=OTHER=s3cr3t=2"]
+    scene.argv = ["phalanx", "run", *words, "train.py", "--env", "own=1"]
+    env = {"KEY": "s3cr3t-too", "OTHER": "s3cr3t=2"}
+    source = "assert os.environ['KEY'] == 's3cr3t-too'; sys.exit(3 if attempt == 0 else 0)"
+    asked = {"env": env, "arguments": ("--env", "own=1"), "max_restarts": 1, "name": "it"}
+    result = scene.run(source, **asked)
+    assert result.exit_code == 0
+    runs, now = [load_run(result.run_dir)], time.time()
+    (scene.directory / "page.html").write_text(html_of(runs, now))
+    (scene.directory / "page.json").write_text(to_json(runs, now))
+    kept = [path for path in scene.directory.rglob("*") if path.is_file()]
+    assert len(kept) > 6
+    assert not [path for path in kept if b"s3cr3t" in path.read_bytes()]
+    document = json.loads((result.run_dir / "run.json").read_text())
+    assert document["options"]["env"] == ["KEY", "OTHER"]
+    told = ["--env", "KEY", "--env", "KEY", "--env=OTHER", "train.py", "--env", "own=1"]
+    assert document["argv"] == ["phalanx", "run", *told]
+    records = read_records(launcher_records_path(result.run_dir)).records
+    assert records[0]["argv"] == document["argv"]
 
 
 def test_the_users_variables_reach_the_workers(scene):

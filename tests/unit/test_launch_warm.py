@@ -132,10 +132,7 @@ def test_when_the_server_is_killed_its_workers_end_and_fresh_ones_are_started(tm
     own = ForkServer((sys.executable, "-c", SERVER), env=ENV)
     own.wait_until_ready()
     log = tmp_path / "log"
-    source = "import os\nfrom phalanx.worker.lifeline import die_with_launcher\n"
-    source += (
-        "die_with_launcher(os.getppid()); print('up', flush=True)\nimport time; time.sleep(60)"
-    )
+    source = "print('up', flush=True)\nimport time; time.sleep(60)"
     worker = ForkedWorker(own, command(source), env=ENV, log=log)
     read(log, "up")
     os.kill(own.pid, signal.SIGKILL)

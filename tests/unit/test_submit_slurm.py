@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+import sys
 from datetime import datetime
 
 import pytest
@@ -44,9 +45,10 @@ def stand_in(place, name, says="", code=0):
     path.chmod(0o755)
 
 
-def called(place):
+def called(place, *, raw=False):
     path = place / "called"
-    return [shlex.split(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = path.read_text().splitlines() if path.exists() else []
+    return lines if raw else [shlex.split(line) for line in lines]
 
 
 def run_script(place, text, **environment):
@@ -135,6 +137,40 @@ def test_arguments_reach_the_script_as_they_are(place):
     stand_in(place, "srun", says=f'for last in "$@"; do echo "$last" >> {place}/words; done')
     run_script(place, batch_script(job(run=AskedRun(**{**vars(RUN), "arguments": odd}))))
     assert (place / "words").read_text().splitlines()[-4:] == list(odd)
+
+
+KEY = "s3cr3t = $HOME 'x'"
+WITH_KEY = f"--env KEY={shlex.quote(KEY)} --tee all --env=EMPTY="
+
+
+def test_values_of_variables_are_not_in_the_script_and_reach_the_launchers(place):
+    stand_in(place, "sbatch", says=f'echo 4711; echo "$PHALANX_ENV_KEY" > {place}/exported')
+    result = submit("--name", "mnist", "--run-options", WITH_KEY, "train.py")
+    assert result.exit_code == 0, result.output
+    kept = [path for path in (place / "runs").rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if "s3cr3t" in path.read_text()]
+    assert (place / "exported").read_text() == f"{KEY}\n"
+    # A step: srun runs what it is given, which is a shell, and that the launcher.
+    says = 'while [ "$1" != bash ]; do shift; done; "$@"'
+    stand_in(place, "srun", says=says)
+    noted = f'for word in "$@"; do echo "$word" >> {place}/words; done'
+    stand_in(place, "python", says=noted)
+    text = (place / "runs/mnist.sbatch").read_text().replace(sys.executable, "python")
+    assert run_script(place, text, PHALANX_ENV_KEY=KEY, PHALANX_ENV_EMPTY="") == 0
+    (step,) = [words for words in called(place, raw=True) if words.startswith("srun")]
+    assert "s3cr3t" not in step
+    words = (place / "words").read_text().splitlines()
+    assert words[:3] == ["-m", "phalanx", "run"]
+    command = typer.main.get_command(app).commands["run"]
+    asked = command.make_context("run", words[3:]).params
+    assert asked["env"] == [f"KEY={KEY}", "EMPTY="]
+    assert (asked["tee"], asked["target"]) == ("all", str(place / "train.py"))
+
+
+def test_a_script_that_is_submitted_without_its_variables_ends_at_once(place):
+    assert run_script(place, batch_script(job(env={"KEY": "s3cr3t"}))) != 0
+    assert called(place) == []
 
 
 @pytest.mark.parametrize(

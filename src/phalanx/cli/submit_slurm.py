@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from phalanx.cli.run_options import Arguments, AsModule, MaxRestarts, Resume, Ta
 from phalanx.cli.say import say
 from phalanx.cli.submit_options import Grace, JobName, RunOptionsText, SharedRunDir
 from phalanx.cli.submitted_run import check_run
+from phalanx.launch.option_texts import without_env
 from phalanx.launch.options import GRACE
 from phalanx.launch.script import check_module, check_script
 from phalanx.launch.submit.asked import AskedRun, name_for, split_options
@@ -99,9 +101,10 @@ def slurm(
         max_restarts=max_restarts,
         options=split_options(run_options),
     )
-    check_run(run)
+    env = check_run(run).env
     job = SlurmJob(
-        run=run,
+        run=replace(run, options=tuple(without_env(run.options))),
+        env=env,
         python=python,
         output=str(root / f"{run.name}.log"),
         gpus_per_node=gpus_per_node,

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from phalanx.errors import LaunchError
+from phalanx.launch.lifeline import tied_to_this_process
 
 PID = struct.Struct("i")
 READY = b"r"
@@ -50,7 +51,7 @@ class ForkServer:
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
-                env={**env, CONTROL_VARIABLE: str(theirs.fileno())},
+                env=tied_to_this_process({**env, CONTROL_VARIABLE: str(theirs.fileno())}),
                 start_new_session=True,  # Ctrl-C at the terminal is the client's business.
             )
 

@@ -1,4 +1,7 @@
-"""How a process's life is tied to that of the process which started it."""
+"""How a process's life is tied to that of the process which started it.
+
+What a launcher starts runs this before all else, so nothing but the standard library is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,45 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Mapping, MutableMapping
+
+LAUNCHER_VARIABLE = "PHALANX_LAUNCHER"
+"""Hands the launcher's process id to what it starts."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def die_with_launcher(launcher: int) -> None:
-    """Have the kernel end this process when the launcher is gone, however it went.
+def tied_to_this_process(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that ends with this one.
+
+    The kernel ends it with the *thread* that starts it, which must live as long as the process is
+    to: a launcher starts all in its main thread.
+    """
+    return {**environment, LAUNCHER_VARIABLE: str(os.getpid())}
+
+
+def die_with_launcher(environment: MutableMapping[str, str]) -> None:
+    """Have the kernel end this process when its launcher is gone; end at once where it is.
 
     Args:
-        launcher: the launcher's process id, as it was when this process started.
+        environment: names the launcher, until here: what this process starts has another parent.
+    """
+    launcher = environment.pop(LAUNCHER_VARIABLE, None)
+    if launcher is not None:
+        die_with_parent(int(launcher))
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent is gone, however it went.
+
+    Args:
+        parent: the parent's process id, by its own word. `getppid` alone would not do: where the
+            parent has gone already, it names whoever has adopted this process.
     """
     if not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != launcher:  # It went before the kernel knew.
+    if os.getppid() != parent:  # It went before the kernel knew.
         os.kill(os.getpid(), signal.SIGKILL)

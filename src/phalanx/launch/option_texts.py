@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 
 from phalanx.cluster.spec import DeviceSpec
 from phalanx.errors import OptionError
 
 _WORKERS = re.compile(r"(?:(?P<least>\d+):)?(?P<most>\d+)")
 _DEVICES = re.compile(r"(?:(?P<kind>cpu|gpu|logical-gpu):)?(?P<count>\d+)")
+_ENV = "--env"
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
 
 
@@ -53,3 +56,27 @@ def parse_env(items: list[str]) -> dict[str, str]:
             raise OptionError(f"--env must be NAME=VALUE; found {item!r}.")
         env[match["name"]] = match["value"]
     return env
+
+
+def without_env_values(words: Sequence[str]) -> list[str]:
+    """Options of `phalanx run` as they may be written down: of each `--env` the name alone.
+
+    The value may be a key or a password.
+    """
+    return [
+        word.partition("=")[0]
+        if before == _ENV
+        else f"{_ENV}={word.removeprefix(f'{_ENV}=').partition('=')[0]}"
+        if word.startswith(f"{_ENV}=")
+        else word
+        for before, word in pairwise(["", *words])
+    ]
+
+
+def without_env(words: Sequence[str]) -> list[str]:
+    """Options of `phalanx run` without any `--env`."""
+    return [
+        word
+        for before, word in pairwise(["", *words])
+        if _ENV not in (before, word) and not word.startswith(f"{_ENV}=")
+    ]

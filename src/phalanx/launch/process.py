@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from phalanx.errors import LaunchError
+from phalanx.launch.lifeline import tied_to_this_process
 
 HOST_LOST = 1000
 """The exit code of a worker whose host is gone; no process has such a one."""
@@ -46,6 +47,8 @@ class WorkerProcess:
     A session of its own also keeps the terminal's Ctrl-C away from it: the launcher alone
     decides how the gang ends.
 
+    The launcher's process id is handed over in the environment, so that the worker can end with it.
+
     With `reads_terminal` it has the launcher's standard input, else an empty one.
 
     Raises:
@@ -65,7 +68,7 @@ class WorkerProcess:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
                     list(command),
-                    env=dict(env),
+                    env=tied_to_this_process(env),
                     cwd=cwd,
                     stdin=None if reads_terminal else subprocess.DEVNULL,
                     stdout=output,

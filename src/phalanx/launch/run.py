@@ -25,6 +25,7 @@ from phalanx.launch.hosts.parts import follow, hear, homes_of, lead
 from phalanx.launch.journal import LauncherJournal
 from phalanx.launch.last_words import say_last_words
 from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.option_texts import without_env_values
 from phalanx.launch.options import MAX_SEED, RunOptions
 from phalanx.launch.outcome import RunResult
 from phalanx.launch.preemption import SIGNALS
@@ -86,7 +87,7 @@ def _run(options: RunOptions, surroundings: Surroundings, leader: Leader | None)
         workers=len(plan.shares),
         strategy=plan.strategy,
         seed=plan.seed,
-        argv=surroundings.argv,
+        argv=_words(options, surroundings),
     )
     try:
         servers = DataServers(
@@ -175,9 +176,10 @@ def _run_record(
         "schema": 1,
         "name": plan.run_dir.name,
         "started": _iso(time.time()),
-        "argv": list(surroundings.argv),
+        "argv": _words(options, surroundings),
         "working_directory": str(Path.cwd()),
-        "options": asdict(options),
+        # Values of variables may be keys; the same command brings them again.
+        "options": {**asdict(options), "env": sorted(options.env)},
         "seed": plan.seed,
         "shares": [asdict(share) for share in plan.shares],
         "machine": asdict(surroundings.machine),
@@ -185,6 +187,13 @@ def _run_record(
         "versions": versions(),
         "git": git_commit(Path.cwd()),
     }
+
+
+def _words(options: RunOptions, surroundings: Surroundings) -> list[str]:
+    """The launcher's command line, as it may be written down."""
+    words = list(surroundings.argv)
+    own = len(words) - len(options.arguments)  # The rest is the script's.
+    return [*without_env_values(words[:own]), *words[own:]]
 
 
 def _iso(seconds: float) -> str:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from phalanx.worker.bootstrap import main
+from phalanx.launch.lifeline import die_with_launcher
 
 if __name__ == "__main__":
+    # Before the imports, which take seconds: the launcher may go meanwhile.
+    die_with_launcher(os.environ)
+    from phalanx.worker.bootstrap import main
+
     main(sys.argv[1:], os.environ)

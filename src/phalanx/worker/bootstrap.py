@@ -25,11 +25,7 @@ from phalanx.worker.first_step import FirstStep
 from phalanx.worker.flight import flight
 from phalanx.worker.heartbeat import Heartbeat
 from phalanx.worker.journal import WorkerJournal, journal_of
-from phalanx.worker.lifeline import (
-    die_with_launcher,
-    dump_stacks_on_request,
-    end_at_once_on_sigterm,
-)
+from phalanx.worker.lifeline import dump_stacks_on_request, end_at_once_on_sigterm
 from phalanx.worker.logs import set_up_logging
 from phalanx.worker.pulse import pulse
 
@@ -45,7 +41,6 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         raise ClusterError("phalanx.worker is what `phalanx run` starts; use that command.")
     target = Target.from_arguments(arguments)
     paths = AttemptPaths(run=Path(spec.run_dir), attempt=spec.attempt)
-    die_with_launcher(os.getppid())
     dump_stacks_on_request(paths.stacks(spec.rank))
 
     ending.install_last_exit()

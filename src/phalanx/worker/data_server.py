@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from phalanx.worker.lifeline import die_with_launcher
+from phalanx.launch.lifeline import die_with_launcher
 
 WORKER_TIMEOUT_MS = 10_000
 """After so long without a word from a worker the dispatcher takes it for gone."""
@@ -50,7 +50,7 @@ def reader(address: str, dispatcher_address: str) -> Any:
 
 def main(arguments: Sequence[str]) -> None:
     """Serve until the launcher ends this process."""
-    die_with_launcher(os.getppid())
+    die_with_launcher(os.environ)
     kind, address, other = arguments
     server = dispatcher(address, other) if kind == "dispatcher" else reader(address, other)
     server.join()

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from phalanx.launch.forkserver import PID, READY
+from phalanx.launch.lifeline import die_with_parent
 
 DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What a scheduler may send to every process is for the workers, which end with the server."""
@@ -26,6 +27,8 @@ DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.
 
 def serve(control_fd: int, *, most_fds: int) -> list[int] | None:
     """Fork a worker for each request until the client closes its end; leave none behind.
+
+    The workers end with the thread that calls this.
 
     Args:
         control_fd: the control socket's descriptor.
@@ -46,7 +49,10 @@ def serve(control_fd: int, *, most_fds: int) -> list[int] | None:
     before = [signal.signal(number, signal.SIG_IGN) for number in DEAF_TO]
     children: dict[int, Connection[Any, Any]] = {}
 
+    server = os.getpid()
+
     def become_worker(fds: list[int]) -> list[int]:
+        die_with_parent(server)
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,12 +1,10 @@
-"""How a worker's life is tied to its launcher's, and how it can be asked for its stacks."""
+"""How a worker can be asked for its stacks, and told to end."""
 
 from __future__ import annotations
 
 import faulthandler
 import signal
 from pathlib import Path
-
-from phalanx.launch.lifeline import die_with_launcher as die_with_launcher
 
 
 def dump_stacks_on_request(path: Path) -> None:

@@ -15,7 +15,7 @@ import socket
 import sys
 from pathlib import Path
 
-from phalanx.launch.lifeline import die_with_launcher as die_with_parent
+from phalanx.launch.lifeline import die_with_parent
 from phalanx.launch.shared_forkserver import described, seen_at_import
 from phalanx.worker.forkserver import serve
 from phalanx.worker.warm import HANDED, become_worker, preload

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from phalanx.launch.forkserver import CONTROL_VARIABLE
+from phalanx.launch.lifeline import die_with_launcher
 from phalanx.worker.forkserver import in_the_background, serve
-from phalanx.worker.lifeline import die_with_launcher
 from phalanx.worker.title import show_command, show_name
 
 NICE = 10
@@ -27,8 +27,8 @@ HANDED = ("status", "log", "job")
 
 def main() -> None:
     """Be ready, and become a worker when the launcher asks for one."""
+    die_with_launcher(os.environ)
     control = int(os.environ.pop(CONTROL_VARIABLE))
-    die_with_launcher(os.getppid())
     in_the_background(preload, NICE)
     if _holds_a_gpu():
         return  # CUDA does not survive a fork: the launcher starts fresh processes.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-from phalanx.launch.lifeline import die_with_launcher
+from phalanx.launch.lifeline import die_with_parent
 
 if __name__ == "__main__":
-    die_with_launcher(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     os.execv(sys.argv[2], sys.argv[2:])

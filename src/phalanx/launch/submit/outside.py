@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
 
 from phalanx.errors import LaunchError
 
-Call = Callable[[Sequence[str]], str]
-"""Runs a program to its end and gives what it printed."""
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
-def call(words: Sequence[str]) -> str:
+class Call(Protocol):
+    """Runs a program to its end and gives what it printed."""
+
+    def __call__(self, words: Sequence[str], variables: Mapping[str, str] = ..., /) -> str:
+        """Run it; see `call`."""
+
+
+def call(words: Sequence[str], variables: Mapping[str, str] = NO_VARIABLES) -> str:
     """Run a program and give its standard output.
+
+    Args:
+        words: the program and what it is given.
+        variables: added to its environment.
 
     Raises:
         LaunchError: there is no such program, or it failed.
     """
     try:
-        done = subprocess.run(words, check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            words, check=False, capture_output=True, text=True, env={**os.environ, **variables}
+        )
     except FileNotFoundError as error:
         raise LaunchError(
             f"Asked to call {words[0]}, but there is no such program here. Submit from a machine "

@@ -23,7 +23,7 @@ def submit(job: SlurmJob, run_dir: Path, call: Call) -> Submitted:
     run_dir.mkdir(parents=True, exist_ok=True)
     path = run_dir / f"{job.run.name}.sbatch"
     path.write_text(batch_script(job), encoding="utf-8")
-    answer = call(["sbatch", "--parsable", str(path)]).strip()
+    answer = call(["sbatch", "--parsable", str(path)], job.variables).strip()
     number = answer.partition(";")[0]  # "17;cluster" where there are several
     if not number.isdecimal():
         raise LaunchError(f"sbatch must print the job's number; found {answer!r}.")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from phalanx.errors import OptionError
 from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.launch.submit.asked import AskedRun
 
+ENV_PREFIX = "PHALANX_ENV_"
 MOST_REQUEUES = 100
 MARGIN = 60
 """Seconds between the end of the workers' grace and the end of the job's time."""
@@ -32,6 +34,7 @@ class SlurmJob:
         output: the file for what the launchers say.
         grace: seconds that training has to save and stop before the time is over.
         modules: lines to run first, such as `module load cuda`.
+        env: variables of the workers' environment, which the script takes from `variables`.
 
     Raises:
         OptionError: one of them holds a line break or cannot work.
@@ -49,6 +52,7 @@ class SlurmJob:
     directives: tuple[str, ...] = ()
     grace: int = 60
     modules: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         words = (self.memory, self.time, self.partition, self.account, self.output)
@@ -61,6 +65,15 @@ class SlurmJob:
         if self.grace < 1:
             raise OptionError(f"--grace must be at least 1 second; found {self.grace}.")
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the batch script must find in its environment; Slurm keeps it with the job.
+
+        Their values are not in the script, which lies beside the runs: they may be keys. The names
+        are others, so that what is for the workers does not act on Slurm's programs.
+        """
+        return {f"{ENV_PREFIX}{name}": value for name, value in self.env.items()}
+
 
 def batch_script(job: SlurmJob) -> str:
     """The text for `sbatch`."""
@@ -71,6 +84,7 @@ def batch_script(job: SlurmJob) -> str:
         "",
         *job.modules,
         *([""] if job.modules else []),
+        *(f': "${{{name}?must be exported to sbatch}}"' for name in job.variables),
         "# A launcher on each node: the first leads, the others start workers for it.",
         _srun(job),
         "code=$?",
@@ -106,15 +120,16 @@ def _directives(job: SlurmJob) -> list[str]:
 
 
 def _srun(job: SlurmJob) -> str:
-    words = [
-        "srun",
-        f"--nodes={job.run.hosts}",
-        "--ntasks-per-node=1",
-        f"--cpus-per-task={_cpus(job)}",
-        *(job.python, "-m", "phalanx"),
-        *job.run.words("--cluster", "slurm", "--grace", str(job.grace)),
-    ]
-    return shlex.join(words)
+    step = ["srun", f"--nodes={job.run.hosts}", "--ntasks-per-node=1"]
+    step.append(f"--cpus-per-task={_cpus(job)}")
+    program = [job.python, "-m", "phalanx"]
+    command, *words = job.run.words("--cluster", "slurm", "--grace", str(job.grace))
+    if not job.env:
+        return shlex.join([*step, *program, command, *words])
+    # Slurm's accounting keeps srun's words: a shell on each node puts the values in.
+    given = " ".join(f'--env {name}="${ENV_PREFIX}{name}"' for name in job.env)
+    launcher = f"exec {shlex.join([*program, command])} {given} {shlex.join(words)}"
+    return shlex.join([*step, "bash", "-c", launcher])
 
 
 def _cpus(job: SlurmJob) -> int:
