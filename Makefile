@@ -3,36 +3,63 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations=20
 
-.PHONY: demo test test-short test-long test-full test-cluster test-horovod lint bench equivalence soak setup clean
+.PHONY: demo bench equivalence soak lint setup clean tools tools-browser tools-network tools-slurm \
+  tools-ray test test-fast test-full test-unit test-replicas test-equivalence test-workers \
+  test-servers test-commands test-browser test-cluster test-horovod
 
 demo: $(STAMP)  ## train a CNN on MNIST with two workers
 	$(BIN)/phalanx run --workers 2 examples/mnist.py
 
-test: test-short test-long test-cluster test-horovod  ## the whole test suite
+# docs/testing.md says what is in which stage and how long each takes.
+test: setup tools lint  ## a real run of each kind, and whatever answers quickly: 25 minutes from a fresh clone
+	@sh scripts/build_horovod.sh $(VENV) --if-built
+	$(PYTEST) -m "not full"
 
-test-short: $(STAMP) lint  ## all but the long tests, in a quarter of an hour on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not long and not cluster and not horovod"
+test-fast: setup lint  ## lint, types, and what neither starts a process nor trains: 3 minutes
+	$(PYTEST) tests/unit -m "not full and not process"
 
-test-long: $(STAMP)  ## whole commands, a browser, examples, three processes
+test-full: test-unit test-replicas test-equivalence test-workers test-servers test-commands test-browser test-cluster test-horovod  ## everything there is, one stage after the other
+
+test-unit: setup tools-network lint  ## units, pages, object storage, doctor, chaos
+	$(PYTEST) tests/unit tests/docs tests/storage tests/doctor tests/chaos -m "not horovod"
+
+test-replicas: setup  ## several replicas in one process
+	$(PYTEST) tests/replicas -m "not horovod"
+
+test-equivalence: setup  ## one, two and three replicas and workers against one device
+	$(PYTEST) tests/equivalence -m "not horovod"
+
+test-workers: setup  ## several workers
+	$(PYTEST) tests/gang -m "not horovod"
+
+test-servers: setup  ## parameter servers
+	$(PYTEST) tests/parameter_server -m "not horovod"
+
+test-commands: setup  ## the real command, and the examples
+	$(PYTEST) tests/command tests/examples -m "not horovod"
+
+test-browser: setup tools-browser  ## TensorBoard, the report and timelines in Chromium
+	$(PYTEST) tests/browser -m "not horovod"
+
+test-cluster: setup tools-network tools-slurm tools-ray  ## hosts in network namespaces and a real Slurm, which need root, else skipped; a real Ray
+	$(PYTEST) tests/cluster -m "not horovod"
+
+test-horovod: setup tools-network  ## what needs Horovod, which is built first and kept in ~/.cache/phalanx
+	sh scripts/build_horovod.sh $(VENV)
+	$(PYTEST) -m horovod
+
+tools: tools-browser tools-network tools-slurm tools-ray
+
+tools-browser:
 	sh scripts/install_chromium.sh
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "long and not horovod and not full"
-
-test-full: $(STAMP)  ## what the build has no time for: the equivalence suite and callbacks on three workers, more by Slurm, by Ray and as pods
+tools-network:
 	sh scripts/install_network_tools.sh
+tools-slurm:
 	sh scripts/install_slurm.sh
+tools-ray: setup
 	sh scripts/install_ray.sh $(VENV)
-	sh scripts/build_horovod.sh $(VENV) || echo "SKIPPED: what needs Horovod of these tests." >&2
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m full
-
-test-cluster: $(STAMP)  ## hosts of their own (network namespaces) and a real Slurm, which need root, else skipped; a real Ray
-	sh scripts/install_network_tools.sh
-	sh scripts/install_slurm.sh
-	sh scripts/install_ray.sh $(VENV)
-	$(BIN)/python -m pytest -n 0 -m "cluster and not full"
-
-test-horovod: $(STAMP)  ## what needs Horovod, which is built first; says so where that cannot be done
-	sh scripts/test_horovod.sh $(VENV)
 
 bench: $(STAMP)  ## measure what steps and gradient logging cost; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/step_time.py --write

@@ -8,10 +8,13 @@ import sys
 import time
 import uuid
 from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from phalanx.launch.shared_forkserver import SHARED_VARIABLE
 
@@ -24,6 +27,7 @@ ENDING_SECONDS = 5
 HEARD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Not SIGHUP: under nohup the session is to outlive its terminal, with all that it starts."""
 
+HERE = Path(__file__).parent
 START_SECONDS = 120
 KEPT: set[int] = set()
 """Processes that outlive a test, as the session keeps them itself."""
@@ -96,7 +100,31 @@ def split_the_cpu():
         tf.config.set_logical_device_configuration(cpu, devices)
 
 
+FIRST = (
+    "cluster", "command", "parameter_server", "browser", "horovod", "gang", "storage",
+    "equivalence", "examples", "docs", "chaos", "doctor", "replicas", "unit",
+)  # fmt: skip
+"""Folders in the order in which they are begun: what waits first, and what fills gaps last."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: FIRST.index(item.path.relative_to(HERE).parts[0]))
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return ModuleScheduling(config, log)
+
+
+class ModuleScheduling(LoadScopeScheduling):
+    """A module, or class, in one process; all clusters in one, since they share addresses."""
+
+    def _split_scope(self, nodeid):
+        return "cluster" if nodeid.startswith("tests/cluster/") else super()._split_scope(nodeid)
+
+
 def pytest_runtest_setup(item):
+    if item.get_closest_marker("horovod") and find_spec("horovod.tensorflow") is None:
+        pytest.skip("Horovod is not built here: make test-horovod")
     # Before the first test that could run an op, but without importing TensorFlow for
     # those that need none.
     if "tensorflow" in sys.modules:

@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.observe.event_files import read_histograms, read_scalars
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 SCRIPT = Path(__file__).with_name("gradient_run.py")
 WORKERS = ["worker-0", "worker-1"]

@@ -14,8 +14,6 @@ from phalanx.report.contents import report_page
 from phalanx.report.page import render
 from phalanx.report.run_data import load_run
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
-
 EVIL = "<img src=/evil.png onerror=\"document.body.id='evil'\">"
 """As a name in a run: a browser that took it for markup would ask for the image."""
 

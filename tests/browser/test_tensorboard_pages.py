@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.observe.tensorboard import TensorBoardRun
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 RUNS = ["worker-0", "worker-1", "aggregate"]
 TAGS = ["gradients/norm", "loss"]

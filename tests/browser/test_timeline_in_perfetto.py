@@ -11,7 +11,7 @@ from phalanx.flight.pages import MappedPages
 from phalanx.flight.ring import Ring
 from phalanx.launch.layout import AttemptPaths
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("browser")]
 
 RANKS = range(4)
 SLOW = 1

@@ -4,7 +4,7 @@ import pytest
 
 from phalanx.testing import GangFailedError, chaos, run_gang
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 
 def train(plan, directory=None, epochs=2):

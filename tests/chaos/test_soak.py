@@ -10,7 +10,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SEED = 3
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_a_disturbed_run_ends_like_the_undisturbed_one(tmp_path):
     """Its faults: see `python benchmarks/soak.py --seed N --runs 1`, which says them all."""

@@ -16,17 +16,18 @@ EPOCHS = 12
 class Launchers:
     """The same command on each host."""
 
-    def __init__(self, hosts, directory, *options, data=IN_MEMORY):
+    def __init__(self, hosts, directory, *options, data=IN_MEMORY, count=None):
         self.hosts = hosts
+        count = count or hosts.count
         self.directory = put_into(directory, epochs=EPOCHS, every=8, data=data)
         script = directory / "train.py"
-        names = ",".join(hosts.address(host) for host in range(hosts.count))
+        names = ",".join(hosts.address(host) for host in range(count))
         self.words = [
             sys.executable, "-m", "phalanx", "run", "--hosts", names, "--name", "it",
             "--run-dir", str(directory / "runs"), "--seed", "1", *options,
             str(script), str(directory),
         ]  # fmt: skip
-        self.processes = [self.start(host) for host in range(hosts.count)]
+        self.processes = [self.start(host) for host in range(count)]
 
     def start(self, host):
         with (self.directory / f"host-{host}.log").open("ab") as log:
@@ -64,7 +65,7 @@ class Launchers:
         return codes
 
     def told(self):
-        return "\n".join(self.said(host)[-3000:] for host in range(self.hosts.count))
+        return "\n".join(self.said(host)[-3000:] for host in range(len(self.processes)))
 
     def kill(self):
         for process in self.processes:

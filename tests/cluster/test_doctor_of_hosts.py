@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
 SECONDS = 500
 MOST = ("rate", "4mbit", "burst", "32kb", "latency", "400ms")

@@ -34,6 +34,7 @@ def trained(named_hosts, tmp_path):
     return train
 
 
+@pytest.mark.full
 def test_horovod_on_two_hosts_trains_as_multiworker_does(trained):
     for got, expected in zip(trained("horovod"), trained("multiworker"), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)

@@ -25,7 +25,7 @@ from ways import (
 
 from phalanx.cli.app import app
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 SECONDS = 300
 PODS = 2
@@ -110,6 +110,7 @@ def job_of(here, options):
     return job
 
 
+@pytest.mark.full
 def test_a_pod_is_told_to_go_and_others_come(job, tmp_path):
     here = put_into(tmp_path / "job")
     pods = job(here)
@@ -137,7 +138,7 @@ def test_in_step_by_other_ways(job, tmp_path, options, data):
     assert pods.codes() == [0, 0], pods.said()
     assert "2 workers on 2 hosts" in pods.said()
     assert_way_was_gone(here, options)
-    assert_weights_of_one_device(here, data, tmp_path / "alone")
+    assert_weights_of_one_device(here, data)
 
 
 @pytest.mark.full

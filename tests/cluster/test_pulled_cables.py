@@ -7,7 +7,7 @@ import pytest
 
 from phalanx.testing import run_gang
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
 EPOCHS = 50
 SECONDS = 600

@@ -21,7 +21,7 @@ from ways import (
     wait_for_epoch,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 SECONDS, EVERY = 420, 20
 
@@ -95,15 +95,14 @@ class Job:
         return [one["step"] for one in map(json.loads, lines) if one["kind"] == "checkpoint"]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("options", "data"), IN_STEP)
-def test_in_step_by_other_ways(ray, tmp_path, options, data):
+def test_workers_train_in_step(ray, tmp_path, options, data):
     job = Job(ray, put_small(tmp_path / "job", data))
     job.submit("--workers", "2", run_options=options)
     assert job.until_it_ends() == "SUCCEEDED", job.log()
     assert "2 workers on 2 hosts" in job.log()
     assert_way_was_gone(job.directory, options)
-    assert_weights_of_one_device(job.directory, data, tmp_path / "alone")
+    assert_weights_of_one_device(job.directory, data)
 
 
 @pytest.mark.full
@@ -118,6 +117,7 @@ def test_parameter_servers_on_each_node(ray, tmp_path):
     weights(job.directory)
 
 
+@pytest.mark.full
 def test_a_node_is_lost_and_another_comes(ray, tmp_path):
     job = Job(ray, put_into(tmp_path / "job"))
     here = job.directory
@@ -147,6 +147,7 @@ def test_a_node_is_lost_and_another_comes(ray, tmp_path):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 def test_a_job_is_cancelled(ray, tmp_path):
     job = Job(ray, put_into(tmp_path / "cancelled", epochs=2000), "other")
     job.submit("--workers", "1")

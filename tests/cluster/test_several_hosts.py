@@ -10,22 +10,30 @@ import numpy as np
 import pytest
 from launchers import EPOCHS, SECONDS, Launchers
 from small_training import IN_MEMORY, SERVED, weights
+from ways import assert_weights_of_one_device
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 
 @pytest.fixture
 def launch(hosts, tmp_path):
     with ExitStack() as stack:
 
-        def start(name, *options, data=IN_MEMORY):
-            made = Launchers(hosts, tmp_path / name, *options, data=data)
+        def start(name, *options, data=IN_MEMORY, count=None):
+            made = Launchers(hosts, tmp_path / name, *options, data=data, count=count)
             stack.callback(made.kill)
             return made
 
         yield start
         for host in range(hosts.count):
             hosts.heal(host)
+
+
+def test_two_hosts_train_what_one_device_does(launch):
+    run = launch("two", count=2)
+    assert run.end() == [0, 0], run.told()
+    assert "2 workers on 2 hosts" in run.said(0)
+    assert_weights_of_one_device(run.directory)
 
 
 @pytest.fixture
@@ -36,6 +44,7 @@ def undisturbed(launch):
     return weights(run.directory)
 
 
+@pytest.mark.full
 def test_a_run_on_three_hosts_bears_a_pulled_cable_and_a_killed_launcher(
     hosts, launch, undisturbed
 ):
@@ -60,6 +69,7 @@ def test_a_run_on_three_hosts_bears_a_pulled_cable_and_a_killed_launcher(
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.full
 def test_data_workers_of_the_first_host_serve_workers_on_all(launch):
     served = launch("served", "--data-workers", "2", "--tee", "all", data=SERVED)
     assert served.end() == [0, 0, 0], served.told()
@@ -74,6 +84,7 @@ def test_data_workers_of_the_first_host_serve_workers_on_all(launch):
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.full
 def test_parameter_servers_on_hosts_go_on_when_a_worker_is_killed(launch):
     options = ("--strategy", "parameter-server", "--workers", "3", "--ps", "2")
     run = launch("servers", *options)
@@ -87,6 +98,7 @@ def test_parameter_servers_on_hosts_go_on_when_a_worker_is_killed(launch):
     weights(run.directory)
 
 
+@pytest.mark.full
 def test_a_host_that_does_not_come_is_named(launch, hosts):
     hosts.cut(1)
     run = launch("alone", "--startup-timeout", "15")

@@ -19,7 +19,7 @@ from ways import (
     wait_for_epoch,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 SECONDS = 420
 
@@ -56,6 +56,7 @@ def wait_for(what, log):
         time.sleep(0.2)
 
 
+@pytest.mark.full
 def test_told_to_stop_and_a_node_lost(slurm, tmp_path):
     here, alone = put_into(tmp_path / "job"), put_into(tmp_path / "alone")
     log = submit(slurm, here)
@@ -84,15 +85,14 @@ def test_told_to_stop_and_a_node_lost(slurm, tmp_path):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("options", "data"), IN_STEP)
-def test_in_step_by_other_ways(slurm, tmp_path, options, data):
+def test_workers_train_in_step(slurm, tmp_path, options, data):
     here = put_small(tmp_path / "job", data)
     log = submit(slurm, here, options)
     wait_for_the_end(slurm, log)
     assert "2 workers on 2 hosts" in phalanx(slurm, here, "logs", "it")
     assert_way_was_gone(here, options)
-    assert_weights_of_one_device(here, data, tmp_path / "alone")
+    assert_weights_of_one_device(here, data)
 
 
 @pytest.mark.full

@@ -1,11 +1,14 @@
 """The ways to train that each `phalanx submit` must bring about on two hosts."""
 
+import functools
 import importlib.util
 import json
 import re
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -23,8 +26,9 @@ needs_horovod = pytest.mark.skipif(
     reason="Horovod is not built here: scripts/build_horovod.sh",
 )
 IN_STEP = [
-    pytest.param(DATA_WORKERS, SERVED, id="data-workers"),
-    pytest.param(HOROVOD, IN_MEMORY, id="horovod", marks=needs_horovod),
+    pytest.param("", IN_MEMORY, id="plain"),
+    pytest.param(DATA_WORKERS, SERVED, id="data-workers", marks=pytest.mark.full),
+    pytest.param(HOROVOD, IN_MEMORY, id="horovod", marks=[needs_horovod, pytest.mark.full]),
 ]
 """Options of `phalanx run`, and the data: those that end with the weights of one device."""
 
@@ -33,26 +37,27 @@ def put_small(directory, data=IN_MEMORY):
     return put_into(directory, epochs=EPOCHS, every=EVERY, data=data)
 
 
-def assert_weights_of_one_device(here, data, alone):
-    """Train the same beside it, on one device.
-
-    Args:
-        here: the directory of the training.
-        data: what it was trained on.
-        alone: a directory that is made.
-    """
-    put_small(alone, data)
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "phalanx", "run", "--cluster", "none", "--strategy", "single"),
-            *("--seed", "1", "--run-dir", str(alone / "runs"), "train.py", str(alone)),
-        ],
-        cwd=alone,
-        timeout=SECONDS,
-        check=True,
-    )
-    for got, expected in zip(weights(here), weights(alone), strict=True):
+def assert_weights_of_one_device(here, data=IN_MEMORY):
+    """Hold the weights that a training in `here` left against those of one device."""
+    for got, expected in zip(weights(here), weights_of_one_device(data), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@functools.cache
+def weights_of_one_device(data):
+    with tempfile.TemporaryDirectory() as place:
+        alone = put_small(Path(place) / "alone", data)
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "phalanx", "run", "--cluster", "none"),
+                *("--strategy", "single", "--seed", "1"),
+                *("--run-dir", str(alone / "runs"), "train.py", str(alone)),
+            ],
+            cwd=alone,
+            timeout=SECONDS,
+            check=True,
+        )
+        return weights(alone)
 
 
 def assert_way_was_gone(here, options):

@@ -104,12 +104,6 @@ def command_in(shared_fork_server):
 
 
 @pytest.fixture
-def cold_command(tmp_path):
-    """The command as a user starts it: each worker imports all that it needs."""
-    return Command(tmp_path)
-
-
-@pytest.fixture
 def command(command_in, tmp_path):
     """The command in a directory of this test's."""
     return command_in(tmp_path)

@@ -18,7 +18,7 @@ say("epochs", history.epoch)
 """
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_an_unchanged_script_meets_its_faults_once(command):
     plan = [chaos.Slow(worker=0, step=2, seconds=0.1), chaos.Kill(worker=1, step=6)]
     words = chaos.command(plan, command.script(SCRIPT), "3")
@@ -31,7 +31,7 @@ def test_an_unchanged_script_meets_its_faults_once(command):
     assert finished.said()["epochs"] == [1, 2]
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_plan_that_cannot_be_read_is_said(command):
     words = ("-m", "phalanx.testing.chaos", "Kil(worker=1)", command.script(SCRIPT))
     finished = command.run("--workers", "1", *words)

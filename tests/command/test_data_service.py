@@ -3,7 +3,7 @@
 import psutil
 import pytest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 SCRIPT = """
 import os, signal, sys

@@ -66,7 +66,7 @@ def has_other_shapes():
 """
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_who_is_waited_for_is_named_live_and_afterwards(command):
     script = command.script(TRAIN)

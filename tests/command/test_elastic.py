@@ -41,7 +41,6 @@ def resizes(command, name):
     return [record["workers"] for record in found if record["kind"] == "resize"]
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_it_goes_on_with_two_of_three_and_grows_again(command):
     script = command.script(TRAINING)

@@ -26,7 +26,7 @@ print("all are here", flush=True)
 """
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("act", "code", "says"),
     [
@@ -46,8 +46,10 @@ def test_the_peer_that_waits_is_not_to_blame(command, act, code, says):
         assert 'train.py", line' in finished.err
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full), (signal.SIGINT, 130)],
+)
 def test_a_signal_ends_all_and_nobody_must_be_killed(command, number, code):
     # Rank 1 sleeps and rank 0 is blocked in a collective: no Python handler would run there.
     script = command.script(f"{GANG}\nwhile rank == 1:\n    time.sleep(0.1)\nmeet()\n")
@@ -62,7 +64,6 @@ def test_a_signal_ends_all_and_nobody_must_be_killed(command, number, code):
     assert ends == ["SIGTERM"] * 2
 
 
-@pytest.mark.long
 def test_workers_do_not_outlive_a_killed_launcher(command):
     script = command.script(f"{GANG}\nwhile True:\n    time.sleep(0.1)\n")
     process = command.start("--workers", "2", script)
@@ -73,7 +74,7 @@ def test_workers_do_not_outlive_a_killed_launcher(command):
     process.communicate(timeout=60)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_output_that_nobody_takes_ends_no_run(command):
     script = command.script("""
 import sys, time
@@ -103,7 +104,7 @@ sys.exit(3)
     assert [each["exit_code"] for each in told if each["kind"] == "run_end"] == [3]
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_values_of_variables_are_written_nowhere(command):
     script = command.script("import os\nsay('came', os.environ['KEY'] == 's3cr3t')\n")
     finished = command.run("--workers", "1", "--name", "it", "--env", "KEY=s3cr3t", script)
@@ -117,7 +118,7 @@ def test_values_of_variables_are_written_nowhere(command):
     assert not [path for path in kept if b"s3cr3t" in path.read_bytes()]
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_taken_port_is_retried(command, monkeypatch):
     import io
     import os
@@ -175,7 +176,7 @@ def test_what_cannot_run_is_refused_at_once(command, words, says):
     assert not (command.directory / "runs").exists()
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_who_is_done_first_waits_for_the_others(command):
     script = command.script(
         f"{GANG}\nif rank == 1:\n    time.sleep(4)\nsay('left', time.time())\n"

@@ -25,10 +25,9 @@ print("trained", flush=True)
 """
 
 
-@pytest.mark.long
 def test_a_callback_that_never_returns_is_named(command):
     script = command.script(TRAIN.format(act="time.sleep(1000)"))
-    finished = command.run("--workers", "2", "--hang-timeout", "20", script, deadline=600)
+    finished = command.run("--workers", "2", "--hang-timeout", "12", script, deadline=600)
     assert finished.code == 124
     first = (
         r"The run stands still: worker 1 never reached step 4: in a callback for \d+ s; the other "
@@ -39,7 +38,7 @@ def test_a_callback_that_never_returns_is_named(command):
     assert "Worker 0: in a step after step 3 of epoch 0" in finished.err
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_worker_that_leaves_training_early_is_named(command):
     lines = TRAIN.format(act="raise InterruptedError").splitlines()
     fit = next(i for i, line in enumerate(lines) if line.startswith("model.fit"))
@@ -50,7 +49,7 @@ def test_a_worker_that_leaves_training_early_is_named(command):
     assert "The run stands still: worker 1 is outside of training" in finished.err
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_callback_that_raises_on_one_worker_is_the_root_cause(command):
     script = command.script(TRAIN.format(act="raise LookupError('nothing on worker one')"))
     finished = command.run("--workers", "2", script, deadline=600)
@@ -59,7 +58,7 @@ def test_a_callback_that_raises_on_one_worker_is_the_root_cause(command):
     assert "train.py" in finished.err
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_run_that_goes_on_is_left_alone(command):
     script = command.script(TRAIN.format(act="time.sleep(3)"))
     finished = command.run("--workers", "2", "--hang-timeout", "30", script, deadline=600)
@@ -67,7 +66,7 @@ def test_a_run_that_goes_on_is_left_alone(command):
     assert "trained" in finished.out
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_run_that_stood_still_is_started_again(command):
     act = "first = not os.path.exists('stood'); open('stood', 'a').close(); time.sleep(1e3 * first)"
     script = command.script(TRAIN.format(act=act))
@@ -78,7 +77,7 @@ def test_a_run_that_stood_still_is_started_again(command):
     assert "trained" in finished.out
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_data_that_does_not_come_is_named_and_warned_of(command):
     source = """

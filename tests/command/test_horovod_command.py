@@ -52,6 +52,7 @@ model.fit(x, y, batch_size=16, epochs=50, verbose=0, callbacks=[Kill()])
 """
 
 
+@pytest.mark.full
 def test_a_worker_that_dies_is_named(command):
     ended = command.run(
         *("--workers", "2", "--strategy", "horovod", command.script(TRAINING + KILLED))

@@ -71,6 +71,7 @@ say("predicted", model.predict(x, verbose=0).ravel().tolist())
 HOROVOD_2 = ("--workers", "2", "--strategy", "horovod", "--tee", "all")
 
 
+@pytest.mark.full
 def test_a_script_made_for_horovod(command):
     alone = command.run(
         "--strategy", "single", "--tee", "all", command.script(MODEL + ON_ONE_DEVICE)
@@ -133,6 +134,7 @@ say("is", "right")
 """
 
 
+@pytest.mark.full
 def test_loops_made_for_horovod(command):
     two = command.run(*HOROVOD_2, command.script(MODEL + BY_HAND))
     assert two.code == 0, two.err
@@ -169,6 +171,7 @@ tried("positions", lambda: model.fit(x, y, 8, 1))
 """
 
 
+@pytest.mark.full
 def test_what_phalanx_cannot_follow_is_refused(command):
     said = command.run(*HOROVOD_2, command.script(MODEL + REFUSED)).said(0)
     assert "op=Sum" in said["sum"]
@@ -179,6 +182,7 @@ def test_what_phalanx_cannot_follow_is_refused(command):
     assert "by position" in said["positions"]
 
 
+@pytest.mark.full
 def test_under_another_strategy_it_is_refused(command):
     ended = command.run("--workers", "2", command.script(MODEL + FOR_HOROVOD))
     assert ended.code == 1

@@ -15,7 +15,7 @@ log.info("own")
 """
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_the_chief_at_info_the_others_at_warning(command):
     done = command.run("--workers", "2", "--tee", "all", command.script(SCRIPT))
     assert done.code == 0, done.err

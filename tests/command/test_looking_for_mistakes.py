@@ -8,8 +8,6 @@ import pytest
 
 from phalanx.launch.layout import profile_of
 
-pytestmark = pytest.mark.long
-
 MODEL = """
 import os, sys
 import keras, numpy as np, phalanx, tensorflow as tf
@@ -78,6 +76,7 @@ def same(found, expected):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.full
 def test_few_batches_train_what_one_device_would(command):
     script = command.script(TRIAL)
     plain = command.run("--seed", "7", "--name", "plain", script, "plain")
@@ -144,6 +143,7 @@ def with_input(command, typed, *words):
     )
 
 
+@pytest.mark.full
 def test_a_breakpoint_and_other_shapes_on_one_rank(command):
     script = command.script(BUGS)
     typed = "p 'rank', rank, 'rows', int(data[0].shape[0])\nc\n"
@@ -184,6 +184,7 @@ model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
 )
 
 
+@pytest.mark.full
 def test_an_assertion_and_a_profile(command):
     done = command.run(
         *("--workers", "2", "--name", "first", "--profile", "2:3", "--profile-workers", "0,1"),

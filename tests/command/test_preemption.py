@@ -38,7 +38,6 @@ def steps(command, name):
     return [end["step"] for end in ends]
 
 
-@pytest.mark.long
 def test_the_launcher_is_told_to_go(command):
     asked = ("--workers", "2", "--name", "it", "--max-restarts", "3")
     process = command.start(*asked, command.script(TRAINING))
@@ -54,7 +53,7 @@ def test_the_launcher_is_told_to_go(command):
     assert (result["exit_code"], result["report"]) == (75, None)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_one_worker_is_told_to_go(command):
     process = command.start("--workers", "2", "--name", "it", command.script(TRAINING))
     command.wait_until(lambda: command.logs_hold("trains"))
@@ -64,7 +63,7 @@ def test_one_worker_is_told_to_go(command):
     assert len(set(steps(command, "it"))) == 1
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_failure_is_not_waited_for_by_those_that_listen(command):
     process = command.start("--workers", "2", "--grace", "900", command.script(TRAINING))
     command.wait_until(lambda: command.logs_hold("trains"))

@@ -2,6 +2,8 @@
 
 import pytest
 
+FULL = pytest.mark.full
+
 DATA = """
 import numpy as np
 x = np.random.default_rng(0).random((48, 3)).astype("float32")
@@ -92,13 +94,12 @@ train(model)
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "source"),
     [
-        (("--strategy", "mirrored"), NAMES_NO_STRATEGY),
+        pytest.param(("--strategy", "mirrored"), NAMES_NO_STRATEGY, marks=FULL),
         (("--strategy", "mirrored", "--devices-per-worker", "cpu:1"), NAMES_NO_STRATEGY),
-        (("--strategy", "multiworker"), USES_OURS),
+        pytest.param(("--strategy", "multiworker"), USES_OURS, marks=FULL),
         ((), ONE_MIRRORED),
     ],
 )
@@ -109,8 +110,9 @@ def test_one_replica_of_a_strategy_gets_one_devices_answer(command, one_device, 
     assert finished.said()["weights"] == [close(weights) for weights in one_device["weights"]]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("source", [NAMES_NO_STRATEGY, USES_OURS, MAKES_ITS_OWN])
+@pytest.mark.parametrize(
+    "source", [NAMES_NO_STRATEGY, pytest.param(USES_OURS, marks=FULL), MAKES_ITS_OWN]
+)
 def test_three_kinds_of_script_get_one_devices_answer(command, one_device, source):
     finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", command.script(source))
     assert finished.code == 0, finished.err
@@ -123,7 +125,7 @@ def test_three_kinds_of_script_get_one_devices_answer(command, one_device, sourc
             assert (said["replicas"], said["own"], said["kept"]) == (2, 1, True)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_two_replicas_on_one_cpu(command, one_device):
     finished = command.run(
         *("--strategy", "mirrored", "--devices-per-worker", "cpu:2", "--seed", "5"),
@@ -133,7 +135,7 @@ def test_two_replicas_on_one_cpu(command, one_device):
     assert finished.said()["loss"] == close(one_device["loss"])
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_legacy_keras_is_left_alone(command):
     finished = command.run("--workers", "2", "--tee", "all", command.script(LEGACY))
     assert finished.code == 0, finished.err
@@ -143,7 +145,7 @@ def test_legacy_keras_is_left_alone(command):
     assert first["fit"].startswith("tf_keras.")
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_module_and_one_multiworker(command):
     package = command.directory / "shop"
     package.mkdir()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 TRAINING = """
 import os, keras, numpy as np, phalanx

@@ -187,7 +187,7 @@ def shape(line):
     return re.sub(r"[\d.]+(?:ms|us|s)?", "#", line)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_the_readme_shows_what_happens(place):
     """The transcript, again on a few images: the same lines but for the numbers."""
     (block,) = (b for b in blocks("console") if b.page == "README.md")
@@ -205,7 +205,7 @@ def test_the_readme_shows_what_happens(place):
     assert [shape(s) for s in finished.stdout.splitlines()] == [shape(s) for s in block.output]
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_hand_written_loop_has_one_devices_answer(place):
     options = ["--limit", "640", "--epochs", "1"]
     one, two = (losses_of(n, "hand_loop.py", options, r"loss (\S+)") for n in (1, 2))
@@ -213,7 +213,7 @@ def test_a_hand_written_loop_has_one_devices_answer(place):
     assert one == pytest.approx(two, rel=1e-3)  # As far as they are printed.
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_script_with_its_own_strategy(place):
     options = ["--limit", "640", "--epochs", "1", "--steps", "4"]
     said = losses_of(2, "own_strategy.py", options, r"worker \d: accuracy (\S+)", tee="all")

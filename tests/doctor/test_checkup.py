@@ -277,7 +277,7 @@ def command(tmp_path, *words, **environment):
     )
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_the_command(tmp_path):
     done = command(tmp_path, "--json")
     found = json.loads(done.stdout)
@@ -289,7 +289,7 @@ def test_the_command(tmp_path):
     assert all(result["mend"] for result in found["results"] if result["verdict"] == "unfit")
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_the_command_on_a_machine_that_is_not_fit(tmp_path):
     done = command(tmp_path, TF_CONFIG="{", KERAS_BACKEND="jax")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.testing import run_alone
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 
 def found_in_every_case():

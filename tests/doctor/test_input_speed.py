@@ -49,7 +49,7 @@ def test_the_verdict(rates, consumed, says):
     assert says in verdict(speeds(**rates), consumed)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_each_stage_is_measured():
     def sleep(value):
         time.sleep(0.005)  # beside which nothing counts that a busy machine adds
@@ -64,7 +64,7 @@ def test_each_stage_is_measured():
     assert slowest(found).name == "Map"
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_the_stages_of_a_pipeline_are_its_functions():
     data = pipeline(np.arange(64.0), 8, map=lambda v: v + 1, cache="memory")
     found = stage_speeds(data, seconds=0.02)
@@ -84,7 +84,7 @@ def test_what_cannot_be_measured(words, says):
     assert says in str(result.exception)
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_the_commands(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -16,8 +16,8 @@ from equivalence_cases import CASES, FAMILIES
 from phalanx.testing import run_gang
 
 CASES_A_GANG = 6
-THREE = pytest.param(3, marks=pytest.mark.long)  # more than a small machine has cores
-THREE_WORKERS = pytest.param(3, marks=[pytest.mark.long, pytest.mark.full])
+THREE = pytest.param(3, marks=pytest.mark.full)  # more than a small machine has cores
+THREE_WORKERS = pytest.param(3, marks=pytest.mark.full)
 
 
 @functools.cache

@@ -131,7 +131,7 @@ def assert_one_devices(got):
         assert distance(ours, theirs) <= 1e-5
 
 
-@pytest.mark.parametrize("replicas", [1, 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("replicas", [1, 2, pytest.param(3, marks=pytest.mark.full)])
 @pytest.mark.parametrize("way", WAYS)
 def test_mirrored(way, replicas, request):
     assert_one_devices(outcome(way, request.getfixturevalue(f"mirrored{replicas}")))
@@ -157,7 +157,7 @@ def all_ways():
     return {way: outcome(way, strategy) for way in WAYS}
 
 
-@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.full)])
 def test_multi_worker(workers):
     for outcomes in run_gang(all_ways, workers, deadline=300):
         for got in outcomes.values():

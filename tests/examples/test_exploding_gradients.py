@@ -10,7 +10,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "examples" / "exploding_gradients.py"
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_clipping_after_the_sum_is_what_one_device_does(tmp_path):
     verdict, image = tmp_path / "verdict.json", tmp_path / "curves.png"
     sizes = ["--seeds", "1", "--steps", "60", "--length", "6", "--growth", "1.5"]

@@ -10,7 +10,7 @@ LIMIT = ["--limit", "4000"]
 RUN = ["-m", "phalanx", "run", "--seed", "1", "--workers"]
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_images_train_as_arrays_do(tmp_path):
     assert "wrote 4000 images to mnist-images/train" in ran(

@@ -10,7 +10,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "examples" / "recommender.py"
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_the_recommender_trains_on_servers(tmp_path):
     options = ["--strategy", "parameter-server", "--workers", "2", "--ps", "2", "--seed", "1"]
     sharding = ["--shard-variables", "min-size:1KiB"]

@@ -10,7 +10,7 @@ LIMIT = ["--limit", "4000"]
 RUN = ["-m", "phalanx", "run", "--seed", "1", "--workers", "2"]
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_records_train_as_arrays_do(tmp_path):
     wrote = ran(tmp_path, str(SCRIPT), "--write", *LIMIT)

@@ -10,7 +10,7 @@ from callback_cases import data, files_in, small_model, train
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.testing import GangFailedError, run_gang
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 
 def rank():
@@ -57,9 +57,7 @@ def own_callbacks():
     return trained, seen, said, on_chief, joins.cluster.workers
 
 
-@pytest.mark.parametrize(
-    "workers", [2, pytest.param(3, marks=[pytest.mark.long, pytest.mark.full])]
-)
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_callbacks_of_ones_own(workers):
     results = run_gang(own_callbacks, workers, deadline=600)
     for result in results:
@@ -142,9 +140,7 @@ def stop(model):
     model.stop_training = True
 
 
-@pytest.mark.parametrize(
-    "workers", [2, pytest.param(3, marks=[pytest.mark.long, pytest.mark.full])]
-)
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_decisions_are_joint(workers, tmp_path):
     results = run_gang(local_decisions, workers, args=(str(tmp_path),), deadline=600)
     for result in results:
@@ -185,9 +181,7 @@ def files_of_the_chief_alone(root):
     return sorted(left), trained, os.path.basename(callback.backup_dir)
 
 
-@pytest.mark.parametrize(
-    "workers", [2, pytest.param(3, marks=[pytest.mark.long, pytest.mark.full])]
-)
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_all_go_on_from_the_files_of_the_chief(workers, tmp_path):
     results = run_gang(files_of_the_chief_alone, workers, args=(str(tmp_path),), deadline=600)
     lefts, trained, directories = zip(*results, strict=True)
@@ -227,9 +221,7 @@ def variables_that_all_must_read(root):
     return train(phalanx.fit, callbacks, model)
 
 
-@pytest.mark.parametrize(
-    "workers", [2, pytest.param(3, marks=[pytest.mark.long, pytest.mark.full])]
-)
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_saving_what_all_must_read_hangs_nobody(workers, tmp_path):
     results = run_gang(variables_that_all_must_read, workers, args=(str(tmp_path),), deadline=600)
     for result in results:

@@ -5,7 +5,7 @@ import pytest
 
 from phalanx.testing import run_alone, run_gang
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 SAMPLES, BATCH, EPOCHS = 46, 8, 3
 
 

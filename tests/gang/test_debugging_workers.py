@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.testing import run_gang
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 
 def planted(directory, rank):

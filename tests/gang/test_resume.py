@@ -8,7 +8,7 @@ import resume_cases
 
 from phalanx.testing import run_alone, run_gang
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 EVERY = 2
 BREAK_AT = 7
 

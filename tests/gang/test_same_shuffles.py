@@ -4,7 +4,7 @@ import pytest
 
 from phalanx.testing import run_gang
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 SAMPLES = 60
 

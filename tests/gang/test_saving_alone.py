@@ -84,7 +84,7 @@ def answers(directory, x):
     return found
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_model_is_exported_by_all_or_by_the_chief_alone(tmp_path):
     x, _ = run_gang(export_everywhere, args=(str(tmp_path),), deadline=600)
     first, *others = run_alone(answers, args=(str(tmp_path), x), deadline=600)

@@ -76,7 +76,7 @@ def records(directory, kind, rank=0):
     return [record for record in found.records if record["kind"] == kind]
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.parametrize("slow_in", ["input", "compute"])
 def test_a_slow_worker_is_found_and_gone_again(slow_in, tmp_path):
     results = run_gang(train, 3, args=(slow_in, tmp_path), deadline=600)

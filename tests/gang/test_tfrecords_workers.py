@@ -5,7 +5,7 @@ import pytest
 
 from phalanx.testing import run_alone, run_gang
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 SAMPLES = 150
 

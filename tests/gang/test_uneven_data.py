@@ -9,7 +9,7 @@ from callback_cases import data, small_model
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.testing import GangFailedError, run_alone, run_gang
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 
 def rank():
@@ -55,7 +55,7 @@ def known_length_cases():
     }
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_data_of_unknown_length_ends_for_all(workers):
     expected = run_alone(known_length_cases, deadline=600)
     for found in run_gang(known_length_cases, workers, deadline=600):

@@ -41,7 +41,7 @@ def train(directory, execution):
 
 
 @pytest.mark.parametrize(
-    ("workers", "execution"), [(2, 1), (2, 4), pytest.param(3, 1, marks=pytest.mark.long)]
+    ("workers", "execution"), [(2, 1), (2, 4), pytest.param(3, 1, marks=pytest.mark.full)]
 )
 def test_watching_everything_changes_nothing(tmp_path, workers, execution):
     watched = run_gang(train, workers, args=(tmp_path, execution), deadline=600)

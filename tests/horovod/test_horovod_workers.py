@@ -87,6 +87,7 @@ def weights_read_by_the_chief_alone():
     return before, [w.tolist() for w in model.get_weights()]
 
 
+@pytest.mark.full
 def test_training_begins_from_the_chiefs_state():
     (mine, after), (other, after_other) = run_gang(
         weights_read_by_the_chief_alone, 2, strategy="horovod", deadline=600
@@ -130,6 +131,7 @@ def by_hand(seed):
     return losses, np.concatenate([w.ravel() for w in model.get_weights()]).tolist()
 
 
+@pytest.mark.full
 def test_a_loop_written_by_hand():
     ours, theirs = run_gang(by_hand, 2, args=(5,), strategy="horovod", deadline=600)
     (alone,) = run_gang(by_hand, 1, args=(5,), strategy="single", deadline=600)
@@ -157,6 +159,7 @@ def a_distributed_dataset():
     return history["loss"], np.concatenate([w.ravel() for w in model.get_weights()]).tolist()
 
 
+@pytest.mark.full
 def test_fit_on_a_dataset_that_the_user_distributed():
     ours, theirs = run_gang(a_distributed_dataset, 2, strategy="horovod", deadline=600)
     (alone,) = run_gang(a_distributed_dataset, 1, strategy="single", deadline=600)
@@ -172,6 +175,7 @@ def both(directory, name):
     return whole, resume_cases.run(name, f"{directory}/broken", every=2)
 
 
+@pytest.mark.full
 def test_a_training_that_was_broken_off_goes_on_exactly(tmp_path):
     arguments = (str(tmp_path), "callbacks_and_averages")
     for whole, again in run_gang(both, 2, strategy="horovod", args=arguments, deadline=600):

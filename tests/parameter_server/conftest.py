@@ -13,6 +13,6 @@ _SPEC.loader.exec_module(_HOME)
 
 
 @pytest.fixture
-def command(tmp_path):
+def command(tmp_path, shared_fork_server):
     """`phalanx run` in a directory of this test's."""
-    return _HOME.Command(tmp_path)
+    return _HOME.Command(tmp_path, shared_fork_server)

@@ -6,7 +6,7 @@ from server_cluster import led
 
 from phalanx.testing import run_alone
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
 SEEDS = (1, 2, 3)
 BAND = 1.5

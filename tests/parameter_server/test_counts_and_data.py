@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from server_cluster import led
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 SAMPLES, BATCH = 203, 16
 STEPS = -(-SAMPLES // BATCH)

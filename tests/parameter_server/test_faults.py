@@ -8,7 +8,7 @@ import pytest
 
 import phalanx
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 SCRIPT = """
 import os, sys, time
@@ -98,7 +98,7 @@ def records(command, kind):
     return [line for line in lines if line["kind"] == kind]
 
 
-@pytest.mark.parametrize("data", ["arrays", "dataset"])
+@pytest.mark.parametrize("data", [pytest.param("arrays", marks=pytest.mark.full), "dataset"])
 def test_a_killed_worker_is_replaced_and_the_rest_goes_on(command, data):
     done = killed(command, 1, data)
     assert [line["rank"] for line in records(command, "worker_replaced")] == [1]
@@ -108,6 +108,7 @@ def test_a_killed_worker_is_replaced_and_the_rest_goes_on(command, data):
     assert done.said() == {"seen": [1.0] * 4, "iterations": 80, "begun": 0}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("rank", "data"), [(2, "dataset"), (0, "arrays")])
 def test_a_dead_server_or_chief_leads_to_a_restart_from_what_was_saved(command, rank, data):
     done = killed(command, rank, "--max-restarts", "1", data)
@@ -118,6 +119,7 @@ def test_a_dead_server_or_chief_leads_to_a_restart_from_what_was_saved(command, 
     assert done.said() == {"seen": [1.0] * 4, "iterations": 80, "begun": 1}
 
 
+@pytest.mark.full
 def test_a_signal_saves_where_training_is(command):
     process = begun(command, "dataset")
     process.send_signal(signal.SIGTERM)

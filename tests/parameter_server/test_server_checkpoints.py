@@ -8,7 +8,7 @@ from server_cluster import led
 
 from phalanx.testing import run_alone
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 SAMPLES, BATCH, EPOCHS = 101, 8, 4
 STEPS = -(-SAMPLES // BATCH)
@@ -138,6 +138,7 @@ def alone(place):
     return led(run, workers=1, servers=2, sharding="fixed-shards:2")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", DATA)
 def test_one_worker_goes_on_as_if_nothing_had_happened(alone, kind):
     undisturbed, saved, resumed = alone[kind]
@@ -208,11 +209,13 @@ def test_other_workers_train_what_is_left_of_a_pass(elsewhere, kind):
     assert trained["iterations"] == EPOCHS * STEPS
 
 
+@pytest.mark.full
 def test_a_pass_made_for_other_workers_begins_anew(elsewhere):
     trained, _, _ = elsewhere["function"]
     assert trained["history"]["seen"][2:] == [0.0] * (EPOCHS - 2)
 
 
+@pytest.mark.full
 def test_shards_are_restored_whole_on_one_server(elsewhere):
     trained, step, restored = elsewhere["arrays"]
     assert step == trained["iterations"]
@@ -220,6 +223,7 @@ def test_shards_are_restored_whole_on_one_server(elsewhere):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.full
 def test_one_device_goes_on_with_what_servers_saved(elsewhere, on_one_device):
     trained, restored = on_one_device
     assert trained["history"]["seen"] == [0.0] * EPOCHS

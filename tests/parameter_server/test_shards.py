@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from server_cluster import led
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 OPTIMIZERS = {
     "momentum": lambda keras: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
@@ -98,6 +98,7 @@ def whole():
     return led(trained, workers=1, servers=2, sharding="none")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_shards_train_as_a_whole_does(sharded, whole, name):
     for kind in ("weights", "slots"):
@@ -126,6 +127,7 @@ def _alone(run_alone):
     return _found
 
 
+@pytest.mark.full
 def test_slots_are_where_their_shards_are(sharded):
     assert sharded["table"] == [(51, "task:0"), (50, "task:1")] or sharded["table"] == [
         (51, "task:1"),
@@ -134,6 +136,7 @@ def test_slots_are_where_their_shards_are(sharded):
     assert sharded["slots"] == [sharded["table"]] * 2
 
 
+@pytest.mark.full
 def test_what_was_saved_from_shards_is_whole_on_one_device_and_on_three_servers(sharded, kept):
     def restored():
         import keras

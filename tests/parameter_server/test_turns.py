@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from server_cluster import led
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
 STEPS = 40
 

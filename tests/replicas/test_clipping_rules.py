@@ -102,6 +102,7 @@ def test_clipping_a_total_is_clipping_on_one_device(name, mirrored2):
         assert_close(everything(trained(**case(name))), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["by_percentile", "two", "embedding"])
 def test_with_three_replicas_as_well(name, mirrored3):
     expected = on_one_device(name)

@@ -172,6 +172,7 @@ def test_histograms_count_every_entry(mirrored2, tmp_path):
     assert "Gradients" in read_layout(tmp_path / "aggregate")
 
 
+@pytest.mark.full
 def test_histograms_at_every_nth_look_or_never(mirrored2, tmp_path):
     for choice, steps in [(2, [1, 3]), (False, [])]:
         with mirrored2.scope():
@@ -241,7 +242,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", MODELS)
 def test_looking_changes_nothing(name, every, mirrored2, tmp_path):
     trained = []
@@ -304,7 +305,7 @@ def loop(strategy, tmp_path=None, compiled=True):
     return values(model.weights), replicas
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("compiled", [True, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_loop_of_ones_own_is_observed_in_two_lines(replicas, compiled, request, tmp_path):
     if replicas == 2 and not compiled:
@@ -381,6 +382,7 @@ def test_keras_own_fit_says_that_nothing_is_logged(tmp_path, caplog):
     assert not [r for r in caplog.records if "GradientLogger" in r.message]
 
 
+@pytest.mark.full
 def test_a_second_fit_uses_the_traces_of_the_first(mirrored2, tmp_path):
     traces = []
 

@@ -47,7 +47,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.full), 2])
 @pytest.mark.parametrize("case", CASES)
 def test_batch_and_weights_before_the_step_are_kept(case, replicas, run, request):
     options, looks = CASES[case]

@@ -9,7 +9,7 @@ import pytest
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "gang"))
 import resume_cases
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 
 @pytest.mark.parametrize("name", ["callbacks_and_averages", "pipeline"])

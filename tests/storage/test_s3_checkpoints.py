@@ -23,7 +23,6 @@ from phalanx.testing.chaos.storage import Disk, arm
 
 # A server that is killed leaves connections for the collector to find.
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -161,6 +160,7 @@ def test_a_server_that_dies_and_comes_back(rclone):
     assert_holds(folder, second)
 
 
+@pytest.mark.full
 def test_a_server_killed_at_any_moment_leaves_whole_checkpoints(rclone):
     for _ in range(5):
         folder = rclone.folder(uuid.uuid4().hex)
@@ -229,6 +229,7 @@ def command(server, *words, **environment):
     )
 
 
+@pytest.mark.full
 def test_the_command_lists_verifies_and_prunes(s3, folder):
     for step in (1, 2, 3):
         write(folder, snapshot(step))
@@ -247,6 +248,7 @@ def test_the_command_lists_verifies_and_prunes(s3, folder):
     assert "step 3: In the checkpoint" in damaged.stderr
 
 
+@pytest.mark.full
 def test_the_command_says_that_keys_are_wrong(rclone):
     refused = command(rclone, "list", "s3://bucket/any", AWS_SECRET_ACCESS_KEY="wrong")
     assert refused.returncode == 2

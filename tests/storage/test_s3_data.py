@@ -16,7 +16,7 @@ import phalanx
 from phalanx.errors import DataError
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.full,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 SAMPLES = 11

@@ -9,7 +9,7 @@ import pytest
 from phalanx.checkpoint.reading import newest, verify
 from phalanx.testing import chaos
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
 SCRIPT = """
 import sys

@@ -66,7 +66,7 @@ def test_the_sequence_is_one_for_any_number_of_workers(name):
         assert sorted(joined(first)) == sorted(joined(second)) == list(range(len(joined(first))))
 
 
-@pytest.mark.long
+@pytest.mark.full
 @few
 @given(
     samples=st.integers(1, 23),
@@ -79,7 +79,6 @@ def test_each_sample_comes_once_an_epoch(samples, size, shuffle):
         assert [len(batch) for batch in epoch[:-1]] == [size] * (len(epoch) - 1)
 
 
-@pytest.mark.long
 @few
 @given(samples=st.integers(1, 23), size=st.integers(1, 9))
 def test_a_dropped_remainder_leaves_full_batches_only(samples, size):
@@ -110,7 +109,7 @@ def test_buckets_change_places_and_samples_from_epoch_to_epoch():
     assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
 
 
-@pytest.mark.long
+@pytest.mark.full
 @few
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3),
@@ -136,7 +135,7 @@ def test_shares_are_whole_and_add_up():
     assert quotas([0.5, 0.25, 0.25], 8).tolist() == [4, 2, 2]
 
 
-@pytest.mark.long
+@pytest.mark.full
 @few
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=20),
@@ -152,7 +151,6 @@ def test_a_bucketed_batch_holds_samples_of_one_bucket(lengths, size, shuffle):
             assert len(set(-(-lengths[batch] // 2))) == 1
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("dropped", [True, False])
 def test_buckets_drop_what_fills_no_batch(dropped):
     buckets = [np.arange(5), np.arange(5, 6)]

@@ -12,7 +12,7 @@ from phalanx.data.place import ReplicaPlace
 from phalanx.data.source import global_batches
 from phalanx.data.sources.choose import as_source
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 SAMPLES = 10
 
 

@@ -72,7 +72,7 @@ CASES = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_workers_share_one_sequence(name):
     dataset = CASES[name]()
@@ -84,7 +84,7 @@ def test_workers_share_one_sequence(name):
     assert by_hand == one
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_what_is_cached_is_not_what_is_augmented():
     dataset = phalanx.data.pipeline(np.arange(11), 11, augment=changed, cache="memory")
     first, second = ([x for batch in dataset for x in rows(batch)] for _ in range(2))
@@ -94,7 +94,7 @@ def test_what_is_cached_is_not_what_is_augmented():
     assert sorted(first) != sorted(second)
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.parametrize("cache", ["memory", "disk"])
 def test_a_cached_sample_is_read_once(tmp_path, cache):
     read = []

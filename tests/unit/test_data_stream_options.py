@@ -62,7 +62,7 @@ def test_steps_per_epoch_go_on_where_the_last_epoch_ended(files):
     assert [epoch(begun) for _ in range(2)] == [passes[3:4], passes[4:]]
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.parametrize(("shards", "buffer"), [(1, SAMPLES), (SAMPLES, 1)])
 def test_files_and_records_are_shuffled_by_seed_and_epoch(tmp_path, shards, buffer):
     files = phalanx.data.write_tfrecords(np.arange(SAMPLES), str(tmp_path / "part"), shards=shards)
@@ -78,7 +78,7 @@ def test_files_and_records_are_shuffled_by_seed_and_epoch(tmp_path, shards, buff
     assert {tuple(sorted(order)) for order in (*first, *other)} == {tuple(range(SAMPLES))}
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_sequences_are_padded(files, workers):
     padding = phalanx.data.Padding(to=12, value=77)
@@ -94,7 +94,7 @@ def test_sequences_are_padded(files, workers):
     assert sorted(found) == sorted(expected)
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["memory", "disk"])
 def test_a_cached_sample_is_read_once_and_changed_anew(files, tmp_path, where):
     cache = "memory" if where == "memory" else f"disk:{tmp_path}/cache"
@@ -117,7 +117,7 @@ def test_a_cached_sample_is_read_once_and_changed_anew(files, tmp_path, where):
             epoch(later)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_workers_that_keep_samples_share_one_sequence(files):
     """Two files for three workers: read by record, whatever was kept."""
     dataset = make(files, map=first_byte, augment=moved, cache="memory")

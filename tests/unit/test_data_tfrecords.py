@@ -79,7 +79,7 @@ def test_samples_come_back_as_they_were_written(plain):
         assert made.batch_spec["image"].shape.as_list() == [None, 6]
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("files", ["plain", "gzipped"])
 def test_a_stream_gives_every_sample_once_an_epoch(files, workers, request):
@@ -92,7 +92,7 @@ def test_a_stream_gives_every_sample_once_an_epoch(files, workers, request):
     assert first != second
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_batch_smaller_than_the_workers_leaves_some_without(plain):
     made = pipeline(tfrecords(plain), size=27, shuffle_buffer=20)  # 2 are left for the last
     batches = ids_of(made, 4, 4)
@@ -100,13 +100,13 @@ def test_a_batch_smaller_than_the_workers_leaves_some_without(plain):
     assert sorted(flat(sets(batches))) == list(range(SAMPLES))
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_read_by_record_batches_are_the_same_for_any_number_of_workers(gzipped):
     made = pipeline(tfrecords(gzipped), shuffle_buffer=20)
     assert sets(ids_of(made, 1, 12)) == sets(ids_of(made, 3, 12)) == sets(ids_of(made, 5, 12))
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_with_an_index_the_order_is_exact_for_any_number_of_workers(plain):
     made = pipeline(tfrecords(plain, index=True))
     alone = sets(ids_of(made, 1, 12))
@@ -114,7 +114,7 @@ def test_with_an_index_the_order_is_exact_for_any_number_of_workers(plain):
     assert alone == sets(ids_of(made, 2, 12)) == sets(ids_of(made, 3, 12, local=2))
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("index", [False, True])
 def test_a_position_is_enough_to_go_on(plain, workers, index):
@@ -122,13 +122,13 @@ def test_a_position_is_enough_to_go_on(plain, workers, index):
     assert ids_of(made, workers, 9)[4:] == ids_of(made, workers, 5, start=4)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_unshuffled_samples_keep_their_order(plain):
     made = pipeline(tfrecords(plain), shuffle=False, drop_remainder=True)
     assert flat(flat(ids_of(made, 3, 5))) == list(range(80))
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_replicas_of_one_worker_share_what_it_reads(plain):
     made = pipeline(tfrecords(plain), shuffle_buffer=20)
     assert sorted(flat(sets(ids_of(made, 2, 6, local=3)))) == list(range(SAMPLES))
@@ -149,7 +149,7 @@ def test_who_reads_what_is_said(plain, gzipped, caplog):
     assert "all 3 workers read all of 2 file(s) (fewer files than workers)" in caplog.text
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_loop_of_ones_own_gets_an_epoch_each_time(plain):
     made = pipeline(tfrecords(plain), shuffle_buffer=20)
     dataset = made.dataset(ReplicaPlace(first=1, local=1, total=4))
@@ -160,7 +160,7 @@ def test_a_loop_of_ones_own_gets_an_epoch_each_time(plain):
     assert epochs[0] + epochs[1] == of_fit
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_samples_are_mapped_and_augmented_by_their_place(plain):
     def move(sample, seed):
         return {**sample, "moved": tf.random.stateless_uniform([], seed)}
@@ -316,7 +316,7 @@ class TestRefusals:
         assert not list(tmp_path.glob("*.tfrecord"))
 
 
-@pytest.mark.long
+@pytest.mark.full
 class TestPlaces:
     def test_what_tensorflow_knows(self):
         files = write_tfrecords(samples(9), "ram://records/part", shards=2)

@@ -124,7 +124,7 @@ def workers_have_begun(launched):
     until(lambda: len(list(attempt.glob("worker-*.stacks.txt"))) == 2)
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.parametrize(
     "moment",
     [

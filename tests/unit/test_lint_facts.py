@@ -40,7 +40,7 @@ def test_which_calls_are_taken_to_start_the_runtime(call):
     assert ("strategy-after-ops" in found) is (call in STARTS)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_which_calls_start_the_runtime():
     """Each call in a process of its own, forked from one that has imported TensorFlow."""
 

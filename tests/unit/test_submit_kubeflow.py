@@ -37,7 +37,6 @@ def known_to(model, one):
     return model.from_dict(one).to_dict()
 
 
-@pytest.mark.long  # loads all models of Kubernetes
 @asked
 def test_the_trainers_models_take_it(options):
     models = pytest.importorskip("kubeflow_trainer_api.models")
@@ -51,7 +50,6 @@ def test_the_trainers_models_take_it(options):
     assert known_to(models.TrainerV1alpha1TrainJob, job) != job
 
 
-@pytest.mark.long  # loads all models of Kubernetes
 @asked
 def test_the_training_operators_models_take_it(options):
     client = pytest.importorskip("kubeflow.training.api_client").ApiClient()

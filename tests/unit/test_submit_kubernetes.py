@@ -241,7 +241,6 @@ PODS = (
 )
 
 
-@pytest.mark.long  # loads the client
 def test_apply_status_logs_cancel(place, monkeypatch):
     with api(pods=PODS) as (url, asked):
         set_to(url, place, monkeypatch)
@@ -277,7 +276,6 @@ def test_apply_status_logs_cancel(place, monkeypatch):
         ]
 
 
-@pytest.mark.long  # loads the client
 def test_what_was_made_is_taken_back(place, monkeypatch):
     with api(refuse=("/jobs",)) as (url, asked):
         set_to(url, place, monkeypatch)
@@ -290,7 +288,6 @@ def test_what_was_made_is_taken_back(place, monkeypatch):
     assert not (place / "runs").exists()
 
 
-@pytest.mark.long  # loads the client
 def test_other_kinds_are_made_and_deleted(place, monkeypatch):
     with api() as (url, asked):
         set_to(url, place, monkeypatch)
@@ -313,7 +310,6 @@ def test_other_kinds_are_made_and_deleted(place, monkeypatch):
         ]
 
 
-@pytest.mark.long  # loads the client
 def test_no_cluster_to_speak_to(place, monkeypatch):
     set_to("http://127.0.0.1:1", place, monkeypatch)
     (place / "kubeconfig").write_text("")
