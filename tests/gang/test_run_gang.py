@@ -16,9 +16,14 @@ import pytest
 from gone import has_gone, wait_until_gone
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.errors import OptionError, PhalanxError, WorkerFailedError
-from phalanx.testing import GangFailedError, GangTimeoutError, run_alone, run_gang
+from phalanx.testing import (
+    GangFailedError,
+    GangTimeoutError,
+    WorkerPool,
+    run_alone,
+    run_gang,
+)
 from phalanx.testing.errors import WorkerFailure
-from phalanx.testing.gang import _run
 from phalanx.testing.ports import free_ports
 from phalanx.testing.process import ForkServer
 
@@ -156,7 +161,7 @@ def test_the_first_to_raise_is_named_while_its_peer_is_stuck_in_a_collective():
 
 
 def test_when_all_raise_the_earliest_is_first_and_all_are_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr("phalanx.testing.gang.GRACE_SECONDS", 60.0)
+    monkeypatch.setattr("phalanx.testing.pool.GRACE_SECONDS", 60.0)
 
     def function():
         if rank() == 1:
@@ -258,7 +263,9 @@ def test_a_taken_port_is_retried_with_new_ones():
             picked.append(ports)
             return ports
 
-        assert _run(lambda: all_reduce(1), 2, pick_ports=pick) == [2.0, 2.0]
+        with WorkerPool(2, pick_ports=pick) as pool:
+            assert pool.run(lambda: all_reduce(1)) == [2.0, 2.0]
+            assert pool.run(lambda: all_reduce(2)) == [4.0, 4.0]
     assert len(picked) == 2
 
 
@@ -273,8 +280,9 @@ def test_ports_that_stay_taken_end_in_the_error():
             picked.append(count)
             return [*free_ports(count - 1), taken]
 
+        pool = WorkerPool(2, pick_ports=pick)
         with pytest.raises(GangFailedError, match="Could not start gRPC server"):
-            _run(lambda: all_reduce(1), 2, pick_ports=pick)
+            pool.run(lambda: all_reduce(1))
     assert 1 < len(picked) < 10
 
 

@@ -4,5 +4,13 @@ from __future__ import annotations
 
 from phalanx.testing.errors import GangFailedError, GangTimeoutError, WorkerFailure
 from phalanx.testing.gang import run_alone, run_gang
+from phalanx.testing.pool import WorkerPool
 
-__all__ = ["GangFailedError", "GangTimeoutError", "WorkerFailure", "run_alone", "run_gang"]
+__all__ = [
+    "GangFailedError",
+    "GangTimeoutError",
+    "WorkerFailure",
+    "WorkerPool",
+    "run_alone",
+    "run_gang",
+]

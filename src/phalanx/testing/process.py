@@ -32,7 +32,7 @@ _TAIL_LINES = 30
 
 
 class WorkerProcess:
-    """One worker: what it reported, how it ended, what it printed.
+    """One worker: what it reported of its last job, how it ended, what it printed.
 
     Its output goes to files without a name, so there is nothing on disk to clean up.
     """
@@ -42,7 +42,8 @@ class WorkerProcess:
         self.report: Returned | Raised | None = None
         self.exit: tuple[int, float] | None = None
         self._server = server
-        self._silent = False
+        self._is_asked = False
+        self._printed_before = 0
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115
         self._channel, channel = Pipe()
@@ -53,7 +54,9 @@ class WorkerProcess:
             self.pid = server.fork([each.fileno() for each in handed])
 
     def start(self, job: Job) -> None:
-        """Hand over the job."""
+        """Hand over a job; what was reported and printed before is past."""
+        self.report, self._is_asked = None, True
+        self._printed_before = os.fstat(self._log.fileno()).st_size
         # A worker that is already dead speaks through its exit status.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._channel.send(job)
@@ -62,16 +65,16 @@ class WorkerProcess:
     def handles(self) -> list[Connection[Any, Any]]:
         """What becomes readable when there is news from the worker."""
         handles = [] if self.exit is not None else [self._status]
-        return handles if self._silent else [*handles, self._channel]
+        return [*handles, self._channel] if self._is_asked else handles
 
     def listen(self) -> None:
         """Take in whatever news there is."""
         exited = self.exit is None and self._status.poll()
         # A dead worker's report is already in the channel: all of it is read after `exited`.
-        if not self._silent and self._channel.poll():
+        if self._is_asked and self._channel.poll():
             with contextlib.suppress(EOFError, ConnectionResetError):
                 self.report = self._channel.recv()
-            self._silent = True
+            self._is_asked = False
         if exited:
             try:
                 self.exit = self._status.recv()
@@ -82,7 +85,7 @@ class WorkerProcess:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more is to be expected from the worker."""
+        """Whether nothing more is to be expected of the job."""
         return isinstance(self.report, Returned) or self.exit is not None
 
     @property
@@ -124,9 +127,10 @@ class WorkerProcess:
         return read_from(self._stacks.fileno(), 0)
 
     def log_tail(self) -> str:
-        """The last lines of what it printed."""
+        """The last lines of what it printed since the job began."""
         fd = self._log.fileno()
-        text = read_from(fd, max(0, os.fstat(fd).st_size - _TAIL_BYTES))
+        begin = max(self._printed_before, os.fstat(fd).st_size - _TAIL_BYTES)
+        text = read_from(fd, begin)
         return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
     def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""Inside a forked worker: take the job, enter the cluster, call the function, report."""
+"""Inside a forked worker: enter the cluster; job by job, call the function and report."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from phalanx.cluster.spec import WorkerSpec
+from phalanx.testing.clearing import clear
 from phalanx.testing.pickling import dump_value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All that a worker needs from the process that asked for it.
+    """All that a worker needs from the process that asked for it, for one call.
 
     Attributes:
-        spec: its place in the gang.
-        enter: whether it makes the spec's strategy before the call.
+        spec: its place in the gang, the same in every job but for the seed.
+        enter: whether it makes the spec's strategy before the first call.
         environment: the whole environment.
         path: `sys.path`.
         directory: the working directory.
@@ -57,18 +58,40 @@ class Raised:
 
 
 def work(channel: Connection[Any, Any], *, stacks_fd: int, dumped_fd: int) -> int:
-    """Do the job that comes over `channel`; returns the process's exit code."""
+    """Do the jobs that come over `channel` until it closes or one fails; returns the exit code."""
     _dump_stacks_on_signal(stacks_fd, dumped_fd)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    is_first = True
+    while True:
+        # The barrier: who leaves first resets its peers' connections, so nobody leaves
+        # before the parent has every worker's report (and closes the channel).
+        try:
+            job: Job = channel.recv()
+        except EOFError:
+            return 0
+        report, exitcode = _report(job, is_first=is_first)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        channel.send(report)
+        if isinstance(report, Raised):
+            return exitcode
+        is_first = False
+
+
+def _report(job: Job, *, is_first: bool) -> tuple[Returned | Raised, int]:
+    """Do one job; what to tell of it, and the exit code where the worker ends with it."""
     try:
-        job: Job = channel.recv()
+        if not is_first:
+            clear(keeps_strategy=job.enter)
         _settle(job)
         function, args = pickle.loads(job.call)
-        _configure(job.spec)
-        if job.enter:
-            _enter(job.spec)
-        report: Returned | Raised = Returned(value=dump_value(function(*args)))
-        exitcode = 0
+        if is_first:
+            _configure(job.spec)
+            if job.enter:
+                _enter(job.spec)
+        if job.spec.seed is not None:
+            _seed(job.spec.seed)
+        return Returned(value=dump_value(function(*args))), 0
     except BaseException as error:
         happened = time.monotonic()
         report = Raised(
@@ -78,15 +101,7 @@ def work(channel: Connection[Any, Any], *, stacks_fd: int, dumped_fd: int) -> in
             time=happened,
         )
         code = error.code if isinstance(error, SystemExit) else 1
-        exitcode = code if isinstance(code, int) else 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    channel.send(report)
-    if isinstance(report, Returned):
-        # The barrier: who leaves first resets its peers' connections, so nobody leaves
-        # before the parent has every worker's report (and closes the channel).
-        channel.poll(None)
-    return exitcode
+        return report, code if isinstance(code, int) else 1
 
 
 def _dump_stacks_on_signal(stacks_fd: int, dumped_fd: int) -> None:
@@ -117,8 +132,7 @@ def _settle(job: Job) -> None:
 
 
 def _configure(spec: WorkerSpec) -> None:
-    """Threads, devices and seed; this fails if the fork server started the runtime."""
-    import keras
+    """Threads and devices; this fails if the fork server started the runtime."""
     import tensorflow as tf
 
     if spec.threads is not None:
@@ -133,8 +147,6 @@ def _configure(spec: WorkerSpec) -> None:
                 tf.config.list_physical_devices("CPU")[0],
                 [tf.config.LogicalDeviceConfiguration()] * spec.devices.count,
             )
-    if spec.seed is not None:
-        keras.utils.set_random_seed(spec.seed)
 
 
 def _enter(spec: WorkerSpec) -> None:
@@ -144,3 +156,9 @@ def _enter(spec: WorkerSpec) -> None:
     from phalanx.worker.strategy import make_for_worker
 
     tf.distribute.experimental_set_strategy(make_for_worker(spec))
+
+
+def _seed(seed: int) -> None:
+    import keras
+
+    keras.utils.set_random_seed(seed)

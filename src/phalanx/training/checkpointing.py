@@ -38,6 +38,11 @@ _fits_done: Counter[str] = Counter()
 """How many fits of this process have come to their end, by directory."""
 
 
+def forget_fits() -> None:
+    """Count fits from none again, as a process does that begins."""
+    _fits_done.clear()
+
+
 class Checkpointing:
     """Saves one `fit` and brings it back; every worker has one, and all do the same."""
 

@@ -41,6 +41,12 @@ def keeping_place() -> KeepingPlace:
     return _here
 
 
+def forget_keeping_place() -> None:
+    """Look for the place anew when it is next asked for, as a process does that begins."""
+    global _here
+    _here = None
+
+
 def where_kept(step: int) -> str:
     """A sentence that says how to look at a step, if some worker has kept it."""
     folder = keeping_place().folder
