@@ -1,5 +1,6 @@
-"""What all tests share: replicas on logical CPUs, and a look at what is left at the end."""
+"""What all tests share: replicas, workers, and a look at what is left at the end."""
 
+import functools
 import itertools
 import os
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -154,6 +155,15 @@ def mirrored2():
 def mirrored3():
     """Three replicas in this process."""
     return mirrored(3)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """`pool(2, **options)` makes a `WorkerPool`; asked again, it gives the module's same one."""
+    from phalanx.testing import WorkerPool
+
+    with ExitStack() as stack:
+        yield functools.cache(lambda *args, **kw: stack.enter_context(WorkerPool(*args, **kw)))
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """The heart of the tests: N replicas end where one device ends.
 
 One class is one family of cases. `--dist loadscope` keeps a class in one process, which then
-trains each reference once, and starts one gang for several cases: a worker's first training
-costs as much as two later ones.
+trains each reference once, on the same workers: a worker's first training costs as much as two
+later ones.
 """
 
 import contextlib
@@ -13,11 +13,36 @@ import tensorflow as tf
 from equivalence_case import assert_same, by_phalanx, plain_keras, run
 from equivalence_cases import CASES, FAMILIES
 
-from phalanx.testing import run_gang
+ON_COPIES = {
+    "adam", "accumulation_clipped", "ema_overwrite", "loss_scale_clipped", "global_clipnorm",
+    "remainder_1", "only_1_samples", "sample_weight", "mean_over_sample_weights",
+    "masked_sequences", "batchnorm_synchronized_few", "embedding_clipped", "lazy_subclass",
+    "steps_per_execution_3", "jit_compile", "run_eagerly", "own_train_step",
+    "optimizer_outside_scope", "uneven_first_batch", "unknown_length", "shuffled",
+    "validation_uneven", "early_stopping", "auc",
+}  # fmt: skip
+"""The cases that `make test` trains on two replicas in one process: what their copies of variables,
+uneven parts and readings can make different from two workers, which train every case."""
 
-CASES_A_GANG = 6
-THREE = pytest.param(3, marks=pytest.mark.full)  # more than a small machine has cores
-THREE_WORKERS = pytest.param(3, marks=pytest.mark.full)
+ON_ONE = {
+    "adam", "accumulation_clipped", "ema_overwrite", "loss_scale_clipped",
+    "batchnorm_synchronized_few", "embedding_clipped", "steps_per_execution_3", "jit_compile",
+    "optimizer_outside_scope", "validation_uneven",
+}  # fmt: skip
+"""The cases that `make test` trains on the one replica of a strategy."""
+
+ON_THREE = {"adam", "remainder_1", "only_2_samples", "shuffled"}
+"""The cases that `make test` trains on three replicas, of which some may be without samples."""
+
+
+def counts(names, of_one, of_two, of_three):
+    """(name, count) for each case, `full` where it is not in the set for that count."""
+    chosen = {1: of_one, 2: of_two, 3: of_three}
+    return [
+        pytest.param(name, count, marks=() if name in kept else pytest.mark.full)
+        for count, kept in chosen.items()
+        for name in names
+    ]
 
 
 @functools.cache
@@ -41,55 +66,32 @@ def under(strategy, case):
     return run(case, {**by_phalanx(), "fit": fit})
 
 
-def on_this_worker(names):
-    outcomes = {}
-    for name in names:
-        try:
-            outcomes[name] = run(CASES[name], by_phalanx())
-        except Exception as error:
-            error.add_note(f"It came up in the case {name!r}, one of {names}.")
-            raise
-    return outcomes
+def on_this_worker(name):
+    from equivalence_cases import CASES
 
-
-@functools.cache
-def on_workers(names, workers, strategy="multiworker"):
-    deadline = 600 + 20 * len(names)
-    return run_gang(on_this_worker, workers, args=(names,), deadline=deadline, strategy=strategy)
-
-
-def chosen(request, workers):
-    """The cases of this class that were asked for with as many workers, in gangs' portions."""
-    of_class = [item for item in request.session.items if item.cls is request.cls]
-    own = [item for item in of_class if item.originalname == request.node.originalname]
-    parameters = [item.callspec.params for item in own]
-    names = [p["name"] for p in parameters if p.get("workers") == workers]
-    return [tuple(names[i : i + CASES_A_GANG]) for i in range(0, len(names), CASES_A_GANG)]
+    return run(CASES[name], by_phalanx())
 
 
 def family(names):
     class Family:
-        @pytest.mark.parametrize("replicas", [1, 2, THREE])
-        @pytest.mark.parametrize("name", names)
+        @pytest.mark.parametrize(("name", "replicas"), counts(names, ON_ONE, ON_COPIES, ON_THREE))
         def test_mirrored(self, name, replicas, request):
             strategy = request.getfixturevalue(f"mirrored{replicas}")
             assert strategy.num_replicas_in_sync == replicas
             assert_same(on_one_device(name), under(strategy, CASES[name]), CASES[name])
 
-        @pytest.mark.parametrize("workers", [1, 2, THREE_WORKERS])
-        @pytest.mark.parametrize("name", names)
-        def test_multiworker(self, name, workers, request):
-            (portion,) = (names for names in chosen(request, workers) if name in names)
-            assert_all_same(name, [found[name] for found in on_workers(portion, workers)])
+        @pytest.mark.parametrize(("name", "workers"), counts(names, ON_ONE, set(names), set()))
+        def test_multiworker(self, name, workers, pool):
+            outcomes = pool(workers).run(on_this_worker, args=(name,), deadline=600)
+            assert len(outcomes) == workers
+            assert_all_same(name, outcomes)
 
+        @pytest.mark.full
         @pytest.mark.horovod
-        @pytest.mark.parametrize("workers", [2])
         @pytest.mark.parametrize("name", names)
-        def test_horovod(self, name, workers, request):
-            pytest.importorskip("horovod")
-            (portion,) = (names for names in chosen(request, workers) if name in names)
-            outcomes = on_workers(portion, workers, strategy="horovod")
-            assert_all_same(name, [found[name] for found in outcomes])
+        def test_horovod(self, name, pool):
+            workers = pool(2, strategy="horovod")
+            assert_all_same(name, workers.run(on_this_worker, args=(name,), deadline=600))
 
     return Family
 
@@ -105,6 +107,10 @@ def assert_all_same(name, outcomes):
 
 for title, cases in FAMILIES.items():
     globals()[f"Test{title.title().replace('_', '')}"] = family([case.name for case in cases])
+
+
+def test_chosen_cases_are_cases():
+    assert CASES.keys() >= ON_COPIES | ON_ONE | ON_THREE
 
 
 def test_the_reference_is_one_device():
