@@ -1,12 +1,13 @@
-"""What all tests share: replicas on logical CPUs, and a look at what is left at the end."""
+"""What all tests share: replicas, workers, and a look at what is left at the end."""
 
+import functools
 import itertools
 import os
 import signal
 import sys
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import psutil
 import pytest
@@ -119,6 +120,15 @@ def mirrored2():
 def mirrored3():
     """Three replicas in this process."""
     return mirrored(3)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """`pool(2, **options)` makes a `WorkerPool`; asked again, it gives the module's same one."""
+    from phalanx.testing import WorkerPool
+
+    with ExitStack() as stack:
+        yield functools.cache(lambda *args, **kw: stack.enter_context(WorkerPool(*args, **kw)))
 
 
 def pytest_sessionfinish(session):

@@ -1,8 +1,8 @@
 """The heart of the tests: N replicas end where one device ends.
 
 One class is one family of cases. `--dist loadscope` keeps a class in one process, which then
-trains each reference once, and starts one gang for several cases: a worker's first training
-costs as much as two later ones.
+trains each reference once, on the same workers: a worker's first training costs as much as two
+later ones.
 """
 
 import contextlib
@@ -13,9 +13,6 @@ import tensorflow as tf
 from equivalence_case import assert_same, by_phalanx, plain_keras, run
 from equivalence_cases import CASES, FAMILIES
 
-from phalanx.testing import run_gang
-
-CASES_A_GANG = 6
 THREE = pytest.param(3, marks=pytest.mark.long)  # more than a small machine has cores
 THREE_WORKERS = pytest.param(3, marks=[pytest.mark.long, pytest.mark.full])
 
@@ -41,30 +38,10 @@ def under(strategy, case):
     return run(case, {**by_phalanx(), "fit": fit})
 
 
-def on_this_worker(names):
-    outcomes = {}
-    for name in names:
-        try:
-            outcomes[name] = run(CASES[name], by_phalanx())
-        except Exception as error:
-            error.add_note(f"It came up in the case {name!r}, one of {names}.")
-            raise
-    return outcomes
+def on_this_worker(name):
+    from equivalence_cases import CASES
 
-
-@functools.cache
-def on_workers(names, workers, strategy="multiworker"):
-    deadline = 600 + 20 * len(names)
-    return run_gang(on_this_worker, workers, args=(names,), deadline=deadline, strategy=strategy)
-
-
-def chosen(request, workers):
-    """The cases of this class that were asked for with as many workers, in gangs' portions."""
-    of_class = [item for item in request.session.items if item.cls is request.cls]
-    own = [item for item in of_class if item.originalname == request.node.originalname]
-    parameters = [item.callspec.params for item in own]
-    names = [p["name"] for p in parameters if p.get("workers") == workers]
-    return [tuple(names[i : i + CASES_A_GANG]) for i in range(0, len(names), CASES_A_GANG)]
+    return run(CASES[name], by_phalanx())
 
 
 def family(names):
@@ -78,18 +55,17 @@ def family(names):
 
         @pytest.mark.parametrize("workers", [1, 2, THREE_WORKERS])
         @pytest.mark.parametrize("name", names)
-        def test_multiworker(self, name, workers, request):
-            (portion,) = (names for names in chosen(request, workers) if name in names)
-            assert_all_same(name, [found[name] for found in on_workers(portion, workers)])
+        def test_multiworker(self, name, workers, pool):
+            outcomes = pool(workers).run(on_this_worker, args=(name,), deadline=600)
+            assert len(outcomes) == workers
+            assert_all_same(name, outcomes)
 
         @pytest.mark.horovod
-        @pytest.mark.parametrize("workers", [2])
         @pytest.mark.parametrize("name", names)
-        def test_horovod(self, name, workers, request):
+        def test_horovod(self, name, pool):
             pytest.importorskip("horovod")
-            (portion,) = (names for names in chosen(request, workers) if name in names)
-            outcomes = on_workers(portion, workers, strategy="horovod")
-            assert_all_same(name, [found[name] for found in outcomes])
+            workers = pool(2, strategy="horovod")
+            assert_all_same(name, workers.run(on_this_worker, args=(name,), deadline=600))
 
     return Family
 

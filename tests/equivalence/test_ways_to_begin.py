@@ -13,7 +13,6 @@ import tensorflow as tf
 from equivalence_case import distance, features
 
 import phalanx
-from phalanx.testing import run_gang
 
 ROWS, BATCH = 25, 8  # an odd row, and an odd batch at the end
 
@@ -158,7 +157,7 @@ def all_ways():
 
 
 @pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.long)])
-def test_multi_worker(workers):
-    for outcomes in run_gang(all_ways, workers, deadline=300):
+def test_multi_worker(workers, pool):
+    for outcomes in pool(workers).run(all_ways, deadline=300):
         for got in outcomes.values():
             assert_one_devices(got)

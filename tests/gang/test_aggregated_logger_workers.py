@@ -4,8 +4,6 @@ import logging
 
 import pytest
 
-from phalanx.testing import run_gang
-
 ROWS = 8  # worker 0 takes the first four of each batch: its error is 1, the other's is 3
 
 
@@ -34,9 +32,9 @@ def train(execution):
 
 
 @pytest.mark.parametrize("execution", [1, 2])
-def test_the_spread_of_two_workers(execution):
+def test_the_spread_of_two_workers(execution, pool):
     spread = "loss 5 (1 on worker 0 to 9 on worker 1), mae 2 (1 on worker 0 to 3 on worker 1)"
-    chief, other = run_gang(train, 2, args=(execution,), deadline=600)
+    chief, other = pool(2).run(train, args=(execution,), deadline=600)
     assert chief == [
         f"epoch 1, batch 2: {spread}",
         f"epoch 1, batch 4: {spread}",

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from phalanx.testing import run_alone, run_gang
+from phalanx.testing import run_alone
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 SAMPLES, BATCH, EPOCHS = 46, 8, 3
@@ -13,7 +14,6 @@ def make_files(top):
     """Images by class, a CSV file and a Parquet file, of equal numbers."""
     import pyarrow
     import pyarrow.parquet
-    import tensorflow as tf
 
     random = np.random.default_rng(4)
     for number in range(SAMPLES):
@@ -29,14 +29,10 @@ def make_files(top):
 
 
 def flipped(image, label, seed):
-    import tensorflow as tf
-
     return tf.image.stateless_random_flip_left_right(image, seed), label
 
 
 def pipelines(top):
-    import tensorflow as tf
-
     import phalanx
 
     def scaled(image, label):
@@ -101,8 +97,8 @@ def one_device(top):
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_workers_train_what_one_device_trains(top, one_device, workers):
-    for found in run_gang(trained, workers=workers, args=(str(top),), deadline=600):
+def test_workers_train_what_one_device_trains(top, one_device, workers, pool):
+    for found in pool(workers).run(trained, args=(str(top),), deadline=600):
         for name, (weights, history, again) in found.items():
             expected, expected_history, expected_again = one_device[name]
             for one, other in zip(expected, weights, strict=True):
@@ -138,20 +134,19 @@ def resumed(top, directory, broken_off):
     return model.get_weights()
 
 
-def run(workers, *args):
+def run(pool, workers, *args):
     if workers == 1:
         return run_alone(resumed, args=args, deadline=600)
-    return run_gang(resumed, workers=workers, args=args, deadline=600)[0]
+    return pool(workers).run(resumed, args=args, deadline=600)[0]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_goes_on_in_the_midst_of_an_epoch_with_other_workers(
-    top, one_device, tmp_path, before, after
+    top, one_device, tmp_path, before, after, pool
 ):
-    assert run(before, str(top), str(tmp_path), True) is None
-    for one, other in zip(
-        one_device["images"][0], run(after, str(top), str(tmp_path), False), strict=True
-    ):
+    assert run(pool, before, str(top), str(tmp_path), True) is None
+    weights = run(pool, after, str(top), str(tmp_path), False)
+    for one, other in zip(one_device["images"][0], weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 

@@ -5,9 +5,9 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.testing import run_gang
 
 ROWS = 11  # batches of 8 and 3: shares of 4 and 4, then 2 and 1
 
@@ -54,8 +54,6 @@ def with_run_dir(directory):
 
 def norms_by_hand():
     """By step: the total's global norm, and each worker's own."""
-    import tensorflow as tf
-
     made, (x, y) = model(), data()
 
     def gradient(rows):
@@ -73,14 +71,14 @@ def norms_by_hand():
     return found
 
 
-def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path):
+def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path, pool):
     from phalanx.observe.event_files import read_histograms, read_scalars
     from phalanx.observe.records import read_records
 
     def function(directory):
         return train(directory), train(None)
 
-    for looked, without in run_gang(function, args=(str(tmp_path),), deadline=600):
+    for looked, without in pool(2).run(function, args=(str(tmp_path),), deadline=600):
         for a, b in zip(looked, without, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     board = tmp_path / "tensorboard"
@@ -114,13 +112,13 @@ def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path):
             assert told == pytest.approx(record["values"], rel=1e-6)
 
 
-def test_both_workers_look_at_the_same_layers(tmp_path):
+def test_both_workers_look_at_the_same_layers(tmp_path, pool):
     from phalanx.observe.event_files import read_scalars
 
     def function(directory):
         train(directory, sample_rate=0.5)
 
-    run_gang(function, args=(str(tmp_path),), deadline=600)
+    pool(2).run(function, args=(str(tmp_path),), deadline=600)
     looks = [
         {t: [s for s, _ in p] for t, p in read_scalars(tmp_path / "tensorboard" / run).items()}
         for run in ("worker-0", "worker-1")
@@ -128,12 +126,10 @@ def test_both_workers_look_at_the_same_layers(tmp_path):
     assert looks[0] == looks[1]
 
 
-def test_a_loop_of_ones_own_is_observed_in_a_gang(tmp_path):
+def test_a_loop_of_ones_own_is_observed_in_a_gang(tmp_path, pool):
     from phalanx.observe.event_files import read_scalars
 
     def function(directory):
-        import tensorflow as tf
-
         import phalanx
 
         strategy = tf.distribute.get_strategy()
@@ -154,14 +150,14 @@ def test_a_loop_of_ones_own_is_observed_in_a_gang(tmp_path):
         for batch in strategy.experimental_distribute_dataset(whole):
             step(*batch)
 
-    run_gang(function, args=(str(tmp_path),), deadline=600)
+    pool(2).run(function, args=(str(tmp_path),), deadline=600)
     norm, own, _ = norms_by_hand()[0]
     for run, expected in [("aggregate", norm), ("worker-0", own[0]), ("worker-1", own[1])]:
         ((step, told),) = read_scalars(tmp_path / run)["gradients/norm"]
         assert (step, told) == (1, pytest.approx(expected, rel=1e-4))
 
 
-def test_a_gradient_that_is_not_finite_names_the_worker():
+def test_a_gradient_that_is_not_finite_names_the_worker(pool):
     def function():
         import phalanx
         from phalanx.errors import NonFiniteError
@@ -174,11 +170,11 @@ def test_a_gradient_that_is_not_finite_names_the_worker():
             return str(error)
         return "went on"
 
-    for said in run_gang(function, deadline=600):
+    for said in pool(2).run(function, deadline=600):
         assert "at step 2; it came from worker 0." in said
 
 
-def test_the_tensorboard_callback_alone_works_in_a_gang(tmp_path):
+def test_the_tensorboard_callback_alone_works_in_a_gang(tmp_path, pool):
     def function(directory):
         import keras
 
@@ -190,5 +186,5 @@ def test_the_tensorboard_callback_alone_works_in_a_gang(tmp_path):
         )
         phalanx.fit(trained, x, y, batch_size=8, epochs=2, verbose=0, callbacks=[board])
 
-    run_gang(function, args=(str(tmp_path),), deadline=600)
+    pool(2).run(function, args=(str(tmp_path),), deadline=600)
     assert list((tmp_path / "0").rglob("*tfevents*"))

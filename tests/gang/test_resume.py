@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 import resume_cases
 
-from phalanx.testing import run_alone, run_gang
-
 pytestmark = pytest.mark.long
 EVERY = 2
 BREAK_AT = 7
 
 
-def run(workers, function, *args):
-    """What `function` gives on each of so many workers."""
-    if workers == 1:
-        return [run_alone(function, args=args, deadline=600)]
-    return run_gang(function, workers=workers, args=args, deadline=600)
+@pytest.fixture
+def run(pool):
+    """`run(workers, function, *args)`: what `function` gives on each, one being no cluster."""
+
+    def run(workers, function, *args):
+        strategy = "multiworker" if workers > 1 else None
+        return pool(workers, strategy=strategy).run(function, args=args, deadline=600)
+
+    return run
 
 
 def both(directory, name):
@@ -29,7 +31,7 @@ def both(directory, name):
 
 @pytest.mark.parametrize("name", resume_cases.CASES)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_ends_as_if_nothing_had_happened(tmp_path, workers, name):
+def test_ends_as_if_nothing_had_happened(tmp_path, workers, name, run):
     of_each = run(workers, both, str(tmp_path), name)
     for whole, again in of_each:
         for what in ("weights", "optimizer"):
@@ -50,7 +52,7 @@ def gone_on(directory):
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_goes_on_with_another_number_of_workers(tmp_path, before, after):
+def test_goes_on_with_another_number_of_workers(tmp_path, before, after, run):
     run(before, begun, str(tmp_path / "moved"))
     moved = run(after, gone_on, str(tmp_path / "moved"))[0]
     again = run(after, gone_on, str(tmp_path / "moved"))[0]  # nothing is left to train

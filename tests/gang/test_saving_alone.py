@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phalanx.testing import run_alone, run_gang
+from phalanx.testing import run_alone
 
 
 def train_and_save():
@@ -31,8 +31,8 @@ def train_and_save():
     return os.path.exists(path), loss
 
 
-def test_the_chief_saves_alone_and_training_goes_on():
-    (chief_saved, loss), (other_saved, same) = run_gang(train_and_save, deadline=600)
+def test_the_chief_saves_alone_and_training_goes_on(pool):
+    (chief_saved, loss), (other_saved, same) = pool(2).run(train_and_save, deadline=600)
     assert chief_saved
     assert not other_saved
     assert loss == same
@@ -85,8 +85,8 @@ def answers(directory, x):
 
 
 @pytest.mark.long
-def test_a_model_is_exported_by_all_or_by_the_chief_alone(tmp_path):
-    x, _ = run_gang(export_everywhere, args=(str(tmp_path),), deadline=600)
+def test_a_model_is_exported_by_all_or_by_the_chief_alone(tmp_path, pool):
+    x, _ = pool(2).run(export_everywhere, args=(str(tmp_path),), deadline=600)
     first, *others = run_alone(answers, args=(str(tmp_path), x), deadline=600)
     for other in others:
         np.testing.assert_allclose(first, other, rtol=1e-6, atol=1e-7)

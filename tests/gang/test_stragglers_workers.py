@@ -5,8 +5,6 @@ import os
 
 import pytest
 
-from phalanx.testing import run_gang
-
 SLEEP = 0.2  # so long that what a loaded machine adds to every worker's step is little beside it
 LEAST = 0.01  # a step's least, so that the steps after the slow ones fill some windows
 SLOW_STEPS, STEPS = 30, 300
@@ -78,8 +76,8 @@ def records(directory, kind, rank=0):
 
 @pytest.mark.long
 @pytest.mark.parametrize("slow_in", ["input", "compute"])
-def test_a_slow_worker_is_found_and_gone_again(slow_in, tmp_path):
-    results = run_gang(train, 3, args=(slow_in, tmp_path), deadline=600)
+def test_a_slow_worker_is_found_and_gone_again(slow_in, tmp_path, pool):
+    results = pool(3).run(train, args=(slow_in, tmp_path), deadline=600)
     found = [record for record in records(tmp_path, "straggler") if record["rank"] == 1]
     assert [record["gone"] for record in found[:2]] == [False, True]
     assert found[0]["cause"] == slow_in

@@ -35,8 +35,14 @@ def trained(files, index):
     return history.history["loss"], model.get_weights(), np.concatenate(given)
 
 
-def test_workers_train_as_one_and_leave_nothing_out(files):
-    alone, _, whole = run_alone(trained, args=(files, True), deadline=600)
+@pytest.fixture(scope="module")
+def one_device(files):
+    """What one device gives, reading by the index and not."""
+    return run_alone(lambda: [trained(files, True), trained(files, False)], deadline=600)
+
+
+def test_workers_train_as_one_and_leave_nothing_out(files, one_device):
+    alone, _, whole = one_device[0]
     found = run_gang(trained, 3, args=(files, True), deadline=600)
     for losses, weights, _ in found:
         assert losses == pytest.approx(alone, rel=1e-5)
@@ -45,8 +51,8 @@ def test_workers_train_as_one_and_leave_nothing_out(files):
     assert same_rows([given for _, _, given in found], [whole])
 
 
-def test_streams_of_each_workers_own_files_leave_nothing_out(files):
-    _, _, whole = run_alone(trained, args=(files, False), deadline=600)
+def test_streams_of_each_workers_own_files_leave_nothing_out(files, one_device):
+    _, _, whole = one_device[1]
     found = run_gang(trained, 2, args=(files, False), deadline=600)
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
     assert same_rows([given for _, _, given in found], [whole])

@@ -55,10 +55,14 @@ def known_length_cases():
     }
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_data_of_unknown_length_ends_for_all(workers):
-    expected = run_alone(known_length_cases, deadline=600)
-    for found in run_gang(known_length_cases, workers, deadline=600):
+@pytest.fixture(scope="module")
+def expected():
+    return run_alone(known_length_cases, deadline=600)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_data_of_unknown_length_ends_for_all(workers, expected, pool):
+    for found in pool(workers).run(known_length_cases, deadline=600):
         for name, (history, weights, steps) in expected.items():
             assert found[name][2] == steps, name
             assert found[name][0]["loss"] == pytest.approx(history["loss"], rel=1e-4), name
@@ -68,22 +72,22 @@ def test_data_of_unknown_length_ends_for_all(workers):
 
 
 @pytest.mark.parametrize("lengths", [(3, 5), (5, 3), (20, 40)])
-def test_generators_of_different_lengths_are_named(lengths):
+def test_generators_of_different_lengths_are_named(lengths, pool):
     def function(lengths):
-        trained(as_dataset(lengths[rank()]))
+        from phalanx.errors import DataError
 
-    with pytest.raises(GangFailedError) as caught:
-        run_gang(function, args=(lengths,), deadline=600)
-    first = caught.value.first
-    assert first.type_name == "DataError"
+        with pytest.raises(DataError) as caught:
+            trained(as_dataset(lengths[rank()]))
+        return str(caught.value)
+
     short, long = min(lengths), max(lengths)
-    assert f"worker {lengths.index(short)}: {short}" in first.message
-    assert f"worker {lengths.index(long)}: {'at least ' if long > short + 16 else ''}" in (
-        first.message
-    )
+    at_least = "at least " if long > short + 16 else ""
+    for said in pool(2).run(function, args=(lengths,), deadline=600):
+        assert f"worker {lengths.index(short)}: {short}" in said
+        assert f"worker {lengths.index(long)}: {at_least}" in said
 
 
-def test_all_stop_with_the_shortest_where_the_user_asks_for_it():
+def test_all_stop_with_the_shortest_where_the_user_asks_for_it(pool):
     def function():
         length = (5, 3)[rank()]
         unknown = trained(as_dataset(length), uneven_data="stop")
@@ -96,7 +100,7 @@ def test_all_stop_with_the_shortest_where_the_user_asks_for_it():
         return tf.data.experimental.assert_cardinality(length)
 
     expected = run_alone(lambda: trained(as_dataset(3)), deadline=600)
-    for unknown, known in run_gang(function, deadline=600):
+    for unknown, known in pool(2).run(function, deadline=600):
         for history, weights, steps in (unknown, known):
             assert steps == 6
             assert history["loss"] == pytest.approx(expected[0]["loss"], rel=1e-4)
@@ -132,22 +136,28 @@ def own_part(known):
     return tf.distribute.get_strategy().distribute_datasets_from_function(dataset)
 
 
-def test_distributed_datasets_of_different_lengths_hang_nobody():
+def test_distributed_datasets_of_different_lengths_hang_nobody(pool):
     def function():
         shortest = trained(own_part(known=True), epochs=1, uneven_data="stop")
         return shortest, trained(own_part(known=False), epochs=1)
 
-    results = run_gang(function, deadline=600)
+    results = pool(2).run(function, deadline=600)
     assert [shortest[2] for shortest, _ in results] == [2, 2]
     assert [all_of_it[2] for _, all_of_it in results] == [4, 4]
     np.testing.assert_equal(*results)
 
 
-def test_distributed_datasets_of_different_lengths_are_named():
-    with pytest.raises(GangFailedError) as caught:
-        run_gang(lambda: trained(own_part(known=True)), deadline=600)
-    assert "number of batches" in caught.value.first.message
-    assert "worker 0: 2, worker 1: 4" in caught.value.first.message
+def test_distributed_datasets_of_different_lengths_are_named(pool):
+    def function():
+        from phalanx.errors import PhalanxError
+
+        with pytest.raises(PhalanxError) as caught:
+            trained(own_part(known=True))
+        return str(caught.value)
+
+    for said in pool(2).run(function, deadline=600):
+        assert "number of batches" in said
+        assert "worker 0: 2, worker 1: 4" in said
 
 
 def test_what_is_no_way_to_treat_uneven_data_is_refused():

@@ -7,8 +7,6 @@ import os
 import numpy as np
 import pytest
 
-from phalanx.testing import run_gang
-
 STEPS = 60
 
 
@@ -43,9 +41,9 @@ def train(directory, execution):
 @pytest.mark.parametrize(
     ("workers", "execution"), [(2, 1), (2, 4), pytest.param(3, 1, marks=pytest.mark.long)]
 )
-def test_watching_everything_changes_nothing(tmp_path, workers, execution):
-    watched = run_gang(train, workers, args=(tmp_path, execution), deadline=600)
-    alone = run_gang(train, workers, args=(None, execution), deadline=600)
+def test_watching_everything_changes_nothing(tmp_path, workers, execution, pool):
+    watched = pool(workers).run(train, args=(tmp_path, execution), deadline=600)
+    alone = pool(workers).run(train, args=(None, execution), deadline=600)
     (expected, _, _), *_ = alone
     for weights, _, _ in watched:
         assert weights == watched[0][0]
