@@ -30,6 +30,11 @@ def case(name, build=None, data=None, **more):
     return Case(name=name, build=build or dense(lambda: O.SGD(0.1)), data=data or arrays(), **more)
 
 
+def trained(name, build=None, data=None, **more):
+    """A case whose weights tell all: what is evaluated would be as in others."""
+    return case(name, build, data, weights_tell_all=True, **more)
+
+
 def optimizers():
     made = {
         "sgd": lambda: O.SGD(0.1),
@@ -57,27 +62,24 @@ def optimizers():
         "fixed_loss_scale": lambda: O.SGD(0.1, loss_scale_factor=64.0, clipnorm=0.05),
         "schedule": lambda: O.SGD(O.schedules.ExponentialDecay(0.2, 2, 0.5)),
     }
-    return [case(name, dense(make), weights_tell_all=True) for name, make in made.items()]
+    return [trained(name, dense(make)) for name, make in made.items()]
 
 
 def shapes_of_data():
     """Every remainder, and batches smaller than the number of replicas."""
-    remainders = [
-        case(
-            f"remainder_{r}", dense(lambda: O.Adam(0.01)), arrays(n=16 + r), weights_tell_all=r > 0
-        )
-        for r in range(8)
-    ]
-    few = [case(f"only_{n}_samples", data=arrays(n=n)) for n in (1, 2)]
-    return [*remainders, *few, case("batch_1", data=arrays(n=5, batch_size=1))]
+    adam = dense(lambda: O.Adam(0.01))
+    none = case("remainder_0", adam, arrays(n=16))
+    remainders = [trained(f"remainder_{r}", adam, arrays(n=16 + r)) for r in range(1, 8)]
+    few = [trained(f"only_{n}_samples", data=arrays(n=n)) for n in (1, 2)]
+    return [none, *remainders, *few, trained("batch_1", data=arrays(n=5, batch_size=1))]
 
 
 def losses():
     weights = np.random.default_rng(3).uniform(0.1, 2.0, size=29).astype("float32")
     from_logits = keras.losses.SparseCategoricalCrossentropy
     return [
-        case("sample_weight", data=arrays(sample_weight=weights)),
-        case("class_weight", data=arrays(class_weight={0: 0.5, 1: 2.0, 2: 1.0})),
+        trained("sample_weight", data=arrays(sample_weight=weights)),
+        trained("class_weight", data=arrays(class_weight={0: 0.5, 1: 2.0, 2: 1.0})),
         case(
             "sum_reduction",
             dense(lambda: O.SGD(0.01), loss=from_logits(from_logits=True, reduction="sum")),
@@ -98,7 +100,7 @@ def losses():
                 activity_regularizer=keras.regularizers.L2(0.01),
             ),
         ),
-        case("constraint", dense(lambda: O.SGD(0.5), kernel_constraint="max_norm")),
+        trained("constraint", dense(lambda: O.SGD(0.5), kernel_constraint="max_norm")),
         case("two_inputs_two_outputs", two_in_two_out(), two_inputs, held_out=two_inputs_held_out),
         case(
             "masked_sequences", lstm_tagger(), tagged, held_out=lambda: without_epochs(tagged(13))
@@ -143,7 +145,7 @@ def layers():
             tolerance=1e-4,
             why="the variance of few values cancels in float32, on one device too",
         ),
-        case(
+        trained(
             "batchnorm_synchronized_few",
             conv(L.BatchNormalization(synchronized=True, momentum=0.5)),
             lambda: images(18),
@@ -152,8 +154,10 @@ def layers():
             why="as above",
         ),
         case("embedding_sgd", embedding(lambda: O.SGD(0.5)), words, held_out=lambda: words(13)),
-        case("embedding_adam", embedding(lambda: O.Adam(0.01)), words, held_out=lambda: words(13)),
-        case(
+        trained(
+            "embedding_adam", embedding(lambda: O.Adam(0.01)), words, held_out=lambda: words(13)
+        ),
+        trained(
             "embedding_clipped",
             embedding(lambda: O.SGD(0.5, global_clipnorm=0.05)),
             words,
@@ -166,7 +170,7 @@ def layers():
             tolerance=3e-2,
             why="bfloat16 keeps 8 bits, and sums in another order",
         ),
-        case("frozen_layer", dense(lambda: O.Adam(0.01), freeze_first=True)),
+        trained("frozen_layer", dense(lambda: O.Adam(0.01), freeze_first=True)),
     ]
 
 
@@ -204,13 +208,10 @@ def metrics():
 
 
 def executions():
-    spe = [
-        case(f"steps_per_execution_{k}", dense(lambda: O.Adam(0.01), steps_per_execution=k))
-        for k in (3, 4)
-    ]
     return [
-        *spe,
-        case(
+        case("steps_per_execution_3", dense(lambda: O.Adam(0.01), steps_per_execution=3)),
+        trained("steps_per_execution_4", dense(lambda: O.Adam(0.01), steps_per_execution=4)),
+        trained(
             "steps_per_execution_unknown_length",
             dense(lambda: O.Adam(0.01), steps_per_execution=3),
             lambda: {"x": dataset().filter(lambda *_: True)},
@@ -219,7 +220,7 @@ def executions():
         case("run_eagerly", dense(lambda: O.SGD(0.1, global_clipnorm=0.05), run_eagerly=True)),
         case("own_train_step", compiled(OwnTrainStep)),
         case("hand_written_loss", compiled(HandWrittenLoss, loss=None, metrics=None)),
-        case(
+        trained(
             "optimizer_outside_scope",
             dense(lambda: O.Adam(0.01)),
             scope_for_optimizer=False,
@@ -258,24 +259,24 @@ def generator():
 
 def sources():
     return [
-        case("tf_data", data=lambda: {"x": dataset()}),
-        case("uneven_first_batch", data=lambda: {"x": uneven_dataset()}),
-        case(
+        trained("tf_data", data=lambda: {"x": dataset()}),
+        trained("uneven_first_batch", data=lambda: {"x": uneven_dataset()}),
+        trained(
             "unknown_length",
             dense(lambda: O.Adam(0.01)),
             lambda: {"x": dataset().filter(lambda *_: True)},
             reference="phalanx",  # Keras may count an iteration more than there are batches
         ),
-        case("drop_remainder", data=lambda: {"x": dataset(24)}),
-        case(
+        trained("drop_remainder", data=lambda: {"x": dataset(24)}),
+        trained(
             "repeated_with_steps",
             data=lambda: {"x": dataset().repeat(), "steps_per_epoch": 3, "epochs": 3},
         ),
-        case("generator", data=lambda: {"x": generator(), "steps_per_epoch": 4}),
-        case("py_dataset", data=lambda: {"x": RandomBatches(29, 8)}),
-        case("shuffled", data=arrays(shuffle=True), reference="phalanx"),
-        case("shuffled_in_batches", data=arrays(shuffle="batch"), reference="phalanx"),
-        case(
+        trained("generator", data=lambda: {"x": generator(), "steps_per_epoch": 4}),
+        trained("py_dataset", data=lambda: {"x": RandomBatches(29, 8)}),
+        trained("shuffled", data=arrays(shuffle=True), reference="phalanx"),
+        trained("shuffled_in_batches", data=arrays(shuffle="batch"), reference="phalanx"),
+        trained(
             "dataset_shuffled",
             data=lambda: {
                 "x": tf.data.Dataset.from_tensor_slices((features(29), labels(29)))
@@ -284,7 +285,7 @@ def sources():
             },
             reference="phalanx",  # Keras opens, and so shuffles, twice an epoch
         ),
-        case(
+        trained(
             "dataset_shuffled_unseeded",
             data=lambda: {
                 "x": tf.data.Dataset.from_tensor_slices((features(29), labels(29)))
@@ -293,8 +294,8 @@ def sources():
             },
             reference="phalanx",
         ),
-        case("validation_split", data=arrays(validation_split=0.3)),
-        case(
+        trained("validation_split", data=arrays(validation_split=0.3)),
+        trained(
             "validation_uneven",
             data=arrays(
                 validation_data=(features(10, seed=8), labels(10, seed=8)),
@@ -303,7 +304,7 @@ def sources():
                 epochs=4,
             ),
         ),
-        case("initial_epoch", data=arrays(initial_epoch=2, epochs=4)),
+        trained("initial_epoch", data=arrays(initial_epoch=2, epochs=4)),
     ]
 
 
@@ -322,11 +323,11 @@ def callbacks():
 
     held_out = (features(10, seed=8), labels(10, seed=8))
     return [
-        case(
+        trained(
             "early_stopping",
             data=lambda: {**arrays(epochs=12)(), "callbacks": stopping()},
         ),
-        case(
+        trained(
             "restores_best",
             data=lambda: {
                 **arrays(epochs=8, validation_data=held_out)(),
