@@ -10,8 +10,6 @@ from callback_cases import data, files_in, small_model, train
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.testing import GangFailedError, run_gang
 
-pytestmark = pytest.mark.full
-
 
 def rank():
     return WorkerSpec.from_environment(os.environ).rank

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from phalanx.testing import run_alone
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 SAMPLES, BATCH, EPOCHS = 46, 8, 3
 
 
@@ -96,7 +96,7 @@ def one_device(top):
     return run_alone(trained, args=(str(top),), deadline=600)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_workers_train_what_one_device_trains(top, one_device, workers, pool):
     for found in pool(workers).run(trained, args=(str(top),), deadline=600):
         for name, (weights, history, again) in found.items():
@@ -140,6 +140,7 @@ def run(pool, workers, *args):
     return pool(workers).run(resumed, args=args, deadline=600)[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_goes_on_in_the_midst_of_an_epoch_with_other_workers(
     top, one_device, tmp_path, before, after, pool
@@ -179,6 +180,7 @@ def on_bad_data():
     return None
 
 
+@pytest.mark.full
 def test_a_sample_that_cannot_be_read_is_named_to_the_user():
     left_out, message = run_alone(on_bad_data, deadline=600)
     assert left_out == {5: "sample 5: ValueError: rotten"}

@@ -9,8 +9,6 @@ import pytest
 
 from phalanx.testing import run_gang
 
-pytestmark = pytest.mark.full
-
 
 def planted(directory, rank):
     """Every planted bug in one gang; what each worker found of it, as JSON."""
@@ -171,7 +169,14 @@ def replay(directory):
         keras.config.set_dtype_policy("float32")
 
 
-@pytest.mark.parametrize("name", ["plain", "several steps a call", "compiled"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        pytest.param("several steps a call", marks=pytest.mark.full),
+        pytest.param("compiled", marks=pytest.mark.full),
+    ],
+)
 def test_the_batch_of_one_worker_is_kept_there_and_its_sample_named(name, run):
     directory, workers = run
     for found in workers:

@@ -10,7 +10,6 @@ from callback_cases import CASES, files_in, run_all
 from phalanx.observe.event_files import read_scalars
 from phalanx.testing import run_alone, run_gang
 
-pytestmark = pytest.mark.full
 NAMES = sorted(CASES)
 UNIQUE = ("progbar_logger", "remote_monitor", "orbax_checkpoint")
 """Whose files have names that no other run would give them."""

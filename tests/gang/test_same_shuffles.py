@@ -1,10 +1,6 @@
 """Datasets that shuffle without a seed: one order on all workers, or an error."""
 
-import pytest
-
 from phalanx.testing import run_gang
-
-pytestmark = pytest.mark.full
 
 SAMPLES = 60
 

@@ -5,8 +5,6 @@ import pytest
 
 from phalanx.testing import run_alone, run_gang
 
-pytestmark = pytest.mark.full
-
 SAMPLES = 150
 
 
@@ -51,6 +49,7 @@ def test_workers_train_as_one_and_leave_nothing_out(files, one_device):
     assert same_rows([given for _, _, given in found], [whole])
 
 
+@pytest.mark.full
 def test_streams_of_each_workers_own_files_leave_nothing_out(files, one_device):
     _, _, whole = one_device[1]
     found = run_gang(trained, 2, args=(files, False), deadline=600)

@@ -9,8 +9,6 @@ from callback_cases import data, small_model
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.testing import GangFailedError, run_alone, run_gang
 
-pytestmark = pytest.mark.full
-
 
 def rank():
     return WorkerSpec.from_environment(os.environ).rank
@@ -60,7 +58,7 @@ def expected():
     return run_alone(known_length_cases, deadline=600)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_data_of_unknown_length_ends_for_all(workers, expected, pool):
     for found in pool(workers).run(known_length_cases, deadline=600):
         for name, (history, weights, steps) in expected.items():
