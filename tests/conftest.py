@@ -109,7 +109,11 @@ FIRST = (
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: FIRST.index(item.path.relative_to(HERE).parts[0]))
+    def order(item):
+        folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+        return FIRST.index(folder) if folder in FIRST else len(FIRST)
+
+    items.sort(key=order)
 
 
 def pytest_xdist_make_scheduler(config, log):
