@@ -37,7 +37,8 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SwitchType=switch/none
 KillWait=600
-SlurmdTimeout=30
+SlurmdTimeout=180
+MessageTimeout=60
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -68,6 +69,12 @@ class Slurm:
         """What Slurm says of a job: its state, such as RUNNING."""
         said = self.call("scontrol", "show", "job", job)
         return said.split("JobState=")[1].split()[0]
+
+    def told(self):
+        """What Slurm knows of its jobs and nodes, and the end of what its daemons wrote."""
+        asked = [self.call("scontrol", "show", what) for what in ("job", "node")]
+        logs = sorted(self.config.parent.glob("*.log"))
+        return "\n".join([*asked, *(log.read_text(errors="replace")[-2000:] for log in logs)])
 
     def restarts(self, job):
         said = self.call("scontrol", "show", "job", job)

@@ -49,10 +49,12 @@ def phalanx(slurm, directory, *words):
     return done.stdout + done.stderr
 
 
-def wait_for(what, log):
+def wait_for(what, log, slurm=None):
     end = time.monotonic() + SECONDS
     while not what():
-        assert time.monotonic() < end, log.read_text() if log.exists() else "nothing was said"
+        if time.monotonic() >= end:
+            said = log.read_text() if log.exists() else "nothing was said"
+            raise AssertionError(f"{said}\n{slurm.told() if slurm else ''}")
         time.sleep(0.2)
 
 
@@ -118,7 +120,7 @@ def submit(slurm, here, options=""):
 
 def wait_for_the_end(slurm, log):
     (submitted,) = slurm.call("squeue", "--noheader", "--states=all", "--format", "%i").split()
-    wait_for(lambda: slurm.state(submitted) in ("COMPLETED", "FAILED"), log)
+    wait_for(lambda: slurm.state(submitted) in ("COMPLETED", "FAILED"), log, slurm)
     assert slurm.state(submitted) == "COMPLETED", log.read_text()
 
 
