@@ -77,6 +77,7 @@ def test_a_second_training_needs_a_directory_of_its_own(tmp_path):
         fit(small(), tmp_path)
 
 
+@pytest.mark.process
 def test_keras_s_own_fit_is_refused(tmp_path):
     with pytest.raises(OptionError, match="Keras's own fit"):
         small().fit(X, Y, verbose=0, callbacks=[Checkpoint(tmp_path)])

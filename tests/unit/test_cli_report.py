@@ -62,6 +62,7 @@ def test_a_file_that_cannot_be_written_is_said(runs):
         report("first", "--output", "nowhere/x")
 
 
+@pytest.mark.process
 def test_an_unknown_run_ends_with_a_message_and_2(runs):
     command = [sys.executable, "-m", "phalanx", "report", "nix"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -70,6 +71,7 @@ def test_an_unknown_run_ends_with_a_message_and_2(runs):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 def test_making_it_imports_no_tensorflow(runs):
     program = (
         "import sys\nsys.argv = ['phalanx', 'report', 'first']\nfrom phalanx.cli import main\n"

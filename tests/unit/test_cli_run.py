@@ -65,6 +65,7 @@ def test_a_bad_option_is_refused_before_the_launch(asked):
 SLOW_TO_IMPORT = "tensorflow keras tf_keras numpy pandas scipy h5py fsspec plotly ray tensorboard"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("word", ["--help", "--version"])
 def test_an_answer_at_once_imports_nothing_slow(word):
     source = (

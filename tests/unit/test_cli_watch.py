@@ -67,6 +67,7 @@ def test_it_follows_a_run_to_its_end(tmp_path, follow):
     assert ("\x1b[" in text) == (follow is command.follow_live)
 
 
+@pytest.mark.process
 @pytest.mark.timeout(30)
 def test_control_c_ends_the_page_cleanly(runs):
     make_run(runs, "open", ended=False)

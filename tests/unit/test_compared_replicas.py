@@ -182,6 +182,7 @@ def test_a_model_of_many_layers_that_differ_by_rounding_is_no_difference(mirrore
     assert (said[1][1].what.name, said[1][1].what.odd) == ("m/d9/bias", (1,))
 
 
+@pytest.mark.process
 def test_what_replicas_assign_on_their_own_is_left_out(mirrored2, said):
     before = clip.by_percentile(50, when="before")
     after = clip.by_percentile(50)

@@ -155,6 +155,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.process
 def test_a_process_that_is_killed_leaves_its_events(tmp_path):
     file = tmp_path / "worker-0.flight"
     done = subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False)

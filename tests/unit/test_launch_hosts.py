@@ -219,6 +219,7 @@ def scene(tmp_path, monkeypatch):
     return Scene(tmp_path)
 
 
+@pytest.mark.process
 def test_two_launchers_make_one_run(scene):
     first, second = scene.both("", workers=4)
     assert (first.exit_code, second.exit_code) == (0, 0)
@@ -230,6 +231,7 @@ def test_two_launchers_make_one_run(scene):
     assert not list((scene.directory / "runs" / ".meetings").iterdir())
 
 
+@pytest.mark.process
 def test_a_failure_on_the_other_host_is_the_run_s(scene):
     first, second = scene.both("sys.exit(7 * spec.rank)")
     assert (first.exit_code, second.exit_code) == (7, 7)
@@ -237,6 +239,7 @@ def test_a_failure_on_the_other_host_is_the_run_s(scene):
     assert second.report == first.report
 
 
+@pytest.mark.process
 def test_a_gang_on_two_hosts_starts_again(scene):
     source = """
 if spec.attempt == 0 and spec.rank == 1: os.kill(os.getpid(), signal.SIGKILL)
@@ -247,6 +250,7 @@ if spec.attempt == 0: until(lambda: False)
     assert any("worker 1 failed: it was killed by SIGKILL" in line for line in scene.said[0])
 
 
+@pytest.mark.process
 def test_a_host_that_is_lost_comes_back(scene):
     """The leader's wire to it breaks; its workers end; both find each other again."""
     source = "if spec.attempt == 0: until(lambda: False)"
@@ -283,6 +287,7 @@ until(lambda: False)
 """
 
 
+@pytest.mark.process
 def test_workers_of_all_hosts_write_their_stacks_when_a_run_stands_still(scene, monkeypatch):
     # On another host the number is another process's, or nobody's, as this one.
     monkeypatch.setattr(RemoteWorker, "pid", property(lambda self: 2**22 + 1))

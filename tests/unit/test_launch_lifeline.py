@@ -13,6 +13,8 @@ import pytest
 
 from phalanx.launch.lifeline import LAUNCHER_VARIABLE, tied_to_this_process
 
+pytestmark = pytest.mark.process
+
 TIED = "import os; from phalanx.launch.lifeline import die_with_launcher as die; die(os.environ)\n"
 
 

@@ -4,8 +4,12 @@ import os
 import signal
 import sys
 
+import pytest
+
 from gone import wait_until_gone
 from phalanx.launch.process import WorkerProcess
+
+pytestmark = pytest.mark.process
 
 LEAVES_A_CHILD = """
 import subprocess, sys

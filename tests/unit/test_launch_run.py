@@ -24,6 +24,8 @@ from phalanx.records import launcher_records_path
 from phalanx.report.document import to_json
 from phalanx.report.run_data import load_run
 
+pytestmark = pytest.mark.process
+
 PRELUDE = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path

@@ -83,6 +83,7 @@ def test_a_tee_goes_on_where_nobody_takes_its_lines(tmp_path, refuses):
         tee.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("which", ["stdout", "stderr", "both"])
 def test_the_exit_code_stays(which, refuses):
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -97,6 +98,7 @@ def test_the_exit_code_stays(which, refuses):
         assert out.count(b"line") == 3
 
 
+@pytest.mark.process
 def test_a_stream_that_was_closed_from_the_start():
     closed = f"exec {sys.executable} -c '{SHOWS}' >&- 2>&- </dev/null"
     assert subprocess.run(["sh", "-c", closed], timeout=60).returncode == 7

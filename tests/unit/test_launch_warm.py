@@ -128,6 +128,7 @@ def test_what_it_leaves_behind_is_ended(fork):
     until(lambda: True if has_gone(child) else None, "the child lives on")
 
 
+@pytest.mark.process
 def test_when_the_server_is_killed_its_workers_end_and_fresh_ones_are_started(tmp_path):
     own = ForkServer((sys.executable, "-c", SERVER), env=ENV)
     own.wait_until_ready()
@@ -152,6 +153,7 @@ def test_the_server_goes_on_where_a_scheduler_tells_every_process(server, fork):
     assert code_of(worker) == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("other", [{"TF_FLAG": "1"}, {}])
 def test_another_environment_has_a_fresh_process(server, tmp_path, other):
     warm = WarmStart()

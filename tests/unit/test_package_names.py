@@ -42,6 +42,7 @@ def test_star_import_gives_the_exported_names():
     assert set(phalanx.__all__) <= set(scope)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "module", ["phalanx", "phalanx.testing", "phalanx.testing.chaos", "phalanx.cli"]
 )

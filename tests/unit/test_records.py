@@ -59,6 +59,7 @@ def test_what_is_written_is_read(path, records):
     assert text.count(b"\n") == len(records)
 
 
+@pytest.mark.process
 @given(records=st.lists(RECORDS, min_size=1, max_size=4), data=st.data())
 @FEWER
 def test_a_file_cut_anywhere_keeps_its_whole_lines(path, records, data):
@@ -193,6 +194,7 @@ def test_no_file_is_an_error(tmp_path):
         read_records(tmp_path / "none.jsonl")
 
 
+@pytest.mark.process
 def test_records_need_no_tensorflow():
     program = (
         "import sys, phalanx.observe.records; "

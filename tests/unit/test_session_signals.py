@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 DEAF = """
 import os, signal, sys
@@ -35,6 +37,7 @@ def test_so_does_the_session():
 """
 
 
+@pytest.mark.process
 def test_a_session_that_begins_deaf_hears(tmp_path):
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "test_it.py").write_text(TEST)

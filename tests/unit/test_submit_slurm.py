@@ -17,6 +17,8 @@ from phalanx.launch.submit.jobs import find_job
 from phalanx.launch.submit.outside import call
 from phalanx.launch.submit.slurm import SlurmJob, batch_script
 
+pytestmark = pytest.mark.process
+
 RUN = AskedRun(name="mnist", target="/shared/train.py", hosts=4, run_dir="/shared/runs")
 
 

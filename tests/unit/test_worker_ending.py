@@ -101,10 +101,12 @@ def leave(code, extra=""):
     )
 
 
+@pytest.mark.process
 def test_exit_functions_run_but_no_teardown():
     left = leave(3)
     assert (left.returncode, left.stdout, left.stderr) == (3, "exit function\n", "")
 
 
+@pytest.mark.process
 def test_a_thread_that_stays_is_not_waited_for():
     assert leave(4, "threading.Thread(target=time.sleep, args=(600,)).start()").returncode == 4

@@ -11,6 +11,8 @@ import pytest
 from phalanx.launch.preemption import SIGNALS
 from phalanx.worker.preemption import Preemption
 
+pytestmark = pytest.mark.process
+
 START = """
 import os, signal, sys, threading, time
 from phalanx.worker.preemption import forget, listening, request, requested

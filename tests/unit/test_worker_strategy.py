@@ -52,6 +52,7 @@ def totals_by_every_way():
     return made
 
 
+@pytest.mark.process
 def test_mirrored_replicas_add_up_by_the_way_asked_for():
     made = run_alone(totals_by_every_way, devices=DeviceSpec(count=2, kind="cpu"), deadline=150)
     assert all(total == [0.0, 3.0, 6.0, 9.0, 12.0] for total, _ in made.values())
@@ -114,6 +115,7 @@ def why_the_tpu_is_refused():
         return str(error)
 
 
+@pytest.mark.process
 def test_a_tpu_that_tensorflow_does_not_reach():
     said = run_alone(why_the_tpu_is_refused, env={"TPU_NAME": "local"}, deadline=150)
     assert "found TPU_NAME is local, but TensorFlow does not reach it" in said
