@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,12 +27,14 @@ SECONDS = 420
 
 
 @pytest.fixture
-def slurm(tmp_path):
+def slurm():
     if reason := why_not():
         pytest.skip(reason)
-    place = tmp_path / "slurm"
-    place.mkdir()
-    with slurm_up(place, nodes=3) as made:
+    # Not tmp_path: the sockets below it have room for 108 bytes of path.
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-") as place,
+        slurm_up(Path(place), nodes=3) as made,
+    ):
         yield made
 
 
