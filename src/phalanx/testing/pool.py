@@ -123,7 +123,7 @@ class WorkerPool:
         server.wait_until_ready()  # The imports, once a session, are not the gang's time.
         end = time.monotonic() + deadline
         seed = self._seed if seed is None else seed
-        if self._gang and not self._are_all_alive():
+        if any(worker.has_ended_idle for worker in self._gang):
             self.close()
         is_new = not self._gang
         for attempt in range(PORT_ATTEMPTS):
@@ -141,11 +141,6 @@ class WorkerPool:
                 raise
             return [pickle.loads(value) for value in values]
         raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def _are_all_alive(self) -> bool:
-        for worker in self._gang:
-            worker.listen()
-        return all(worker.exit is None for worker in self._gang)
 
     def _start(self, server: ForkServer) -> None:
         ports = self._pick_ports(self._workers) if self._workers > 1 else []

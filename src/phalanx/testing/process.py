@@ -84,6 +84,11 @@ class WorkerProcess:
                 ) from None
 
     @property
+    def has_ended_idle(self) -> bool:
+        """Whether it has ended while it had nothing to do, when it says nothing either."""
+        return self.exit is not None or self._channel.poll()
+
+    @property
     def settled(self) -> bool:
         """Whether nothing more is to be expected of the job."""
         return isinstance(self.report, Returned) or self.exit is not None
