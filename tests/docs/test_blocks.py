@@ -36,6 +36,7 @@ NOT_RUN = {
     "needs the checkpoints of a run",
     "needs the records of a run",
     "needs Horovod",
+    "runs tests",
     "builds Horovod for some minutes",
     "needs a TPU",
     "takes a script up to its fit",
