@@ -59,7 +59,7 @@ def adopt(model: Any, strategy: tf.distribute.Strategy) -> None:
     tf.distribute.Strategy objects"). The Keras variables stay the same objects. A strategy of one
     replica owns its variables too. Call it in `strategy`'s scope.
     """
-    if not tf.distribute.has_strategy():
+    if strategy.num_replicas_in_sync == 1 and not tf.distribute.has_strategy():
         return
     model._distribute_strategy = strategy
     moved = _move([*model.variables, *_metric_variables(model)], strategy)
