@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.errors import OptionError
-from phalanx.horovod.strategy import HorovodStrategy
+from phalanx.distributed.strategy import uses_horovod
 from phalanx.seam.patching import Patches
 from phalanx.seam.rules import innermost
 
@@ -39,7 +39,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
     made: dict[tuple[Any, str], Any] = {
         (api, "create_distributed_optimizer"): _distributed_optimizer,
     }
-    if not isinstance(tf.distribute.get_strategy(), HorovodStrategy):
+    if not uses_horovod(tf.distribute.get_strategy()):
         return made
     callbacks = importlib.import_module("horovod._keras.callbacks")
     rates = callbacks.LearningRateScheduleCallbackImpl
@@ -67,7 +67,7 @@ def _distributed_optimizer(
     del keras, name, places
     strategy = tf.distribute.get_strategy()
     horovod = importlib.import_module("horovod.tensorflow")
-    if not isinstance(strategy, HorovodStrategy):
+    if not uses_horovod(strategy):
         raise OptionError(
             "Asked for hvd.DistributedOptimizer, but this script trains under "
             f"{type(strategy).__name__}, where Horovod adds nothing up. Use phalanx run "
@@ -99,7 +99,7 @@ def _changing(options: Mapping[str, Any], horovod: Any) -> str | None:
     return None
 
 
-def _add_up_outside_of_replicas(optimizer: Any, strategy: HorovodStrategy) -> None:
+def _add_up_outside_of_replicas(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
     """Let `apply` average where the script's own loop calls it, outside of `strategy.run`."""
 
     def apply(grads: Any, trainable_variables: Any = None) -> Any:
@@ -114,7 +114,7 @@ def _add_up_outside_of_replicas(optimizer: Any, strategy: HorovodStrategy) -> No
     vars(optimizer)["apply"] = apply
 
 
-def _divided(gradient: Any, strategy: HorovodStrategy) -> Any:
+def _divided(gradient: Any, strategy: tf.distribute.Strategy) -> Any:
     replicas = strategy.num_replicas_in_sync
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / replicas, gradient.indices, gradient.dense_shape)

@@ -18,12 +18,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-_REPLICATES = (
-    tf.distribute.MirroredStrategy,
-    tf.distribute.MultiWorkerMirroredStrategy,
-    tf.distribute.TPUStrategy,
-)
+from phalanx.distributed.strategy import MultiWorkerStrategy
+
+_REPLICATES = (tf.distribute.MirroredStrategy, tf.distribute.TPUStrategy)
 """Strategies whose variables are replicated, be it over a single replica."""
+
+
+def replicates_variables(strategy: tf.distribute.Strategy) -> bool:
+    """Whether variables that are made under `strategy` are replicated.
+
+    Replicas must not create such variables, so what trains under them is built before. Plain
+    variables are made when and as Keras makes them on one device.
+    """
+    if isinstance(strategy, MultiWorkerStrategy):
+        return False
+    return isinstance(strategy, _REPLICATES) or strategy.num_replicas_in_sync > 1
 
 
 def strategy_of(model: Any) -> tf.distribute.Strategy:
@@ -57,7 +66,8 @@ def adopt(model: Any, strategy: tf.distribute.Strategy) -> None:
     A model or optimizer made before or beside the scope owns plain variables, which
     TensorFlow refuses to mix with replicated ones ("Mixing different
     tf.distribute.Strategy objects"). The Keras variables stay the same objects. A strategy of one
-    replica owns its variables too. Call it in `strategy`'s scope.
+    replica owns its variables too. Plain variables stay where a strategy has plain ones. Call it
+    in `strategy`'s scope.
     """
     if strategy.num_replicas_in_sync == 1 and not tf.distribute.has_strategy():
         return
@@ -83,24 +93,17 @@ def adopt_optimizer(
         }
 
 
-def build(
-    model: Any, element_spec: Any, strategy: tf.distribute.Strategy, *, always: bool = False
-) -> None:
-    """Create what `model` and its optimizer create lazily, before replicas run.
-
-    Replicas must not create replicated variables. Where variables are plain, Keras builds while
-    tracing, and nothing is done here unless asked.
+def build(model: Any, element_spec: Any, strategy: tf.distribute.Strategy) -> None:
+    """Create what `model` and its optimizer create lazily, by Keras's symbolic build.
 
     Args:
         model: a compiled model.
         element_spec: shapes and dtypes of one batch: `(x,)`, `(x, y)` or
             `(x, y, sample_weight)`, batch dimension None.
         strategy: the strategy to build under.
-        always: whether to build where the first step would, too.
     """
-    if strategy.num_replicas_in_sync > 1 or isinstance(strategy, _REPLICATES) or always:
-        with strategy.scope():
-            model._symbolic_build(data_batch=element_spec)
+    with strategy.scope():
+        model._symbolic_build(data_batch=element_spec)
 
 
 def ordered_metrics(model: Any, logs: dict[str, float]) -> Any:
@@ -177,6 +180,12 @@ def has_own_function(model: Any, kind: str) -> bool:
     return getattr(type(model), name) is not getattr(keras.Model, name)
 
 
+def has_own_step(model: Any, kind: str) -> bool:
+    """Whether the user overrode `train_step` (or test, predict)."""
+    name = f"{kind}_step"
+    return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
+
+
 def assigned_alike(model: Any) -> frozenset[int]:
     """Ids of the variables that every replica assigns the same value in a step.
 
@@ -213,9 +222,11 @@ def _move(variables: Iterable[Any], strategy: tf.distribute.Strategy) -> bool:
 
 
 def _is_of_another(value: Any, strategy: tf.distribute.Strategy) -> bool:
-    """Whether a TensorFlow variable belongs to no strategy, or to another one of one replica."""
+    """Whether a TensorFlow variable has to be made anew under `strategy`."""
     owner = getattr(value, "_distribute_strategy", None)
-    return owner is None or (owner is not strategy and owner.num_replicas_in_sync == 1)
+    if owner is None:
+        return replicates_variables(strategy)
+    return owner is not strategy and owner.num_replicas_in_sync == 1
 
 
 def compute_loss(model: Any, x: Any, y: Any, predicted: Any, weight: Any) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import keras
+
 MODEL = "model"
 OPTIMIZER = "optimizer"
 METRICS = "metrics"
@@ -22,12 +24,15 @@ def model_variables(model: Any) -> dict[str, Any]:
 def optimizer_variables(model: Any) -> dict[str, Any]:
     """Slots, iterations, learning rates, averages, loss scales and clippers' state by name.
 
-    Empty where the model is not compiled with a Keras optimizer. An optimizer inside another
-    (`LossScaleOptimizer`) has its own number: "optimizer/1/0".
+    Empty where the model has no Keras optimizer. An optimizer inside another
+    (`LossScaleOptimizer`), and one that the model holds beside `compile`'s, as a GAN does, has its
+    own number: "optimizer/1/0".
     """
     named: dict[str, Any] = {}
     seen: set[int] = set()
-    for j, optimizer in enumerate(_optimizers(getattr(model, "optimizer", None))):
+    own = [v for _, v in sorted(vars(model).items()) if isinstance(v, keras.optimizers.Optimizer)]
+    found = [o for one in (getattr(model, "optimizer", None), *own) for o in _optimizers(one)]
+    for j, optimizer in enumerate(dict.fromkeys(found)):
         for i, variable in enumerate(optimizer.variables):
             if id(variable) not in seen:
                 named[f"{OPTIMIZER}/{j}/{i}"] = variable

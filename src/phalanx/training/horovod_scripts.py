@@ -18,9 +18,9 @@ import tensorflow as tf
 from phalanx.data.place import place_in
 from phalanx.errors import OptionError
 from phalanx.horovod.after_import import AfterImport
-from phalanx.horovod.datasets import OwnPart, as_long_as_the_longest
+from phalanx.distributed.datasets import OwnPart, as_long_as_the_longest
 from phalanx.horovod.library import is_installed
-from phalanx.horovod.strategy import HorovodStrategy
+from phalanx.distributed.strategy import uses_horovod
 from phalanx.seam.adapters import adapt, split_validation
 from phalanx.seam.horovod_scripts import horovod_scripts, is_distributed
 from phalanx.seam.models import on_no_strategy
@@ -61,7 +61,7 @@ class HorovodScripts:
 
 
 def _replacements() -> Mapping[tuple[Any, str], Any]:
-    if not isinstance(tf.distribute.get_strategy(), HorovodStrategy):
+    if not uses_horovod(tf.distribute.get_strategy()):
         return {}
     made: dict[tuple[Any, str], Any] = {
         (keras.Model, method.__name__): _alone(method) for method in _ALONE

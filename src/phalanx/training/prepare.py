@@ -16,10 +16,15 @@ from phalanx.data.pipelines.repair import named_in
 from phalanx.data.place import ReplicaPlace, place_in
 from phalanx.data.source import global_batches
 from phalanx.data.stream import BatchStream
-from phalanx.seam.models import adopt, build, strategy_of
+from phalanx.seam.models import (
+    adopt,
+    build,
+    has_own_step,
+    replicates_variables,
+    strategy_of,
+)
 from phalanx.seam.optimizers import optimizers_reduce_first
 from phalanx.seam.reading import variables_are_numbers
-from phalanx.seam.saving import saving_makes_no_variables
 from phalanx.seam.steps import steps_know_their_share
 from phalanx.seam.whole_files import saved_files_are_whole
 from phalanx.training.advice import advise
@@ -32,7 +37,6 @@ from phalanx.training.wishes import Wishes
 PATCHES = (
     optimizers_reduce_first,
     steps_know_their_share,
-    saving_makes_no_variables,
     saved_files_are_whole,
     variables_are_numbers,
 )
@@ -140,16 +144,17 @@ def _end_with_the_shortest(stage: Stage, source: BatchSource) -> None:
 def make_function(
     stage: Stage, kind: Kind, source: Batches, *, built: bool = False
 ) -> StepFunction:
-    """Build what the model builds lazily, then its step function for such batches.
+    """The model's step function for such batches.
 
     Args:
         stage: where the call runs.
         kind: what the function is for.
         source: the batches.
-        built: whether to build on a single replica too, where the first step would.
+        built: whether everything that the first step would make must exist now.
     """
-    if kind != "predict":
-        build(stage.model, source.batch_spec, stage.strategy, always=built)
+    if kind != "predict" and replicates_variables(stage.strategy):
+        build(stage.model, source.batch_spec, stage.strategy)
+        built = False
     plan = StepPlan(
         strategy=stage.strategy,
         place=stage.place,
@@ -157,7 +162,12 @@ def make_function(
         may_be_empty=source.may_be_empty and stage.place.total > 1,
         known_length=source.num_batches is not None,
     )
-    return step_function(stage.model, kind, plan)
+    function = step_function(stage.model, kind, plan)
+    if built and has_own_step(stage.model, kind):
+        function.build(source.batch_spec)
+    elif built:
+        build(stage.model, source.batch_spec, stage.strategy)
+    return function
 
 
 def make_stream(

@@ -95,6 +95,19 @@ class StepFunction:
         self._apart = self.like_its_own(self._one_kept)
         self._many = self.like_its_own(self._while_data)
 
+    def build(self, batch_spec: Any) -> None:
+        """Make what the step makes lazily, by tracing it; no step is run.
+
+        Args:
+            batch_spec: shapes and dtypes of a batch, as `train_step` is given it.
+        """
+        count = tf.TensorSpec([], tf.int32)
+        parts = tuple((count, batch_spec) for _ in range(self.plan.place.local))
+        element = (count, parts) if self.plan.counted else batch_spec
+        # Apart: what is traced now does not know yet who will look at the gradients.
+        plain = tf.autograph.experimental.do_not_convert(self.on_replicas)
+        tf.function(plain).get_concrete_function(element)
+
     def __call__(self, *arguments: Any) -> Any:
         """Called by Keras's own `fit`, which found it in its place: give that to Keras's own."""
         getattr(self._model, f"make_{self._kind}_function")(force=True)

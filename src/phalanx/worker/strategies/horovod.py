@@ -6,23 +6,23 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.distributed.horovod import HorovodCollectives
+from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.horovod.connect import connect
 from phalanx.worker.devices import local_devices
 from phalanx.worker.strategies.request import StrategyRequest
 
 
 def make(request: StrategyRequest) -> Any:
-    """A `HorovodStrategy`, connected to all other processes.
+    """A `MultiWorkerStrategy` over Horovod, connected to all other processes.
 
     Raises:
         OptionError: Horovod is missing or does not load.
         ClusterError: the processes do not find each other.
     """
-    from phalanx.horovod.strategy import HorovodStrategy
-
     horovod = connect(request.worker)
     gpus = tf.config.get_visible_devices("GPU")
     if request.worker is None and len(gpus) > 1:
         # horovodrun shows every process all GPUs.
         tf.config.set_visible_devices(gpus[horovod.local_rank()], "GPU")
-    return HorovodStrategy(horovod, local_devices()[0])
+    return MultiWorkerStrategy(HorovodCollectives(horovod, local_devices()[0]))

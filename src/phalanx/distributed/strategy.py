@@ -1,71 +1,78 @@
-"""A `tf.distribute.Strategy` whose replicas are Horovod's processes.
+"""The strategy of several worker processes: one replica each, with plain variables.
 
-Everything that runs under a strategy runs under this one: it has one replica in this
-process, knows its number and how many there are, and lets Horovod add up.
+Variables are those that one device would have, so a model builds when and as Keras builds it. What
+workers exchange goes through `Collectives`.
 
 Methods of `tf.distribute.StrategyExtended` that are named with an underscore are those
-that TensorFlow has a strategy implement; docs/decisions/0006-horovod-as-a-strategy.md.
+that TensorFlow has a strategy implement; docs/decisions/0007-plain-workers.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from phalanx.distributed.collectives import Collectives
+from phalanx.distributed.datasets import OwnPart, own_rows
+from phalanx.distributed.horovod import HorovodCollectives
 from phalanx.errors import OptionError
-from phalanx.horovod.datasets import OwnPart, own_rows
-from phalanx.horovod.sums import add_up, gather
 
 
-class HorovodStrategy(tf.distribute.Strategy):  # type: ignore[misc]  # it has no types
-    """One replica in each of Horovod's processes."""
+class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]  # no types
+    """One replica in each worker process.
 
-    def __init__(self, horovod: Any, device: str) -> None:
-        """Take part with `device` of this process; Horovod must have been started.
+    It is a `MultiWorkerMirroredStrategy` for scripts that ask by `isinstance`; nothing of that
+    class's is used.
+
+    Attributes:
+        collectives: how the workers exchange tensors.
+    """
+
+    def __init__(self, collectives: Collectives, cluster_resolver: Any = None) -> None:
+        """Take part through `collectives`.
 
         Args:
-            horovod: the module `horovod.tensorflow`.
-            device: "CPU:0" or "GPU:0".
+            collectives: connected to all workers.
+            cluster_resolver: what `strategy.cluster_resolver` gives.
         """
-        super().__init__(_HorovodExtended(self, horovod, device))
-        self._horovod = horovod
-
-    def broadcast_state(self, variables: Sequence[Any]) -> None:
-        """Give every process the values that process 0 has; all of them must call it."""
-        self._horovod.broadcast_variables(list(variables), root_rank=0)
+        tf.distribute.Strategy.__init__(self, _Extended(self, collectives))
+        self.collectives = collectives
+        self.extended._cluster_resolver = cluster_resolver
 
 
-class _HorovodContext(tf.distribute.ReplicaContext):  # type: ignore[misc]
+class _Context(tf.distribute.ReplicaContext):  # type: ignore[misc]
     """What code in a replica's step asks."""
 
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """Every replica's value, one after the other along `axis`."""
         del options
-        horovod = self.strategy.extended.horovod
-        return tf.nest.map_structure(lambda one: gather(horovod, one, axis), value)
+        gather = self.strategy.collectives.all_gather
+        return tf.nest.map_structure(lambda one: gather(one, axis), value)
 
 
-class _HorovodExtended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
+class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     """What TensorFlow asks of a strategy."""
 
-    def __init__(self, strategy: Any, horovod: Any, device: str) -> None:
+    def __init__(self, strategy: Any, collectives: Collectives) -> None:
         super().__init__(strategy)
-        self.horovod = horovod
         self._strategy = strategy
-        self._device = device
+        self._collectives = collectives
+        self._device = collectives.device
+        # In a cluster an operation without a device could end up on another worker.
+        task = tf.DeviceSpec.from_string(self._device).replace(device_type=None, device_index=None)
+        self._default_device = task.to_string() or None
 
     # Where code runs, and what the replicas are.
 
     def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        rank = self.horovod.rank()
-        with tf.device(self._device), _HorovodContext(self._strategy, rank):
+        with tf.device(self._device), _Context(self._strategy, self._collectives.rank):
             return fn(*args, **kwargs)
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return int(self.horovod.size())
+        return self._collectives.size
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         del replica_id_in_sync_group
@@ -139,36 +146,42 @@ class _HorovodExtended(tf.compat.v1.distribute.StrategyExtended):  # type: ignor
         self, value: Any, destinations: Any, axis: int, options: Any
     ) -> Any:
         del destinations, options
-        return gather(self.horovod, value, axis)
+        return self._collectives.all_gather(value, axis)
 
     def _reduced(self, reduce_op: Any, value: Any) -> Any:
-        return add_up(self.horovod, value, mean=reduce_op == tf.distribute.ReduceOp.MEAN)
+        mean = reduce_op == tf.distribute.ReduceOp.MEAN
+        return self._collectives.all_reduce(value, mean=mean)
 
     # Data.
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> OwnPart:
         _refuse_options(options)
-        return own_rows(dataset, self.horovod.rank(), self.horovod.size())
+        return own_rows(dataset, self._collectives.rank, self._collectives.size)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> OwnPart:
         _refuse_options(options)
-        size = self.horovod.size()
+        size = self._collectives.size
         context = tf.distribute.InputContext(
             num_input_pipelines=size,
-            input_pipeline_id=self.horovod.rank(),
+            input_pipeline_id=self._collectives.rank,
             num_replicas_in_sync=size,
         )
         return OwnPart(dataset_fn(context))
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
-        size, rank = self.horovod.size(), self.horovod.rank()
-        return value_fn(tf.distribute.experimental.ValueContext(rank, size))
+        place = (self._collectives.rank, self._collectives.size)
+        return value_fn(tf.distribute.experimental.ValueContext(*place))
 
 
 def _refuse_options(options: Any) -> None:
     per_replica = tf.distribute.InputReplicationMode.PER_REPLICA
     if options is not None and options.experimental_replication_mode == per_replica:
         raise OptionError(
-            "Asked to distribute a dataset with InputReplicationMode.PER_REPLICA; the horovod "
-            "strategy has one replica a process and takes PER_WORKER, which is the same here."
+            "Asked to distribute a dataset with InputReplicationMode.PER_REPLICA; each "
+            "worker has one replica and takes PER_WORKER, which is the same here."
         )
+
+
+def uses_horovod(strategy: tf.distribute.Strategy) -> bool:
+    """Whether workers exchange tensors through Horovod under `strategy`."""
+    return isinstance(getattr(strategy, "collectives", None), HorovodCollectives)

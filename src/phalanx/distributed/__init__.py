@@ -1,0 +1,1 @@
+"""Collectives between worker processes, and the `tf.distribute.Strategy` over them."""

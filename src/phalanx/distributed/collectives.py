@@ -1,0 +1,140 @@
+"""The collectives through which worker processes exchange tensors.
+
+All traffic between workers passes this interface. An implementation is a file beside this one:
+`tensorflow.py` (TensorFlow's collective ops: a gRPC ring on CPUs, NCCL on GPUs), `horovod.py`.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+Value = Any
+"""A dense `tf.Tensor`, or `tf.IndexedSlices`."""
+
+
+class Collectives(abc.ABC):
+    """One process's end of the exchange; each method is a collective that all workers must call.
+
+    Methods work eagerly and inside of a `tf.function`, on tensors of any numeric dtype and bool.
+
+    Attributes:
+        rank: the number of this process, from 0.
+        size: how many processes there are.
+        device: this process's device, as `tf.device` takes it.
+    """
+
+    carriers: dict[tf.DType, tf.DType]
+    """The wider dtype that carries each dtype which the implementation cannot add up."""
+
+    def __init__(self, *, rank: int, size: int, device: str) -> None:
+        self.rank = rank
+        self.size = size
+        self.device = device
+
+    @abc.abstractmethod
+    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The sum over workers of a dense tensor; shapes are equal on all workers."""
+
+    @abc.abstractmethod
+    def sum_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+        """All workers' rows by rank; the numbers of rows may differ."""
+
+    @abc.abstractmethod
+    def concatenate(self, tensor: tf.Tensor) -> tf.Tensor:
+        """All workers' rows by rank, along axis 0; the numbers of rows may differ."""
+
+    def all_reduce(self, value: Value, *, mean: bool = False) -> Value:
+        """The sum, or the mean, of all workers' `value`, in its dtype."""
+        if isinstance(value, tf.IndexedSlices):
+            total = value if self.size == 1 else self.sum_slices(value)
+            if not mean:
+                return total
+            return tf.IndexedSlices(total.values / self.size, total.indices, total.dense_shape)
+        tensor = tf.convert_to_tensor(value)
+        if self.size == 1:
+            return tf.identity(tensor)
+        carrier = self.carriers.get(tensor.dtype, tensor.dtype)
+        total = self.sum(tf.cast(tensor, carrier))
+        if mean:
+            total = total / tf.cast(self.size, carrier)
+        return tf.cast(total, tensor.dtype)
+
+    def all_gather(self, value: Value, axis: int = 0) -> tf.Tensor:
+        """All workers' `value`, one after the other along `axis`, by rank.
+
+        Shapes are equal on all workers but for `axis`.
+        """
+        tensor = tf.convert_to_tensor(value)
+        if self.size == 1:
+            return tf.identity(tensor)
+        if axis:
+            order = [axis, *(i for i in range(tensor.shape.rank) if i != axis)]
+            back = [order.index(i) for i in range(len(order))]
+            return tf.transpose(self.all_gather(tf.transpose(tensor, order)), back)
+        carrier = self.carriers.get(tensor.dtype, tensor.dtype)
+        return tf.cast(self.concatenate(tf.cast(tensor, carrier)), tensor.dtype)
+
+    def broadcast(self, values: Sequence[Value], root: int = 0) -> list[tf.Tensor]:
+        """Worker `root`'s `values`, bit by bit; shapes and dtypes are equal on all workers.
+
+        They travel together, as one tensor.
+        """
+        tensors = [tf.convert_to_tensor(value) for value in values]
+        if self.size == 1 or not tensors:
+            return [tf.identity(tensor) for tensor in tensors]
+        # Zeros and one summand, as whole numbers: what comes out is the root's to the last bit.
+        words = [_as_words(tensor) for tensor in tensors]
+        packed = tf.concat([tf.reshape(word, [-1]) for word in words], axis=0)
+        total = self.sum(packed if self.rank == root else tf.zeros_like(packed))
+        parts = tf.split(total, [tf.size(word) for word in words], num=len(words))
+        return [
+            _from_words(tf.reshape(part, tf.shape(word)), tensor.dtype)
+            for part, word, tensor in zip(parts, words, tensors, strict=True)
+        ]
+
+    def barrier(self) -> None:
+        """Return when every worker has called it."""
+        if self.size > 1:
+            self.sum(tf.constant(1))
+
+
+class NoCollectives(Collectives):
+    """The exchange of a worker that is alone."""
+
+    carriers = {}  # noqa: RUF012  # what is alone carries nothing
+
+    def __init__(self, device: str) -> None:
+        super().__init__(rank=0, size=1, device=device)
+
+    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor."""
+        return tensor
+
+    def sum_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+        """The slices."""
+        return slices
+
+    def concatenate(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor."""
+        return tensor
+
+
+def _as_words(tensor: tf.Tensor) -> tf.Tensor:
+    """The bits of a tensor as int32, or, of dtypes of less than four bytes, its values."""
+    if tensor.dtype.size >= tf.int32.size:
+        return tf.bitcast(tensor, tf.int32)
+    if tensor.dtype.is_floating:
+        tensor = tf.bitcast(tensor, tf.uint16 if tensor.dtype.size > 1 else tf.uint8)
+    return tf.cast(tensor, tf.int32)
+
+
+def _from_words(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    if dtype.size >= tf.int32.size:
+        return tf.bitcast(words, dtype)
+    if dtype.is_floating:
+        return tf.bitcast(tf.cast(words, tf.uint16 if dtype.size > 1 else tf.uint8), dtype)
+    return tf.cast(words, dtype)

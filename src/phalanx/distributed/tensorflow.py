@@ -1,0 +1,62 @@
+"""TensorFlow's collective ops: a gRPC ring on CPUs, NCCL on GPUs.
+
+Private name used, guarded by tests/replicas/test_canaries.py:
+`CollectiveAllReduceExtended._cross_device_ops`, whose `_launchers` hold one
+`CollectiveReplicaLauncher` for each device of this process. A `MultiWorkerMirroredStrategy` is
+the public way to start TensorFlow's server and its collectives; nothing trains under it here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.distributed.collectives import Collectives
+
+
+class TensorFlowCollectives(Collectives):
+    """The collectives that a `tf.distribute.MultiWorkerMirroredStrategy` has set up."""
+
+    carriers = {  # noqa: RUF012  # `CollectiveReduceV2` adds up floats, int32 and int64
+        dtype: tf.int64 if dtype in (tf.uint32, tf.uint64) else tf.int32
+        for dtype in (
+            tf.bool, tf.int8, tf.int16, tf.uint8, tf.uint16, tf.uint32, tf.uint64,
+        )
+    }  # fmt: skip
+
+    def __init__(self, runtime: tf.distribute.MultiWorkerMirroredStrategy) -> None:
+        """Take over what `runtime`, which has one device a worker, has set up."""
+        (device,) = runtime.extended.worker_devices
+        resolver = runtime.cluster_resolver
+        super().__init__(
+            rank=_rank(resolver), size=runtime.num_replicas_in_sync, device=device
+        )
+        self._runtime = runtime  # its server and threads live as long as it does
+        (self._launcher,) = runtime.extended._cross_device_ops._launchers
+        self._gather = tf.function(
+            lambda tensor: self._launcher.all_gather(tensor, 0),
+            autograph=False,
+            reduce_retracing=True,
+        )
+
+    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The sum over workers of a dense tensor."""
+        return self._launcher.all_reduce(tensor)
+
+    def sum_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+        """All workers' rows by rank."""
+        return self._launcher.all_reduce_indexed_slices(slices)
+
+    def concatenate(self, tensor: tf.Tensor) -> tf.Tensor:
+        """All workers' rows by rank, along axis 0."""
+        if tf.executing_eagerly():  # the launcher gathers in functions alone
+            return self._gather(tensor)
+        return self._launcher.all_gather(tensor, 0)
+
+
+def _rank(resolver: Any) -> int:
+    """The number of this process: a chief is worker 0, and the workers follow it."""
+    spec = resolver.cluster_spec()
+    has_chief = "chief" in spec.jobs
+    return 0 if resolver.task_type == "chief" else int(resolver.task_id) + has_chief
