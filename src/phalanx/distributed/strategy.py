@@ -37,9 +37,8 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: i
             collectives: connected to all workers.
             cluster_resolver: what `strategy.cluster_resolver` gives.
         """
-        tf.distribute.Strategy.__init__(self, _Extended(self, collectives))
+        tf.distribute.Strategy.__init__(self, _Extended(self, collectives, cluster_resolver))
         self.collectives = collectives
-        self.extended._cluster_resolver = cluster_resolver
 
 
 class _Context(tf.distribute.ReplicaContext):  # type: ignore[misc]
@@ -55,8 +54,9 @@ class _Context(tf.distribute.ReplicaContext):  # type: ignore[misc]
 class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     """What TensorFlow asks of a strategy."""
 
-    def __init__(self, strategy: Any, collectives: Collectives) -> None:
+    def __init__(self, strategy: Any, collectives: Collectives, cluster_resolver: Any) -> None:
         super().__init__(strategy)
+        self._cluster_resolver = cluster_resolver  # `Strategy.cluster_resolver` reads it
         self._strategy = strategy
         self._collectives = collectives
         self._device = collectives.device

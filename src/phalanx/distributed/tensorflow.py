@@ -29,12 +29,10 @@ class TensorFlowCollectives(Collectives):
         """Take over what `runtime`, which has one device a worker, has set up."""
         (device,) = runtime.extended.worker_devices
         resolver = runtime.cluster_resolver
-        super().__init__(
-            rank=_rank(resolver), size=runtime.num_replicas_in_sync, device=device
-        )
+        super().__init__(rank=_rank(resolver), size=runtime.num_replicas_in_sync, device=device)
         self._runtime = runtime  # its server and threads live as long as it does
         (self._launcher,) = runtime.extended._cross_device_ops._launchers
-        self._gather = tf.function(
+        self._gather: Any = tf.function(
             lambda tensor: self._launcher.all_gather(tensor, 0),
             autograph=False,
             reduce_retracing=True,

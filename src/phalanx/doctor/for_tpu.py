@@ -43,7 +43,7 @@ def findings(
     found = findings_in_data(adapter, spec)
     if any(not isinstance(one, tf.TensorSpec) for one in keras.tree.flatten(spec)):
         return found
-    build(model, spec, tf.distribute.get_strategy(), always=True)
+    build(model, spec, tf.distribute.get_strategy())
     return found + findings_in_step(model, spec, batch_size_of(adapter, spec) or _ENOUGH)
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.errors import OptionError
 from phalanx.distributed.strategy import uses_horovod
+from phalanx.errors import OptionError
 from phalanx.seam.patching import Patches
 from phalanx.seam.rules import innermost
 

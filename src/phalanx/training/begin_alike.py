@@ -30,4 +30,5 @@ def _of_chief(strategy: MultiWorkerStrategy, variables: list[Any]) -> list[Any]:
     def broadcast() -> list[tf.Tensor]:
         return strategy.collectives.broadcast([v.value for v in variables])
 
-    return broadcast()
+    values: list[tf.Tensor] = broadcast()
+    return values

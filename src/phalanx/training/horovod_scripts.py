@@ -16,11 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.place import place_in
+from phalanx.distributed.datasets import OwnPart, as_long_as_the_longest
+from phalanx.distributed.strategy import uses_horovod
 from phalanx.errors import OptionError
 from phalanx.horovod.after_import import AfterImport
-from phalanx.distributed.datasets import OwnPart, as_long_as_the_longest
 from phalanx.horovod.library import is_installed
-from phalanx.distributed.strategy import uses_horovod
 from phalanx.seam.adapters import adapt, split_validation
 from phalanx.seam.horovod_scripts import horovod_scripts, is_distributed
 from phalanx.seam.models import on_no_strategy

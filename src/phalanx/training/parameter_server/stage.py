@@ -50,7 +50,7 @@ def build_on_servers(
     """
     model = stage.model
     if not predicts:
-        build(model, batch_spec, stage.strategy, always=True)
+        build(model, batch_spec, stage.strategy)
     elif not model.built:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch_spec)
         keras.backend.compute_output_spec(model, x)
