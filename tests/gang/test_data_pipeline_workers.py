@@ -1,5 +1,7 @@
 """Real workers on pipelines: one device's weights, and on from the midst with more or fewer."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -95,18 +97,23 @@ def top(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one_device(top):
-    return run_alone(trained, args=(str(top),), deadline=600)
+    """`one_device("images", ...)`: what one device makes of these pipelines."""
+    return functools.cache(lambda *names: run_alone(trained, args=(str(top), names), deadline=600))
 
 
 @pytest.mark.parametrize(
     ("workers", "names"),
-    [(2, None), pytest.param(3, ["images", "sequences"], marks=pytest.mark.full)],
+    [
+        (2, ["images", "mixed", "sequences"]),
+        pytest.param(2, ["csv", "balanced"], marks=pytest.mark.full),
+        pytest.param(3, ["images", "sequences"], marks=pytest.mark.full),
+    ],
 )
 def test_workers_train_what_one_device_trains(top, one_device, workers, names, pool):
     for found in pool(workers).run(trained, args=(str(top), names), deadline=600):
-        assert list(found) == (names or list(one_device))
+        assert list(found) == names
         for name, (weights, history, again) in found.items():
-            expected, expected_history, expected_again = one_device[name]
+            expected, expected_history, expected_again = one_device(*names)[name]
             for one, other in zip(expected, weights, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=name)
             np.testing.assert_allclose(
@@ -153,7 +160,7 @@ def test_goes_on_in_the_midst_of_an_epoch_with_other_workers(
 ):
     assert run(pool, before, str(top), str(tmp_path), True) is None
     weights = run(pool, after, str(top), str(tmp_path), False)
-    for one, other in zip(one_device["images"][0], weights, strict=True):
+    for one, other in zip(one_device("images")["images"][0], weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 

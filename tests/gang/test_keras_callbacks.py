@@ -1,5 +1,6 @@
 """Keras's own callbacks under several workers: one device's files, decisions and numbers."""
 
+import functools
 import os
 import re
 
@@ -10,21 +11,43 @@ from callback_cases import CASES, files_in, run_all
 from phalanx.observe.event_files import read_scalars
 from phalanx.testing import run_alone, run_gang
 
-NAMES = sorted(CASES)
 UNIQUE = ("progbar_logger", "remote_monitor", "orbax_checkpoint")
 """Whose files have names that no other run would give them."""
 
+LATER = {
+    "model_checkpoint_best_weights", "backup_and_restore_is_gone_at_the_end",
+    "tensorboard_with_embeddings", "learning_rate_scheduler", "terminate_on_nan",
+    "lambda_callback", "remote_monitor", "orbax_checkpoint",
+} & set(CASES)  # fmt: skip
+"""The cases that `make test` leaves to `make test-full`."""
+
+GROUPS = {"now": sorted(set(CASES) - LATER), "later": sorted(LATER), "all": sorted(CASES)}
+OF_WORKERS = [(2, "now"), (2, "later"), (3, "all")]
+
+
+def cases(names=CASES):
+    """(workers, group, name) of every case among `names`, `full` where `make test` leaves it."""
+    return [
+        pytest.param(workers, group, name, marks=() if group == "now" else pytest.mark.full)
+        for workers, group in OF_WORKERS
+        for name in GROUPS[group]
+        if name in names
+    ]
+
 
 @pytest.fixture(scope="module")
-def one_device(tmp_path_factory):
-    root = tmp_path_factory.mktemp("one-device")
-    return run_alone(run_all, args=(NAMES, str(root)), deadline=600), root
+def trained(tmp_path_factory):
+    """`trained(workers, group)`: what each worker has of each case of the group, and the files."""
 
+    @functools.cache
+    def run(workers, group):
+        root = tmp_path_factory.mktemp(f"{workers}-{group}")
+        args = (GROUPS[group], str(root))
+        if workers == 1:
+            return [run_alone(run_all, args=args, deadline=600)], root
+        return run_gang(run_all, workers, args=args, deadline=600), root
 
-@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.full)])
-def gang(request, tmp_path_factory):
-    root = tmp_path_factory.mktemp(f"gang-of-{request.param}")
-    return run_gang(run_all, request.param, args=(NAMES, str(root)), deadline=600), root
+    return run
 
 
 def assert_close(got, expected, where):
@@ -42,13 +65,12 @@ def assert_close(got, expected, where):
         np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6, err_msg=where)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_workers_agree_and_come_out_as_one_device(name, gang, one_device):
-    results, _ = gang
-    first, *others = [worker[name] for worker in results]
+@pytest.mark.parametrize(("workers", "group", "name"), cases())
+def test_workers_agree_and_come_out_as_one_device(workers, group, name, trained):
+    first, *others = [worker[name] for worker in trained(workers, group)[0]]
     for other in others:
         np.testing.assert_equal(other, first)
-    assert_close(first, one_device[0][name], name)
+    assert_close(first, trained(1, group)[0][0][name], name)
 
 
 def without_unique_parts(name):
@@ -56,18 +78,19 @@ def without_unique_parts(name):
     return re.sub(r"tfevents.*|profile/.*/", "", name)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in UNIQUE])
-def test_the_files_are_those_of_one_device(name, gang, one_device):
-    found, expected = files_in(gang[1] / name), files_in(one_device[1] / name)
+@pytest.mark.parametrize(("workers", "group", "name"), cases(set(CASES) - set(UNIQUE)))
+def test_the_files_are_those_of_one_device(workers, group, name, trained):
+    found, expected = (files_in(trained(count, group)[1] / name) for count in (workers, 1))
     names = [sorted(map(without_unique_parts, files)) for files in (found, expected)]
     assert names[0] == names[1]
     assert_close(*[{n: v for n, v in f.items() if v is not None} for f in (found, expected)], name)
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_tensorboard_shows_what_it_shows_on_one_device(split, gang, one_device):
+@pytest.mark.parametrize(("workers", "group", "name"), cases({"tensorboard"}))
+def test_tensorboard_shows_what_it_shows_on_one_device(workers, group, name, split, trained):
     found, expected = (
-        read_scalars(root / "tensorboard" / split) for root in (gang[1], one_device[1])
+        read_scalars(trained(count, group)[1] / name / split) for count in (workers, 1)
     )
     assert_close(
         {tag: points for tag, points in found.items() if points},
@@ -76,8 +99,9 @@ def test_tensorboard_shows_what_it_shows_on_one_device(split, gang, one_device):
     )
 
 
-def test_one_worker_reports_to_a_remote_monitor(gang, one_device):
-    found, expected = (files_in(root / "remote_monitor") for root in (gang[1], one_device[1]))
+@pytest.mark.parametrize(("workers", "group", "name"), cases({"remote_monitor"}))
+def test_one_worker_reports_to_a_remote_monitor(workers, group, name, trained):
+    found, expected = (files_in(trained(count, group)[1] / name) for count in (workers, 1))
     assert len({name.split("-")[1] for name in found}) == 1
     assert_close(sorted_by_epoch(found), sorted_by_epoch(expected), "remote_monitor")
 
@@ -86,12 +110,13 @@ def sorted_by_epoch(found):
     return sorted(found.values(), key=lambda sent: sent["epoch"])
 
 
-@pytest.mark.skipif("orbax_checkpoint" not in CASES, reason="orbax-checkpoint is not installed")
-def test_orbax_keeps_what_it_keeps_on_one_device(gang, one_device):
-    kept = [sorted(os.listdir(root / "orbax_checkpoint")) for root in (gang[1], one_device[1])]
+@pytest.mark.parametrize(("workers", "group", "name"), cases({"orbax_checkpoint"}))
+def test_orbax_keeps_what_it_keeps_on_one_device(workers, group, name, trained):
+    kept = [sorted(os.listdir(trained(count, group)[1] / name)) for count in (workers, 1)]
     assert kept[0] == kept[1] == ["12", "15"]
 
 
-def test_one_worker_shows_progress(gang):
-    shown = sorted(files_in(gang[1] / "progbar_logger").values())
+@pytest.mark.parametrize(("workers", "group", "name"), cases({"progbar_logger"}))
+def test_one_worker_shows_progress(workers, group, name, trained):
+    shown = sorted(files_in(trained(workers, group)[1] / name).values())
     assert [heads for heads in shown if heads] == [["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]]

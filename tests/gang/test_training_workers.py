@@ -50,7 +50,7 @@ def assert_all_equal(results):
     assert all(result == results[0] for result in results)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_all_workers_hold_the_same_to_the_last_bit(workers, pool):
     def function():
         import phalanx
@@ -75,7 +75,7 @@ def test_all_workers_hold_the_same_to_the_last_bit(workers, pool):
     assert_all_equal(results)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_every_row_is_predicted_once_in_order_on_every_worker(workers, pool):
     def function():
         import keras
@@ -305,13 +305,13 @@ def collectives_of_a_step(steps_per_execution):
     return sorted({(n.op, n.name) for n in nodes if n.op.startswith(COLLECTIVES)})
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 2])
+@pytest.mark.parametrize("steps_per_execution", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_a_step_is_one_packed_all_reduce_and_no_other_collective(steps_per_execution, pool):
     for found in pool(2).run(collectives_of_a_step, args=(steps_per_execution,), deadline=600):
         assert [op for op, _ in found] == ["CollectiveReduceV2"], found
 
 
-@pytest.mark.parametrize("rows", [24, 29])
+@pytest.mark.parametrize("rows", [pytest.param(24, marks=pytest.mark.full), 29])
 def test_several_steps_in_one_execution_change_nothing(rows, pool):
     def function(rows):
         import phalanx

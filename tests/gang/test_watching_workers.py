@@ -39,7 +39,12 @@ def train(directory, execution):
 
 
 @pytest.mark.parametrize(
-    ("workers", "execution"), [(2, 1), (2, 4), pytest.param(3, 1, marks=pytest.mark.full)]
+    ("workers", "execution"),
+    [
+        (2, 1),
+        pytest.param(2, 4, marks=pytest.mark.full),
+        pytest.param(3, 1, marks=pytest.mark.full),
+    ],
 )
 def test_watching_everything_changes_nothing(tmp_path, workers, execution, pool):
     watched = pool(workers).run(train, args=(tmp_path, execution), deadline=600)

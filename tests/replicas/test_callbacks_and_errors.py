@@ -42,7 +42,7 @@ def recorded(fit, model):
     return recorder.seen
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 2])
+@pytest.mark.parametrize("steps_per_execution", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_callbacks_see_what_they_see_on_one_device(steps_per_execution, mirrored2):
     expected = recorded(keras.Model.fit, small_model(steps_per_execution=steps_per_execution))
     with mirrored2.scope():
@@ -70,7 +70,7 @@ def test_a_callback_that_only_looks_at_the_end_costs_no_readings(mirrored2, monk
     assert len(readings) == 2
 
 
-@pytest.mark.parametrize("as_dataset", [False, True])
+@pytest.mark.parametrize("as_dataset", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_some_steps_of_validation_are_the_same_each_time(as_dataset, mirrored2):
     x, y = features(20, seed=1), targets(20, seed=1)
     held_out = tf.data.Dataset.from_tensor_slices((x, y)).batch(4) if as_dataset else (x, y)

@@ -108,7 +108,7 @@ def strategy_of(replicas, request):
     return request.getfixturevalue(f"mirrored{replicas}")
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_the_files_say_what_the_gradients_are(replicas, request, tmp_path):
     rate, limit = 0.1, 0.5
     with strategy_of(replicas, request).scope():
@@ -243,7 +243,13 @@ MODELS = {
 
 
 @pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("plain", "scaled loss") else pytest.mark.full)
+        for name in MODELS
+    ],
+)
 def test_looking_changes_nothing(name, every, mirrored2, tmp_path):
     trained = []
     for callbacks in ([], [logger(tmp_path, every_n_steps=every)]):
@@ -306,7 +312,7 @@ def loop(strategy, tmp_path=None, compiled=True):
 
 
 @pytest.mark.parametrize("compiled", [True, pytest.param(False, marks=pytest.mark.full)])
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_a_loop_of_ones_own_is_observed_in_two_lines(replicas, compiled, request, tmp_path):
     if replicas == 2 and not compiled:
         compiled = True  # strategy.run is eager on one device alone

@@ -42,8 +42,8 @@ def moving_statistics_by_hand(x, batch_size, replicas, epochs):
     return mean, variance
 
 
-@pytest.mark.parametrize("rows", [16, 17, 18, 21])
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("rows", [pytest.param(16, marks=pytest.mark.full), 17, 21])
+@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_moving_statistics_are_the_mean_over_replicas(replicas, rows, request):
     strategy = request.getfixturevalue(f"mirrored{replicas}")
     x, y = features(rows), np.zeros((rows, 1))
