@@ -15,6 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.gradients.row_sums import RowSums
+
 Keep = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 """Gets the step (int64), the position of the first bad variable (int64), whether this replica's own
 gradients were bad, and whether the total can be so by them (bool); gives any tensor."""
@@ -35,6 +37,9 @@ class ReplicaShare:
         loss: the replica's loss as its optimizer was given it, scalar, once that is known.
         keep: called, in the graph, where the step is the first with a gradient that is not
             finite; None where nobody wants to keep it.
+        row_sums: finds the sums over rows among the scalars of the step.
+        wants_before: whether to fill `before`.
+        before: by id, what the variables in `assigned` were before.
     """
 
     def __init__(
@@ -51,6 +56,9 @@ class ReplicaShare:
         self.alike = alike
         self.weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
         self.assigned: dict[int, Any] = {}
+        self.before: dict[int, Any] = {}
+        self.wants_before = False
+        self.row_sums = RowSums(())
         self.loss: tf.Tensor | None = None
         self.keep: Keep | None = None
         self._weighted_losses: set[int] = set()
@@ -70,6 +78,38 @@ class ReplicaShare:
         over replicas the sum over the global batch.
         """
         return tf.math.divide_no_nan(tf.cast(self.total, dtype), tf.cast(self.count, dtype))
+
+    def looking_at(self, data: Any) -> contextlib.AbstractContextManager[None]:
+        """Find sums over the rows of `data`, this replica's part, in what is traced meanwhile."""
+        return self._looking(RowSums(data, (self.count, self.total, self.weight)))
+
+    @contextlib.contextmanager
+    def _looking(self, row_sums: RowSums) -> Iterator[None]:
+        previous, self.row_sums = self.row_sums, row_sums
+        try:
+            yield
+        finally:
+            self.row_sums = previous
+
+    def for_mean(self, scalar: Any) -> Any:
+        """`scalar` with what makes its mean over replicas, weighed by their samples, right.
+
+        A mean over rows stays as it is; the sums over rows in it are multiplied by total / count.
+        """
+        sums = self._sums(scalar)
+        if sums is None:
+            return scalar
+        return scalar + sums * (self.inverse_weight(scalar.dtype) - 1)
+
+    def weighed(self, loss: Any) -> Any:
+        """This replica's part of the global `loss`, a scalar: means weighed, sums as they are."""
+        weight = tf.cast(self.weight, loss.dtype)
+        sums = self._sums(loss)
+        return loss * weight if sums is None else loss * weight + sums * (1 - weight)
+
+    def _sums(self, scalar: Any) -> Any:
+        terms = self.row_sums.terms(scalar)
+        return tf.add_n([term * sign for term, sign in terms]) if terms else None
 
 
 _thread = threading.local()

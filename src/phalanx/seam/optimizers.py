@@ -20,6 +20,8 @@ Private names used, all guarded by tests/replicas/test_canaries.py:
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,10 +29,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.gradients.health import health_of
 from phalanx.gradients.observation import current_observation
 from phalanx.gradients.pipeline import Hooks, walk
-from phalanx.gradients.reduce import Gradient
+from phalanx.gradients.reduce import Gradient, scale
 from phalanx.gradients.share import current_share
 from phalanx.seam.patching import Patches
 from phalanx.seam.rules import clip_own, clip_total, innermost
@@ -43,6 +46,7 @@ _LOCAL_METHODS = (
 )
 _Optimizer = keras.optimizers.Optimizer
 _LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
+_log = logging.getLogger("phalanx")
 _thread = threading.local()
 
 
@@ -61,6 +65,12 @@ def in_a_replica() -> bool:
         and not tf.distribute.in_cross_replica_context()
         and not isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy)
     )
+
+
+def in_a_plain_loop() -> bool:
+    """Whether this code runs on a worker as it would on one device, outside of `strategy.run`."""
+    strategy = tf.distribute.get_strategy()
+    return isinstance(strategy, MultiWorkerStrategy) and tf.distribute.in_cross_replica_context()
 
 
 def applying_total() -> bool:
@@ -136,6 +146,36 @@ def _walk(
     )
 
 
+def _averaged(optimizer: Any, gradients: Sequence[Gradient], variables: Any) -> None:
+    """Apply the mean of the workers' gradients, in a loop that knows nothing of workers.
+
+    Where all workers read the same data, it is what each of them has.
+    """
+    strategy = tf.distribute.get_strategy()
+    workers = strategy.num_replicas_in_sync
+    if workers > 1:
+        _tell_of_plain_loops(workers)
+    own = scale(list(gradients), tf.constant(1 / workers))
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def on_replica() -> None:
+        optimizer.apply(own, variables)
+
+    strategy.run(on_replica)
+
+
+@functools.cache
+def _tell_of_plain_loops(workers: int) -> None:
+    if tf.distribute.get_strategy().collectives.rank == 0:
+        _log.warning(
+            "A loop of the script's own applies gradients: each of the %d workers computes whole "
+            "batches, and the mean of their gradients is applied. The result is one device's, and "
+            "no faster. To share each batch out, add @phalanx.distribute_step to the function that "
+            "trains on one batch.",
+            workers,
+        )
+
+
 def _loss_scale(optimizer: Any) -> Any:
     if isinstance(optimizer, _LossScaleOptimizer):
         return tf.convert_to_tensor(optimizer.dynamic_scale)
@@ -186,6 +226,8 @@ def _routed(merging: Callable[..., Any], local: Callable[..., Any]) -> Callable[
 
 def _routed_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if in_a_plain_loop():
+            return _averaged(self, grads, trainable_variables)
         if not _must_walk(self):
             return original(self, grads, trainable_variables)
         return _walk(self, lambda g, v: original(self, g, v), list(grads), trainable_variables)
@@ -195,6 +237,8 @@ def _routed_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if in_a_plain_loop():
+            return _averaged(self, grads, trainable_variables)
         if not _must_walk(self):
             return original(self, grads, trainable_variables)
 
@@ -216,7 +260,7 @@ def _routed_scale_loss(original: Callable[..., Any]) -> Callable[..., Any]:
         if share is not None and in_many_replicas():
             # Before the backward pass, so that gradients which cross replicas inside it
             # (synchronized BatchNormalization) carry the right weight too.
-            loss = loss * tf.cast(share.weight, loss.dtype)
+            loss = share.weighed(loss)
             share.note_weighted_loss(self)
         return original(self, loss)
 

@@ -30,7 +30,7 @@ import tensorflow as tf
 
 from phalanx.gradients.reduce import reduce_sum
 from phalanx.gradients.share import ReplicaShare, current_share
-from phalanx.seam.optimizers import applying_total, in_many_replicas
+from phalanx.seam.optimizers import applying_total, in_a_plain_loop, in_many_replicas
 from phalanx.seam.patching import Patches
 
 SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
@@ -52,6 +52,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (losses, "apply_mask"): _global_apply_mask(losses.apply_mask),
         (nn, "_compute_moments_sync"): _global_moments(nn._compute_moments_sync),
         (keras.metrics.Mean, "update_state"): _weighted_mean(keras.metrics.Mean.update_state),
+        (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
         (keras.Variable, "assign"): _assign_if_samples(keras.Variable.assign),
         (keras.random.SeedGenerator, "next"): _distinct_seeds(keras.random.SeedGenerator.next),
     }
@@ -61,7 +62,11 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
 
 
 def _unless_shared(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: value if _share_of_many() is not None else original(value)
+    def scaled(value: Any) -> Any:
+        whole = _share_of_many() is not None or in_a_plain_loop()
+        return value if whole else original(value)
+
+    return scaled
 
 
 def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,6 +76,11 @@ def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
         share = _share_of_many()
         if share is None or tuple(values.shape) == ():
             return original(values, sample_weight, reduction)
+        reduced = for_share(share, values, sample_weight, reduction)
+        share.row_sums.take_for_mean(reduced)
+        return reduced
+
+    def for_share(share: ReplicaShare, values: Any, sample_weight: Any, reduction: Any) -> Any:
         if reduction == "sum":
             return tf.reduce_sum(values) * share.inverse_weight(values.dtype)
         if reduction == "mean_with_sample_weight" and sample_weight is not None:
@@ -127,12 +137,51 @@ def _global_moments(original: Callable[..., Any]) -> Callable[..., Any]:
 def _weighted_mean(original: Callable[..., Any]) -> Callable[..., Any]:
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
         share = _share_of_many()
-        if share is not None and sample_weight is None and len(getattr(values, "shape", ())) == 0:
-            # One number a batch: on one device a batch counts 1, so together they do here.
-            sample_weight = share.weight
+        if share is not None and len(getattr(values, "shape", ())) == 0:
+            values = share.for_mean(values)
+            if sample_weight is None:
+                # One number a batch: on one device a batch counts 1, so together they do here.
+                sample_weight = share.weight
         return original(self, values, sample_weight)
 
     return update_state
+
+
+def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
+    def gradient(
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        share = _share_of_many()
+        if share is not None and output_gradients is None and _are_variables(sources):
+            known = [_for_mean(share, one) for one in tf.nest.flatten(target)]
+            target = [one for targets, _ in known for one in targets]
+            output_gradients = [one for _, factors in known for one in factors]
+        return original(self, target, sources, output_gradients, *args, **kwargs)
+
+    return gradient
+
+
+def _are_variables(sources: Any) -> bool:
+    flat = tf.nest.flatten(sources)
+    return bool(flat) and all(isinstance(v, (tf.Variable, keras.Variable)) for v in flat)
+
+
+def _for_mean(share: ReplicaShare, target: Any) -> tuple[list[Any], list[Any]]:
+    """Targets and their factors, whose gradients together are those of `share.for_mean(target)`.
+
+    A target that is no scalar stands for its sum.
+    """
+    one = tf.ones_like(target)
+    if target.shape.rank:
+        return [target], [one * share.inverse_weight(target.dtype)]
+    terms = share.row_sums.terms(target)
+    more = share.inverse_weight(target.dtype) - 1 if terms else None
+    return [target, *(term for term, _ in terms)], [one, *(more * sign for _, sign in terms)]
 
 
 class _ActivityRegularizer:
@@ -156,7 +205,10 @@ def _assign_if_samples(original: Callable[..., Any]) -> Callable[..., Any]:
         share = current_share()
         if share is None or applying_total():
             return original(self, value)
-        share.assigned.setdefault(id(self), self)
+        if id(self) not in share.assigned:
+            share.assigned[id(self)] = self
+            if share.wants_before:
+                share.before[id(self)] = tf.identity(self.value)
         if in_many_replicas() and share.may_be_empty and id(self) not in share.alike:
             value = tf.where(share.count > 0, tf.cast(value, self.value.dtype), self.value)
         return original(self, value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -57,7 +58,9 @@ def compiled_train_step(model: Any) -> Callable[[Any], None]:
 
 
 def _gradients(model: Any, x: Any, y: Any, weight: Any) -> tuple[list[Any], Any]:
-    with tf.GradientTape() as tape:
+    share = current_share()
+    looking = nullcontext() if share is None else share.looking_at((x, y, weight))
+    with looking, tf.GradientTape() as tape:
         predicted = model(x, training=True)
         loss = compute_loss(model, x, y, predicted, weight)
         track_loss(model, loss, x)

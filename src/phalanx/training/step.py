@@ -242,8 +242,10 @@ class StepFunction:
         kept = self.companions.get(KeptStep)
         if kept is not None and not self._whole:
             share.keep = partial(kept.keep, this_replica(), total, (count, data))
-        with sharing(share), in_replica(this_replica()):
+        with sharing(share), share.looking_at(data), in_replica(this_replica()):
             logs = self._step(data)
+            if isinstance(logs, dict):
+                logs = tf.nest.map_structure(share.for_mean, logs)
         self.assigned.update(share.assigned)
         return count, {} if logs is None else logs
 
