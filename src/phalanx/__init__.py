@@ -11,6 +11,8 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phalanx.training.distributed_step import distribute_step as distribute_step
+    from phalanx.training.distributed_step import sum_loss as sum_loss
     from phalanx.training.evaluate import evaluate as evaluate
     from phalanx.training.fit import fit as fit
     from phalanx.training.hand_loop import distribute_optimizer as distribute_optimizer
@@ -19,6 +21,14 @@ if TYPE_CHECKING:
     from phalanx.training.switch import disable as disable
     from phalanx.training.switch import enable as enable
     from phalanx.training.switch import is_enabled as is_enabled
+    from phalanx.training.world import all_gather as all_gather
+    from phalanx.training.world import all_reduce as all_reduce
+    from phalanx.training.world import barrier as barrier
+    from phalanx.training.world import broadcast as broadcast
+    from phalanx.training.world import is_chief as is_chief
+    from phalanx.training.world import local_rank as local_rank
+    from phalanx.training.world import rank as rank
+    from phalanx.training.world import world_size as world_size
     from phalanx.worker.strategy import strategy as strategy
 
 __version__ = _version("phalanx")
@@ -33,6 +43,21 @@ _HOMES = {
     "is_enabled": "phalanx.training.switch",
     "predict": "phalanx.training.predict",
     "strategy": "phalanx.worker.strategy",
+    "distribute_step": "phalanx.training.distributed_step",
+    "sum_loss": "phalanx.training.distributed_step",
+    **dict.fromkeys(
+        (
+            "all_gather",
+            "all_reduce",
+            "barrier",
+            "broadcast",
+            "is_chief",
+            "local_rank",
+            "rank",
+            "world_size",
+        ),
+        "phalanx.training.world",
+    ),
 }
 
 _MODULES = ("callbacks", "checkpoint", "clip", "data", "schedules")

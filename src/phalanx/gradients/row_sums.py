@@ -60,11 +60,9 @@ class RowSums:
     def _terms(self, tensor: Any) -> Iterator[Term]:
         if _name(tensor) in self._means:
             return
-        operation = tensor.op
-        inputs = list(operation.inputs)
-        if operation.type in _ADDS:
-            for place, one in enumerate(inputs):
-                minus = operation.type == "Sub" and place == 1
+        if added := _added(tensor.op):
+            for place, one in enumerate(added):
+                minus = tensor.op.type == "Sub" and place == 1
                 for term, sign in self._terms(one):
                     yield term, -sign if minus else sign
         elif self._is_row_sum(tensor):
@@ -83,9 +81,9 @@ class RowSums:
             if operation.type == "Mul" and self._is_row_sum(second):
                 first, second = second, first
             return self._is_row_sum(first) and not self._knows_rows(second)
-        if operation.type in _ADDS:
+        if added := _added(operation):
             # One factor over several terms: all of them, or it is nobody's sum.
-            return all(self._is_row_sum(one) for one in inputs)
+            return all(self._is_row_sum(one) for one in added)
         return operation.type == "Sum" and self._sums_rows(operation)
 
     def _sums_rows(self, operation: Any) -> bool:
@@ -100,8 +98,9 @@ class RowSums:
         return self._has_rows(values)
 
     def _has_rows(self, values: Any) -> bool:
-        """Whether axis 0 of a tensor is the batch's: as far as its size can say."""
-        return values.shape[0] in {*self._sizes, None} or None in self._sizes
+        """Whether axis 0 of a tensor is the batch's, as far as its size can say."""
+        rows = values.shape[0]
+        return rows is None or any(size and rows % size == 0 for size in self._sizes)
 
     def _knows_rows(self, factor: Any) -> bool:
         """Whether a factor is computed from the batch, or is the number of its rows."""
@@ -129,6 +128,16 @@ class RowSums:
                 seen.add(name)
                 stack.extend(one.op.inputs)
         return False
+
+
+def _added(operation: Any) -> list[Any]:
+    """The scalars that an operation adds up; none where it does something else."""
+    inputs = list(operation.inputs)
+    if operation.type == "Sum" and inputs[0].op.type == "Pack":
+        inputs = list(inputs[0].op.inputs)  # Keras adds up losses so
+    elif operation.type not in _ADDS:
+        return []
+    return inputs if all(one.shape.rank == 0 for one in inputs) else []
 
 
 def _name(tensor: Any) -> Name:

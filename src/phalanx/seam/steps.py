@@ -180,7 +180,7 @@ def _for_mean(share: ReplicaShare, target: Any) -> tuple[list[Any], list[Any]]:
     if target.shape.rank:
         return [target], [one * share.inverse_weight(target.dtype)]
     terms = share.row_sums.terms(target)
-    more = share.inverse_weight(target.dtype) - 1 if terms else None
+    more: Any = share.inverse_weight(target.dtype) - 1 if terms else None
     return [target, *(term for term, _ in terms)], [one, *(more * sign for _, sign in terms)]
 
 

@@ -96,6 +96,11 @@ def made_kind() -> StrategyName | None:
     return _made.kind if _made is not None else None
 
 
+def made_strategy() -> Any:
+    """The strategy that exists in this process; None before there is one."""
+    return _made.strategy if _made is not None else None
+
+
 def _make(choice: Choice, request: StrategyRequest, *, launched: bool) -> Any:
     global _made
     made = make(choice.kind, request)

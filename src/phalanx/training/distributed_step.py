@@ -1,0 +1,199 @@
+"""`@phalanx.distribute_step`: the function that trains on one batch, shared out among workers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from phalanx.data.place import ReplicaPlace, place_in, rows_of
+from phalanx.distributed.strategy import MultiWorkerStrategy
+from phalanx.errors import DataError, OptionError
+from phalanx.gradients.reduce import reduce_sum
+from phalanx.gradients.share import ReplicaShare, current_share, sharing
+from phalanx.seam.optimizers import optimizers_reduce_first
+from phalanx.seam.steps import steps_know_their_share
+
+
+def distribute_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Share each batch that `step` is given out among the workers.
+
+        @phalanx.distribute_step
+        @tf.function
+        def train_step(x, y):
+            with tf.GradientTape() as tape:
+                loss = loss_function(y, model(x, training=True))
+            gradients = tape.gradient(loss, model.trainable_weights)
+            optimizer.apply(gradients, model.trainable_weights)
+            accuracy.update_state(y, model(x))
+            return loss
+
+    Every worker calls it with the same global batch. The function is given this worker's rows, the
+    gradients are weighed and added up, and weights, metrics and what is returned are those of the
+    whole batch, on every worker. With one worker, and outside of `phalanx run`, `step` is called
+    as it is.
+
+    Args:
+        step: a Python function or a `tf.function`. Its tensor arguments, in any structure, have
+            the rows of the batch along axis 0, all equally many; scalars and what is no tensor are
+            passed on. A loss that is a sum over rows is recognised in a `tf.function`; elsewhere
+            say it by `phalanx.sum_loss`.
+
+    Returns:
+        A function that takes and returns what `step` does: scalars are means over the rows of all
+        workers (sums where they are recognised as sums), tensors with a row for each row of the
+        batch are put together in order.
+    """
+    return functools.update_wrapper(_DistributedStep(step), step)
+
+
+def sum_loss(loss: Any) -> Any:
+    """Say that `loss`, a scalar, is a sum over the rows of the batch and not a mean.
+
+    The gradients of a sum are added up over workers as they are, those of a mean are weighed by
+    each worker's rows. In a `tf.function` and under `fit` sums are recognised; in an eager step,
+    and where a function of the script's own computes the loss, this says it.
+
+    Args:
+        loss: a scalar tensor.
+
+    Returns:
+        The loss to differentiate and to report; on one worker it is `loss` itself.
+    """
+    share = current_share()
+    if share is None or place_in(tf.distribute.get_strategy()).total == 1:
+        return loss
+    told = loss * share.inverse_weight(loss.dtype)
+    share.row_sums.take_for_mean(told)
+    return told
+
+
+class _DistributedStep:
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self._step = step
+        python = getattr(step, "python_function", None)
+        if python is None:
+            self._on_worker: Any = functools.partial(_on_worker, step)
+        else:
+            converted = tf.autograph.to_graph(python)
+            self._on_worker = tf.function(
+                functools.partial(_on_worker, converted), autograph=False, reduce_retracing=True
+            )
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """A method's step is bound as any function is."""
+        return self if owner is None else functools.partial(self, owner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        strategy = tf.distribute.get_strategy()
+        place = place_in(strategy)
+        if place.total == 1 or not tf.distribute.in_cross_replica_context():
+            return self._step(*args, **kwargs)
+        if not isinstance(strategy, MultiWorkerStrategy):
+            raise OptionError(
+                f"Asked for distribute_step under {type(strategy).__name__}, whose replicas are "
+                "in one process; it shares batches out among workers. Use phalanx run --workers, "
+                "or call strategy.run in the loop."
+            )
+        total, parts = _cut((args, kwargs), place)
+        _, count = rows_of(place.first, place.total, total)
+        with optimizers_reduce_first, steps_know_their_share:
+            return self._on_worker(strategy, tf.constant(total), tf.constant(count), *parts)
+
+
+def _cut(arguments: Any, place: ReplicaPlace) -> tuple[Any, Any]:
+    """The rows of the global batch, and the arguments with this worker's rows of each tensor."""
+    tensors = [t for t in keras.tree.flatten(arguments) if _has_rows(t)]
+    rows = {int(t.shape[0]) if t.shape[0] is not None else None for t in tensors}
+    if not tensors or len(rows) > 1:
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "none"
+        raise DataError(
+            "A step of distribute_step takes tensors whose axis 0 is the batch, all with equally "
+            f"many rows; found the shapes {shapes}. Pass what is no batch as a scalar, or let the "
+            "function read it from outside."
+        )
+    (total,) = rows
+    if total is None:
+        total = tf.shape(tensors[0])[0]
+    start, count = rows_of(place.first, place.total, total)
+    # Without samples a row stands in, since layers need not accept empty batches.
+    stands_in = tf.equal(count, 0) if isinstance(count, tf.Tensor) else count == 0
+    if isinstance(count, tf.Tensor):
+        start, count = tf.where(stands_in, 0, start), tf.maximum(count, 1)
+    elif stands_in:
+        start, count = 0, 1
+
+    def own(value: Any) -> Any:
+        return tf.convert_to_tensor(value[start : start + count]) if _has_rows(value) else value
+
+    return total, keras.tree.map_structure(own, arguments)
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, (tf.Tensor, np.ndarray)) and len(value.shape) > 0
+
+
+def _on_worker(
+    step: Callable[..., Any], strategy: Any, total: Any, count: Any, args: Any, kwargs: Any
+) -> Any:
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def on_replica() -> Any:
+        share = ReplicaShare(count, total)
+        share.wants_before = True
+        with sharing(share), share.looking_at((args, kwargs)):
+            result = step(*args, **kwargs)
+            result = keras.tree.map_structure(share.for_mean, result)
+        return _of_all(result, share, strategy)
+
+    return strategy.run(on_replica)
+
+
+def _of_all(result: Any, share: ReplicaShare, strategy: MultiWorkerStrategy) -> Any:
+    """What the step returned, and what it counted, of all workers."""
+    leaves = keras.tree.flatten(result)
+    own_rows = tf.maximum(share.count, 1)
+    gathered = {
+        i: strategy.collectives.all_gather(leaf[: share.count])
+        for i, leaf in enumerate(leaves)
+        if _has_rows(leaf) and _is_by_row(leaf, own_rows)
+    }
+    means = {
+        i: leaf
+        for i, leaf in enumerate(leaves)
+        if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating and i not in gathered
+    }
+    counted = [v for v in share.assigned.values() if _is_shared(v)]
+    brought = [leaf * tf.cast(share.weight, leaf.dtype) for leaf in means.values()]
+    brought += [_brought(variable, share) for variable in counted]
+    totals = reduce_sum(brought, what="what a step returns")
+    for variable, total in zip(counted, totals[len(means) :], strict=True):
+        before = share.before[id(variable)]
+        variable.value.assign(before + total if variable.aggregation == "sum" else total)
+    for i, mean in zip(means, totals, strict=False):
+        gathered[i] = mean
+    return keras.tree.pack_sequence_as(
+        result, [gathered.get(i, leaf) for i, leaf in enumerate(leaves)]
+    )
+
+
+def _is_by_row(leaf: Any, rows: Any) -> bool:
+    """Whether a tensor has a row for each row of the worker's part."""
+    static = tf.get_static_value(rows)
+    return leaf.shape[0] is None or static is None or leaf.shape[0] == int(static)
+
+
+def _is_shared(variable: Any) -> bool:
+    """Whether workers assign a variable each in its own way: metrics, moving statistics."""
+    return variable.aggregation in ("sum", "mean") or variable.dtype.startswith(("float", "bfloat"))
+
+
+def _brought(variable: Any, share: ReplicaShare) -> Any:
+    """What this worker adds: to a count what it has counted, to a mean its part."""
+    value = tf.convert_to_tensor(variable.value)
+    if variable.aggregation == "sum":
+        return value - share.before[id(variable)]
+    return value / tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, value.dtype)
