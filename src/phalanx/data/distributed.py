@@ -8,7 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.data.batches import with_free_batch_axis
+from phalanx.data.lookahead import Lookahead
 from phalanx.data.position import Position
+from phalanx.distributed.datasets import OwnPart
 from phalanx.seam.distributed import spec_of_one_replica
 
 
@@ -21,7 +23,6 @@ class DistributedBatches:
 
     endless = False
     counted = False
-    ends_unknown = False  # TensorFlow's iterator asks the other workers by itself
     has_state = False
     num_samples: int | None = None
     batch_size: int | None = None
@@ -30,14 +31,17 @@ class DistributedBatches:
 
     def __init__(self, dataset: tf.distribute.DistributedDataset) -> None:
         self._dataset = dataset
+        self.ahead: Lookahead | None = None
         self.num_batches: int | None = _cardinality(dataset)
         self.batch_spec = with_free_batch_axis(spec_of_one_replica(dataset.element_spec))
         self.may_be_empty = True
+        # TensorFlow's own iterators ask the other workers by themselves.
+        self.ends_unknown = isinstance(dataset, OwnPart) and self.num_batches is None
 
     def open(self, position: int) -> Any:
         """A new pass over the dataset."""
         del position
-        return iter(self._dataset)
+        return self._open()
 
     def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
         """The pass that stood at `position`, read again up to there."""
@@ -46,10 +50,16 @@ class DistributedBatches:
             iter(self._dataset)
         if position.taken is None:
             return None
-        iterator = iter(self._dataset)
+        iterator = self._open()
         for _ in range(position.taken):
             next(iterator)
         return iterator
+
+    def _open(self) -> Any:
+        if not self.ends_unknown:
+            return iter(self._dataset)
+        self.ahead = Lookahead()
+        return iter(self.ahead.over(self._dataset.dataset))
 
     def on_epoch_begin(self) -> None:
         """Nothing to do."""

@@ -1,28 +1,48 @@
-"""A dataset that the user distributes under Horovod: this process's part of it."""
+"""A dataset that the user distributes among workers: this process's part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 
 class OwnPart(tf.distribute.DistributedDataset):  # type: ignore[misc]
-    """What `strategy.experimental_distribute_dataset` gives; elements are this process's."""
+    """What `strategy.experimental_distribute_dataset` gives; elements are this process's.
+
+    Attributes:
+        dataset: this process's part.
+    """
 
     def __init__(self, dataset: tf.data.Dataset, length: int | None = None) -> None:
         """Take this process's dataset, of so many elements if that is known better."""
-        self._dataset = dataset
+        self.dataset = dataset
         self._length = int(dataset.cardinality()) if length is None else length
 
     @property
     def element_spec(self) -> Any:
         """Shapes and dtypes of an element."""
-        return self._dataset.element_spec
+        return self.dataset.element_spec
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._dataset)
+        return iter(self.dataset)
+
+    def reduce(self, initial_state: Any, reduce_fn: Callable[[Any, Any], Any]) -> Any:
+        """What a `for` loop over it in a `tf.function` becomes."""
+        iterator: Any = iter(self)
+
+        def body(following: Any, state: Any) -> Any:
+            state = reduce_fn(state, following.get_value())
+            return iterator.get_next_as_optional(), state
+
+        _, state = tf.while_loop(
+            lambda following, state: following.has_value(),
+            body,
+            [iterator.get_next_as_optional(), initial_state],
+            parallel_iterations=1,
+        )
+        return state
 
     def cardinality(self) -> int:
         """Elements in a pass, negative where unknown or endless."""

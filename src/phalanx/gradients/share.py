@@ -50,11 +50,11 @@ class ReplicaShare:
         may_be_empty: bool = True,
         alike: frozenset[int] = frozenset(),
     ) -> None:
-        self.count = count
-        self.total = total
+        self._count = count
+        self._total = total
         self.may_be_empty = may_be_empty
         self.alike = alike
-        self.weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
+        self._weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
         self.assigned: dict[int, Any] = {}
         self.before: dict[int, Any] = {}
         self.wants_before = False
@@ -62,6 +62,21 @@ class ReplicaShare:
         self.loss: tf.Tensor | None = None
         self.keep: Keep | None = None
         self._weighted_losses: set[int] = set()
+
+    @property
+    def count(self) -> tf.Tensor:
+        """Samples this replica holds."""
+        return _here(self._count, lambda share: share.count)
+
+    @property
+    def total(self) -> tf.Tensor:
+        """Samples in the global batch."""
+        return _here(self._total, lambda share: share.total)
+
+    @property
+    def weight(self) -> tf.Tensor:
+        """The share, count / total."""
+        return _here(self._weight, lambda share: share.weight)
 
     def note_weighted_loss(self, optimizer: object) -> None:
         """Remember that `optimizer`'s loss, so its gradients, already carry the weight."""
@@ -110,6 +125,31 @@ class ReplicaShare:
     def _sums(self, scalar: Any) -> Any:
         terms = self.row_sums.terms(scalar)
         return tf.add_n([term * sign for term, sign in terms]) if terms else None
+
+
+def _here(tensor: tf.Tensor, ask: Callable[[ReplicaShare], tf.Tensor]) -> tf.Tensor:
+    """A tensor of the share, as the code that is being traced may use it.
+
+    A function of the script's own, called in the step, is traced once and called in each trace of
+    the step: it is to take what the share has whenever it is called.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    if tf.executing_eagerly() or not hasattr(graph, "capture_call_time_value"):
+        return tensor
+    if tf.is_symbolic_tensor(tensor) and graph is tensor.graph:
+        return tensor
+
+    def when_called() -> tf.Tensor:
+        share = current_share()
+        return tf.ones([], tensor.dtype) if share is None else ask(share)  # a batch of its own
+
+    with graph.as_default():
+        captured: tf.Tensor = graph.capture_call_time_value(
+            when_called, tf.TensorSpec([], tensor.dtype)
+        )
+    return captured
 
 
 _thread = threading.local()

@@ -225,7 +225,7 @@ def _is_of_another(value: Any, strategy: tf.distribute.Strategy) -> bool:
     """Whether a TensorFlow variable has to be made anew under `strategy`."""
     owner = getattr(value, "_distribute_strategy", None)
     if owner is None:
-        return replicates_variables(strategy)
+        return not isinstance(strategy, MultiWorkerStrategy)
     return owner is not strategy and owner.num_replicas_in_sync == 1
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.place import this_replica
 from phalanx.gradients.share import current_share
 from phalanx.seam.models import compute_loss, track_loss
 
@@ -36,20 +35,16 @@ def must_compile_apart(model: Any) -> bool:
 
 def compiled_train_step(model: Any) -> Callable[[Any], None]:
     """Keras's `train_step` with a compiled forward and backward pass."""
-    compiled: dict[int, Any] = {}
 
     def train_step(data: Any) -> None:
-        # One function a replica: each captures its own copy of the variables.
-        replica = this_replica()
-        if replica not in compiled:
-            compiled[replica] = tf.function(
-                lambda x, y, weight: _gradients(model, x, y, weight),
-                jit_compile=True,
-                autograph=False,
-                reduce_retracing=True,
-            )
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        gradients, loss = compiled[replica](x, y, weight)
+        # One function a trace and replica: each captures what is its own.
+        compiled = tf.function(
+            lambda x, y, weight: _gradients(model, x, y, weight),
+            jit_compile=True,
+            autograph=False,
+            reduce_retracing=True,
+        )
+        gradients, loss = compiled(*keras.utils.unpack_x_y_sample_weight(data))
         if (share := current_share()) is not None:
             share.loss = loss  # the one it was told of lives in the compiled function
         model.optimizer.apply(gradients, model.trainable_variables)

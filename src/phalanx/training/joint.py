@@ -121,6 +121,8 @@ class JointDecisions(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
     def _take_over(self) -> None:
         model = self.model
         optimizer: Any = getattr(model, "optimizer", None)
+        if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
+            optimizer.build(model.trainable_variables)  # as bringing it back did on the chief
         variables = [*model.variables, *getattr(optimizer, "variables", [])]
         epoch = np.array([first_epoch(model, 0)], np.int64)
         values = [np.array(variable.numpy()) for variable in variables]

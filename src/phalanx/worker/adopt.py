@@ -42,7 +42,19 @@ def adopt(strategy: Any) -> ExitStack:
         tf.distribute.experimental.ParameterServerStrategy,
     }:
         undo.callback(_give_instead(cls, strategy))
+    # Python initialises what a class gives if it is one of its instances.
+    undo.callback(_initialise_once(type(strategy), strategy))
     return undo
+
+
+def _initialise_once(cls: type, strategy: Any) -> Callable[[], None]:
+    original = cls.__init__  # type: ignore[misc]
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if self is not strategy:
+            original(self, *args, **kwargs)
+
+    return _replace(cls, "__init__", __init__)
 
 
 def keep_through_clear_session(strategy: Any) -> ExitStack:
@@ -109,7 +121,6 @@ def complete_own_strategies() -> ExitStack:
 
 def _give_instead(cls: type, strategy: Any) -> Callable[[], None]:
     """Make `cls(...)` return `strategy`; a subclass of the user's still makes its own."""
-    original_init = cls.__init__  # type: ignore[misc]
 
     def __new__(asked: type, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         if asked is not cls:
@@ -118,12 +129,8 @@ def _give_instead(cls: type, strategy: Any) -> Callable[[], None]:
             _log.info("phalanx run has made the strategy: %s's arguments are unused", cls.__name__)
         return strategy
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        if self is not strategy:
-            original_init(self, *args, **kwargs)
-
     undo_new = _replace(cls, "__new__", staticmethod(__new__))
-    undo_init = _replace(cls, "__init__", __init__)
+    undo_init = _initialise_once(cls, strategy)
 
     def undo() -> None:
         undo_init()
