@@ -1,0 +1,157 @@
+"""Scripts that write files on every worker, as they do on one device."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from conftest import Finished
+
+FULL = pytest.mark.full
+
+STATE = """
+import os
+import keras
+import numpy as np
+import tensorflow as tf
+
+rank = getattr(tf.distribute.get_strategy().cluster_resolver, "task_id", 0)
+x = np.random.default_rng(0).random((24, 3)).astype("float32")
+
+def build():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    return model
+
+def values(model):
+    return [w.tolist() for w in model.get_weights()]
+
+model = build()
+steps, large = tf.Variable(0), tf.Variable(tf.zeros([100_000]))  # written for a while
+checkpoint = tf.train.Checkpoint(
+    model=model, optimizer=model.optimizer, steps=steps, large=large
+)
+manager = tf.train.CheckpointManager(checkpoint, "managed", max_to_keep=2)
+"""
+
+SAVES = f"""{STATE}
+import time
+say("restored", manager.restore_or_initialize())
+for epoch in range(4):
+    model.fit(x, x[:, :1], batch_size=8, verbose=0)
+    steps.assign_add(3)
+    time.sleep(0.2 * (rank == epoch))  # each comes late once
+    path = manager.save()
+    say(f"there-{{epoch}}", tf.train.latest_checkpoint("managed"))
+    checkpoint.read(path).assert_existing_objects_matched()
+say("kept", manager.checkpoints)
+say("saved", [checkpoint.save("saves/own") for _ in range(80)])
+say("written", checkpoint.write("written/here"))
+checkpoint.read("written/here").assert_consumed()
+checkpoint.restore(tf.train.latest_checkpoint("saves")).assert_consumed()
+
+# What tutorials on MultiWorkerMirroredStrategy do: a place of its own for each that is no chief.
+own = "own" if rank == 0 else f"own/worker-{{rank}}"
+tf.train.CheckpointManager(checkpoint, own, max_to_keep=1).save()
+say("own", tf.train.latest_checkpoint(own))
+if rank == 0:
+    checkpoint.write("alone/by-the-chief")
+
+model.export("exported", verbose=False)
+exported = tf.saved_model.load("exported")
+say("exported", exported.serve(x[:2]).numpy().tolist())
+module = tf.Module()
+module.steps = steps
+tf.saved_model.save(module, "module/1")
+say("module", int(tf.saved_model.load("module/1").steps))
+
+with tf.summary.create_file_writer("logs").as_default():
+    tf.summary.scalar("loss", 1.0, step=1)
+say("values", values(model))
+say("predicted", model.predict(x[:2], verbose=0).tolist())
+"""
+
+RESTORES = f"""{STATE}
+say("restored", manager.restore_or_initialize())
+model.optimizer.build(model.trainable_variables)
+checkpoint.restore("saves/own-84").assert_consumed()
+say("steps", int(steps))
+say("values", values(model))
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(command_in, tmp_path_factory):
+    """A directory into which two workers have written, and what they said."""
+    command = command_in(tmp_path_factory.mktemp("saved"))
+    finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", command.script(SAVES))
+    assert finished.code == 0, finished.err
+    return command, [finished.said(rank) for rank in range(2)]
+
+
+def test_workers_save_to_one_path_and_all_restore_from_it(saved):
+    command, (chief, other) = saved
+    assert chief["restored"] is other["restored"] is None
+    for epoch in range(4):
+        assert chief[f"there-{epoch}"] == other[f"there-{epoch}"] == f"managed/ckpt-{epoch + 1}"
+    assert chief["kept"] == other["kept"] == ["managed/ckpt-3", "managed/ckpt-4"]
+    assert chief["saved"] == other["saved"] == [f"saves/own-{n}" for n in range(5, 85)]
+    assert chief["written"] == other["written"] == "written/here"
+    assert chief["values"] == other["values"]
+    assert files_in(command.directory / "managed") == [
+        "checkpoint",
+        *(f"ckpt-{n}.{end}" for n in (3, 4) for end in ("data-00000-of-00001", "index")),
+    ]
+    assert files_in(command.directory / "written") == ["here.data-00000-of-00001", "here.index"]
+
+
+def test_a_path_of_a_workers_own_is_its_own(saved):
+    command, (chief, other) = saved
+    assert chief["own"] == "own/ckpt-85"
+    assert other["own"] == "own/worker-1/ckpt-85"
+    assert "by-the-chief.index" in files_in(command.directory / "alone")
+
+
+def test_exported_models_are_whole_for_all(saved):
+    _, (chief, other) = saved
+    assert chief["exported"] == other["exported"]
+    assert chief["exported"] == [
+        [pytest.approx(v, rel=1e-5, abs=1e-6)] for (v,) in chief["predicted"]
+    ]
+    assert chief["module"] == other["module"] == 12
+
+
+def test_the_chief_alone_writes_summaries(saved):
+    command, _ = saved
+    (events,) = files_in(command.directory / "logs")
+    assert events.startswith("events.out.tfevents.")
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(3, marks=FULL)])
+def test_other_numbers_of_workers_restore(saved, workers):
+    command, (chief, _) = saved
+    script = command.script(RESTORES, "restore.py")
+    finished = command.run("--workers", str(workers), "--tee", "all", script)
+    assert finished.code == 0, finished.err
+    for rank in range(workers):
+        said = finished.said(rank)
+        assert said["restored"] == "managed/ckpt-4"
+        assert said["steps"] == 12
+        assert said["values"] == chief["values"]
+
+
+@FULL
+def test_plain_tensorflow_restores(saved):
+    command, (chief, _) = saved
+    script = command.script(RESTORES, "restore.py")
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
+    words = [sys.executable, script]
+    out = subprocess.check_output(words, cwd=command.directory, env=environment, text=True)
+    said = Finished(0, out.replace("SAY ", "[worker 0] SAY "), "").said()
+    assert said["restored"] == "managed/ckpt-4"
+    assert said["values"] == chief["values"]
+
+
+def files_in(directory):
+    return sorted(path.name for path in directory.iterdir() if path.is_file())
