@@ -1,8 +1,14 @@
 """Scripts that write files on every worker, as they do on one device."""
 
+import http.server
+import io
 import os
 import subprocess
 import sys
+import threading
+import time
+import zipfile
+from contextlib import suppress
 
 import pytest
 
@@ -151,6 +157,108 @@ def test_plain_tensorflow_restores(saved):
     said = Finished(0, out.replace("SAY ", "[worker 0] SAY "), "").said()
     assert said["restored"] == "managed/ckpt-4"
     assert said["values"] == chief["values"]
+
+
+DOWNLOADS = """
+import os
+import keras
+import tensorflow as tf
+
+address = os.environ["FILES_AT"]
+folder = keras.utils.get_file("many.zip", f"{address}/many.zip", extract=True)
+say("found", sorted(open(os.path.join(folder, n)).read() for n in os.listdir(folder) if n != "more"))
+say("again", keras.utils.get_file("many.zip", f"{address}/many.zip", extract=True) == folder)
+if tf.distribute.get_strategy().cluster_resolver.task_id == 1:
+    say("alone", os.path.getsize(keras.utils.get_file("alone.zip", f"{address}/many.zip")))
+"""
+
+
+class SlowFiles(http.server.BaseHTTPRequestHandler):
+    """Gives an archive, half of it late."""
+
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        body = self.server.body
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2])
+        self.wfile.flush()
+        time.sleep(1)
+        with suppress(ConnectionError):
+            self.wfile.write(body[len(body) // 2 :])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def slow_files():
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as stream:
+        for number in range(3):
+            stream.writestr(f"{number}.txt", f"text {number}")
+        stream.writestr("more/zeros", bytes(100_000))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlowFiles) as server:
+        server.asked, server.body = [], archive.getvalue()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def downloads(command_in, tmp_path, slow_files):
+    """A directory with a cold cache, and a server of files."""
+    home = tmp_path / "keras"
+    home.mkdir()
+    command = command_in(tmp_path)
+    address = f"http://127.0.0.1:{slow_files.server_port}"
+    command.environment |= {"KERAS_HOME": str(home), "FILES_AT": address}
+    return command
+
+
+def test_one_worker_downloads_and_extracts_for_all(downloads, slow_files):
+    finished = downloads.run("--workers", "2", "--tee", "all", downloads.script(DOWNLOADS))
+    assert finished.code == 0, finished.err
+    for rank in range(2):
+        said = finished.said(rank)
+        assert said["found"] == ["text 0", "text 1", "text 2"]
+        assert said["again"] is True
+    assert finished.said(1)["alone"] == len(slow_files.body)
+    assert slow_files.asked == ["/many.zip", "/many.zip"]
+
+
+IS_KILLED = """
+import os, signal, keras, urllib.request
+def kill():
+    with open("killed", "x"):
+        os.kill(os.getpid(), signal.SIGKILL)
+reads = []
+urlopen = urllib.request.urlopen
+def breaks_off(*args, **kwargs):
+    answer = urlopen(*args, **kwargs)
+    read = answer.read
+    def read_and_be_killed(size):
+        data = read(size)
+        if len(reads) == 3 and not os.path.exists("killed"):
+            kill()
+        reads.append(len(data))
+        return data
+    answer.read = read_and_be_killed
+    return answer
+urllib.request.urlopen = breaks_off
+path = keras.utils.get_file("many.zip", os.environ["FILES_AT"] + "/many.zip")
+say("size", os.path.getsize(path))
+"""
+
+
+@FULL
+def test_a_worker_that_is_killed_in_a_download_leaves_no_half_file(downloads, slow_files):
+    script = downloads.script(IS_KILLED)
+    finished = downloads.run("--workers", "2", "--max-restarts", "1", "--tee", "all", script)
+    assert finished.code == 0, finished.err
+    assert [finished.said(rank)["size"] for rank in range(2)] == [len(slow_files.body)] * 2
+    assert len(slow_files.asked) == 2
 
 
 def files_in(directory):

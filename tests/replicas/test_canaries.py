@@ -5,6 +5,7 @@ A test that fails here tells that upstream changed: look at the seam, then at th
 
 import importlib
 import inspect
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -407,3 +408,32 @@ class TestWrittenOnce:
         told = []
         execute([told.append, lambda: told.append("nothing")], "here")
         assert told == ["here", "nothing"]
+
+
+class TestDownloads:
+    def test_a_file_is_downloaded_through_one_name(self, monkeypatch, tmp_path):
+        files = importlib.import_module("keras.src.utils.file_utils")
+        monkeypatch.setattr(
+            files, "urlretrieve", lambda url, path, hook: Path(path).write_text(url)
+        )
+        path = keras.utils.get_file("a.txt", "http://nowhere/a.txt", cache_dir=str(tmp_path))
+        assert (tmp_path / "datasets" / "a.txt").read_text() == "http://nowhere/a.txt"
+        assert path == str(tmp_path / "datasets" / "a.txt")
+
+    def test_it_takes_what_we_look_at(self):
+        assert {"fname", "origin", "cache_subdir", "cache_dir"} <= set(
+            parameters(keras.utils.get_file)
+        )
+
+    def test_keras_says_where_its_cache_is(self):
+        home = importlib.import_module("keras.src.backend.config").keras_home()
+        assert isinstance(home, str)
+
+    def test_datasets_take_turns_too(self):
+        from phalanx.seam.downloads import downloads_take_turns
+
+        mnist = importlib.import_module("keras.src.datasets.mnist")
+        original = mnist.get_file
+        with downloads_take_turns:
+            assert mnist.get_file is keras.utils.get_file is not original
+        assert mnist.get_file is keras.utils.get_file is original

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from phalanx.seam.collectives import collectives_are_compared
+from phalanx.seam.downloads import downloads_take_turns
 from phalanx.seam.patching import Patches
 from phalanx.seam.written_once import written_once
 from phalanx.training.evaluate import evaluate
@@ -38,6 +39,7 @@ _ALL = (
     HorovodScripts(),
     collectives_are_compared,
     written_once,
+    downloads_take_turns,
 )
 
 
