@@ -2,6 +2,7 @@
 
 import http.server
 import io
+import json
 import os
 import subprocess
 import sys
@@ -11,8 +12,6 @@ import zipfile
 from contextlib import suppress
 
 import pytest
-
-from conftest import Finished
 
 FULL = pytest.mark.full
 
@@ -154,9 +153,9 @@ def test_plain_tensorflow_restores(saved):
     environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
     words = [sys.executable, script]
     out = subprocess.check_output(words, cwd=command.directory, env=environment, text=True)
-    said = Finished(0, out.replace("SAY ", "[worker 0] SAY "), "").said()
-    assert said["restored"] == "managed/ckpt-4"
-    assert said["values"] == chief["values"]
+    said = dict(line.split(" ", 2)[1:] for line in out.splitlines() if line.startswith("SAY "))
+    assert json.loads(said["restored"]) == "managed/ckpt-4"
+    assert json.loads(said["values"]) == chief["values"]
 
 
 DOWNLOADS = """
@@ -166,7 +165,7 @@ import tensorflow as tf
 
 address = os.environ["FILES_AT"]
 folder = keras.utils.get_file("many.zip", f"{address}/many.zip", extract=True)
-say("found", sorted(open(os.path.join(folder, n)).read() for n in os.listdir(folder) if n != "more"))
+say("found", [open(os.path.join(folder, f"{n}.txt")).read() for n in range(3)])
 say("again", keras.utils.get_file("many.zip", f"{address}/many.zip", extract=True) == folder)
 if tf.distribute.get_strategy().cluster_resolver.task_id == 1:
     say("alone", os.path.getsize(keras.utils.get_file("alone.zip", f"{address}/many.zip")))
@@ -259,6 +258,43 @@ def test_a_worker_that_is_killed_in_a_download_leaves_no_half_file(downloads, sl
     assert finished.code == 0, finished.err
     assert [finished.said(rank)["size"] for rank in range(2)] == [len(slow_files.body)] * 2
     assert len(slow_files.asked) == 2
+
+
+DIRECTORIES = """
+import os, pathlib, shutil
+import tensorflow as tf
+def refused(make, *args, **options):
+    try:
+        make(*args, **options)
+    except FileExistsError:
+        return True
+for name in ("a", "b/c"):
+    os.makedirs(name)
+pathlib.Path("b/d").mkdir()
+os.mkdir(b"e")
+os.makedirs("a/f", exist_ok=True)
+say("again", [refused(os.makedirs, name) for name in ("a", "b/c", "b/d")])
+say("before", [refused(os.makedirs, "before"), refused(pathlib.Path("before").mkdir)])
+say("a-file", refused(os.mkdir, "file"))
+say("exist_ok", refused(os.makedirs, "before", exist_ok=True))
+"""
+
+
+def test_a_directory_that_a_sibling_made_is_made(command):
+    (command.directory / "before").mkdir()
+    (command.directory / "file").touch()
+    script = command.script(DIRECTORIES)
+    finished = command.run("--workers", "3", "--tee", "all", script)
+    assert finished.code == 0, finished.err
+    for rank in range(3):
+        said = finished.said(rank)
+        assert said["again"] == [True] * 3
+        assert said["before"] == [True] * 2
+        assert said["a-file"] is True
+        assert said["exist_ok"] is None
+    again = command.run("--workers", "2", script)
+    assert again.code == 1
+    assert "FileExistsError" in again.err
 
 
 def files_in(directory):
