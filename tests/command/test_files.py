@@ -295,6 +295,52 @@ def test_a_directory_that_a_sibling_made_is_made(command):
     again = command.run("--workers", "2", script)
     assert again.code == 1
     assert "FileExistsError" in again.err
+    assert "All 2 workers run line 14 of train.py: os.makedirs(name)\n" in again.err
+    assert "with phalanx.local_chief_first():" in again.err
+
+
+FIRST = """
+import os, time
+import phalanx
+with phalanx.local_chief_first():
+    if not os.path.exists("prepared"):
+        time.sleep(0.5)
+        open("prepared", "x").write("whole")
+    say("found", open("prepared").read())
+failing = int(os.environ.get("FAILING", -1))
+try:
+    with phalanx.local_chief_first():
+        say("in-block", True)
+        assert int(os.environ["PHALANX_RANK"]) != failing, "it has failed"
+except phalanx.errors.PhalanxError as error:
+    say("raised", f"{type(error).__name__}: {error}")
+    raise
+"""
+
+
+def ranks_first(command):
+    """The script, which learns its rank from what the launcher hands it."""
+    rank = 'str(json.loads(os.environ["PHALANX_WORKER"])["rank"])'
+    return command.script(FIRST.replace('os.environ["PHALANX_RANK"]', rank))
+
+
+def test_the_first_worker_of_a_host_goes_first(command):
+    finished = command.run("--workers", "3", "--tee", "all", ranks_first(command))
+    assert finished.code == 0, finished.err
+    for rank in range(3):
+        assert finished.said(rank) == {"found": "whole", "in-block": True}
+
+
+@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=FULL)])
+def test_where_it_fails_on_one_worker_it_fails_on_all(command, failing):
+    command.environment["FAILING"] = str(failing)
+    finished = command.run("--workers", "2", "--tee", "all", ranks_first(command))
+    assert finished.code == 1
+    assert f"Worker {failing} failed first: AssertionError: it has failed" in finished.err
+    raised = finished.said(1 - failing)["raised"]
+    assert raised.startswith("PeerGoneError: ")
+    assert f"it failed on worker {failing}," in raised
+    assert ("in-block" in finished.said(1)) == (failing == 1)
 
 
 def files_in(directory):

@@ -65,7 +65,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         del script
     except BaseException as error:
         failure = ending.record_failure(
-            error, rank=spec.rank, now=time.time(), step=pulse.beat().step
+            error,
+            rank=spec.rank,
+            now=time.time(),
+            step=pulse.beat().step,
+            workers=1 if spec.servers else spec.world_size,
         )
         failure.write(paths.error(spec.rank))
         flight.close()

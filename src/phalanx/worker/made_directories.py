@@ -14,7 +14,6 @@ import functools
 import json
 import os
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,12 +23,9 @@ from filelock import FileLock
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.launch.layout import AttemptPaths
+from phalanx.worker.shared_lines import is_scripts
 
 _PASS_ON = {"os", "pathlib", "shutil", "tarfile", "zipfile"}
-_LIBRARIES = tuple(
-    f"{path}{os.sep}"
-    for path in (sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parents[1]))
-)
 
 
 class MadeDirectories:
@@ -94,6 +90,4 @@ def _script_calls() -> bool:
     frame = sys._getframe(2)
     while frame.f_globals.get("__name__", "").partition(".")[0] in _PASS_ON and frame.f_back:
         frame = frame.f_back
-    file = frame.f_code.co_filename
-    packages = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
-    return not file.startswith(_LIBRARIES) and not any(part in file for part in packages)
+    return is_scripts(frame.f_code.co_filename)
