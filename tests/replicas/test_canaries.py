@@ -5,6 +5,7 @@ A test that fails here tells that upstream changed: look at the seam, then at th
 
 import importlib
 import inspect
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -359,3 +360,80 @@ class TestGeneratorsOfChance:
     def test_tensorflows_is_found_once_somebody_has_asked(self):
         own = tf.random.get_global_generator()
         assert tensorflow_generator() is own
+
+
+class TestWrittenOnce:
+    """What TensorFlow writes goes through the names that are replaced."""
+
+    management = importlib.import_module("tensorflow.python.checkpoint.checkpoint_management")
+
+    def spy(self, monkeypatch, owner, name):
+        original, calls = getattr(owner, name), []
+
+        def spying(*args, **kwargs):
+            calls.append(args)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, spying)
+        return calls
+
+    def test_every_checkpoint_is_written_by_one_method(self, monkeypatch, tmp_path):
+        calls = self.spy(monkeypatch, tf.train.Checkpoint, "_write")
+        checkpoint = tf.train.Checkpoint(number=tf.Variable(1))
+        checkpoint.save(tmp_path / "saved")
+        checkpoint.write(tmp_path / "written")
+        tf.train.CheckpointManager(checkpoint, tmp_path / "kept", max_to_keep=1).save()
+        assert [str(prefix) for _, prefix, *_ in calls] == [
+            str(tmp_path / name) for name in ("saved-1", "written", "kept/ckpt-2")
+        ]
+
+    def test_its_method_takes_what_we_give(self):
+        assert parameters(tf.train.Checkpoint._write) == ["self", "file_prefix", "options"]
+
+    def test_a_manager_touches_files_by_two_functions(self, monkeypatch, tmp_path):
+        states = self.spy(monkeypatch, self.management, "update_checkpoint_state_internal")
+        deleted = self.spy(monkeypatch, self.management, "_delete_file_if_exists")
+        checkpoint = tf.train.Checkpoint(number=tf.Variable(1))
+        manager = tf.train.CheckpointManager(checkpoint, tmp_path, max_to_keep=1)
+        manager.save()
+        checkpoint.save(tmp_path / "other")
+        assert (len(states), len(deleted)) == (3, 0)
+        manager.save()
+        assert [str(tmp_path / "ckpt-1.index")] in [list(args) for args in deleted]
+
+    def test_callbacks_of_a_checkpoint_are_told_where_it_is(self):
+        execute = importlib.import_module(
+            "tensorflow.python.checkpoint.checkpoint"
+        )._execute_callbacks
+        told = []
+        execute([told.append, lambda: told.append("nothing")], "here")
+        assert told == ["here", "nothing"]
+
+
+class TestDownloads:
+    def test_a_file_is_downloaded_through_one_name(self, monkeypatch, tmp_path):
+        files = importlib.import_module("keras.src.utils.file_utils")
+        monkeypatch.setattr(
+            files, "urlretrieve", lambda url, path, hook: Path(path).write_text(url)
+        )
+        path = keras.utils.get_file("a.txt", "http://nowhere/a.txt", cache_dir=str(tmp_path))
+        assert (tmp_path / "datasets" / "a.txt").read_text() == "http://nowhere/a.txt"
+        assert path == str(tmp_path / "datasets" / "a.txt")
+
+    def test_it_takes_what_we_look_at(self):
+        assert {"fname", "origin", "cache_subdir", "cache_dir"} <= set(
+            parameters(keras.utils.get_file)
+        )
+
+    def test_keras_says_where_its_cache_is(self):
+        home = importlib.import_module("keras.src.backend.config").keras_home()
+        assert isinstance(home, str)
+
+    def test_datasets_take_turns_too(self):
+        from phalanx.seam.downloads import downloads_take_turns
+
+        mnist = importlib.import_module("keras.src.datasets.mnist")
+        original = mnist.get_file
+        with downloads_take_turns:
+            assert mnist.get_file is keras.utils.get_file is not original
+        assert mnist.get_file is keras.utils.get_file is original

@@ -11,8 +11,8 @@ from phalanx import errors
 
 PUBLIC = {
     "__version__", "disable", "distribute_optimizer", "enable", "evaluate", "fit",
-    "is_enabled", "observe_gradients", "predict", "strategy", "callbacks", "checkpoint",
-    "clip", "data", "schedules",
+    "is_enabled", "local_chief_first", "observe_gradients", "predict", "strategy", "callbacks",
+    "checkpoint", "clip", "data", "schedules",
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ class FailureRecord:
         time: seconds since the epoch at which the exception reached us.
         exit_code: the code with which the worker means to end.
         step: the training step it was at, where known.
+        advice: what may be done about it, in sentences; empty where nobody knows.
     """
 
     rank: int
@@ -29,6 +30,7 @@ class FailureRecord:
     time: float
     exit_code: int = 1
     step: int | None = None
+    advice: str = ""
 
     @property
     def summary(self) -> str:

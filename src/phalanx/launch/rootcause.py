@@ -141,6 +141,8 @@ def describe(cause: Ending, endings: Sequence[Ending], log: Path, where: Sequenc
         tail = _log_tail(log)
         if tail:
             lines += ["Its last output:", *(f"  {line}" for line in tail)]
+    if cause.failure is not None and cause.failure.advice:
+        lines.append(cause.failure.advice)
     lines += where
     lines.append(f"Its log: {log}")
     lines += [

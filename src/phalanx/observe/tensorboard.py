@@ -17,6 +17,7 @@ from tensorboard.plugins.custom_scalar import summary as custom_scalar
 from tensorboard.plugins.histogram import metadata as histogram_metadata
 
 from phalanx.errors import OptionError
+from phalanx.worker.written_once import on_its_own_account
 
 Charts = Mapping[str, Mapping[str, Sequence[str]]]
 """Category -> chart's title -> regular expressions of the tags that the chart draws."""
@@ -38,7 +39,7 @@ class TensorBoardRun:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
-        with tf.init_scope(), tf.device("CPU:0"):
+        with tf.init_scope(), tf.device("CPU:0"), on_its_own_account():
             self._writer = tf.summary.create_file_writer(str(self.directory))
         self._closed = False
 
@@ -109,7 +110,7 @@ class TensorBoardRun:
     def _outside(self) -> Iterator[None]:
         if self._closed:
             raise ValueError(f"The TensorBoard run {self.directory} is closed.")
-        with tf.init_scope(), tf.device("CPU:0"):
+        with tf.init_scope(), tf.device("CPU:0"), on_its_own_account():
             yield
 
 

@@ -2,7 +2,7 @@
 
 One switch, no pile of patches: `fit`, `evaluate`, `predict` and the `on_batch` methods of
 `keras.Model`, the two seams that make optimizers and steps right, for hand-written loops
-too, and one that lets a worker save by itself.
+too, one that lets a worker save by itself, and what keeps workers from writing one file at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 import keras
 
 from phalanx.seam.collectives import collectives_are_compared
+from phalanx.seam.downloads import downloads_take_turns
 from phalanx.seam.patching import Patches
+from phalanx.seam.written_once import written_once
 from phalanx.training.evaluate import evaluate
 from phalanx.training.fit import fit
 from phalanx.training.horovod_scripts import HorovodScripts
@@ -30,7 +32,15 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
 
 
 _methods = Patches(_replacements)
-_ALL = (_methods, *PATCHES, *SERVER_PATCHES, HorovodScripts(), collectives_are_compared)
+_ALL = (
+    _methods,
+    *PATCHES,
+    *SERVER_PATCHES,
+    HorovodScripts(),
+    collectives_are_compared,
+    written_once,
+    downloads_take_turns,
+)
 
 
 def enable() -> None:

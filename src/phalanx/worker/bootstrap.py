@@ -16,7 +16,7 @@ from phalanx.errors import ClusterError
 from phalanx.launch.layout import AttemptPaths
 from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.launch.provenance import versions
-from phalanx.worker import ending
+from phalanx.worker import ending, made_directories
 from phalanx.worker.alike.check import before_collective
 from phalanx.worker.alike.check import begin as begin_comparing
 from phalanx.worker.breakpoints import set_up_breakpoints
@@ -65,7 +65,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         del script
     except BaseException as error:
         failure = ending.record_failure(
-            error, rank=spec.rank, now=time.time(), step=pulse.beat().step
+            error,
+            rank=spec.rank,
+            now=time.time(),
+            step=pulse.beat().step,
+            workers=1 if spec.servers else spec.world_size,
         )
         failure.write(paths.error(spec.rank))
         flight.close()
@@ -120,6 +124,7 @@ def prepare(spec: WorkerSpec) -> Any:
     if spec.seed is not None:
         keras.utils.set_random_seed(spec.seed)
     phalanx.enable()
+    made_directories.install(spec)
     return strategy
 
 

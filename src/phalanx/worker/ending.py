@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from phalanx.errors import PhalanxError
 from phalanx.launch.failure import FailureRecord
+from phalanx.worker.shared_lines import advice_about_files
 from phalanx.worker.whereabouts import whereabouts_of
 
 _OWN_CODE = str(Path(__file__).parent)
@@ -31,7 +32,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def record_failure(
-    error: BaseException, *, rank: int, now: float, step: int | None = None
+    error: BaseException, *, rank: int, now: float, step: int | None = None, workers: int = 1
 ) -> FailureRecord:
     """The failure in words, with the traceback from the user's code on."""
     # Our own errors before the script began say all in their message.
@@ -45,6 +46,7 @@ def record_failure(
         time=now,
         exit_code=exit_code_of(error),
         step=step,
+        advice=advice_about_files(error, workers),
     )
 
 

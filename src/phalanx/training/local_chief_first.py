@@ -1,0 +1,71 @@
+"""`phalanx.local_chief_first()`: what the first worker of each host does before the others."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from phalanx.data.place import ReplicaPlace, place_in
+from phalanx.errors import PeerGoneError
+from phalanx.training.exchange import all_gather_rows
+
+
+@contextmanager
+def local_chief_first() -> Iterator[None]:
+    """Have the first worker of each host run the block first, and its other workers after it.
+
+    For lines that make files: what the first one downloads, unpacks or computes, the others
+    find::
+
+        with phalanx.local_chief_first():
+            if not os.path.exists("prepared"):
+                prepare("prepared")
+
+    All workers must come to the block, and it may not contain what they do together (`fit`,
+    collectives). Where it fails on one worker, it fails on all. With one worker it does nothing.
+
+    Raises:
+        PeerGoneError: the block has failed on another worker.
+    """
+    strategy = tf.distribute.get_strategy()
+    place = place_in(strategy)
+    if not place.has_peers:
+        yield
+        return
+    hosts = all_gather_rows(strategy, place, np.array([_this_host()], np.int64))[:, 0]
+    is_first = place.rank == int(np.argmax(hosts == hosts[place.rank]))
+    if not is_first:
+        _meet(strategy, place, well=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # its own error says more than that a peer has gone
+            _meet(strategy, place, well=False)
+        raise
+    if is_first:
+        _meet(strategy, place, well=True)
+    _meet(strategy, place, well=True)
+
+
+def _meet(strategy: Any, place: ReplicaPlace, *, well: bool) -> None:
+    """Hear from all workers whether it went well; a collective that all workers must call."""
+    said = all_gather_rows(strategy, place, np.array([well], np.int64))[:, 0]
+    failed = [rank for rank, went_well in enumerate(said) if not went_well]
+    if failed:
+        raise PeerGoneError(
+            "The block of `with phalanx.local_chief_first():` is to run on all workers; found that "
+            f"it failed on worker {failed[0]}, whose own error says why. See that worker's log."
+        )
+
+
+def _this_host() -> int:
+    """A number that the processes of this machine share, and those of others do not."""
+    name = f"{socket.gethostname()} {uuid.getnode()}"
+    return int.from_bytes(sha256(name.encode()).digest()[:7], "big")
