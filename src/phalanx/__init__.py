@@ -11,6 +11,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phalanx.gradients.gathered_batch import all_gather_batch as all_gather_batch
     from phalanx.training.distributed_step import distribute_step as distribute_step
     from phalanx.training.distributed_step import sum_loss as sum_loss
     from phalanx.training.evaluate import evaluate as evaluate
@@ -45,6 +46,7 @@ _HOMES = {
     "local_chief_first": "phalanx.training.local_chief_first",
     "predict": "phalanx.training.predict",
     "strategy": "phalanx.worker.strategy",
+    "all_gather_batch": "phalanx.gradients.gathered_batch",
     "distribute_step": "phalanx.training.distributed_step",
     "sum_loss": "phalanx.training.distributed_step",
     **dict.fromkeys(

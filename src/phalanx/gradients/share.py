@@ -86,6 +86,11 @@ class ReplicaShare:
         """Whether `optimizer`'s gradients already carry this share's weight."""
         return id(optimizer) in self._weighted_losses
 
+    @property
+    def any_loss_is_weighted(self) -> bool:
+        """Whether some optimizer's loss carries the weight."""
+        return bool(self._weighted_losses)
+
     def inverse_weight(self, dtype: Any) -> tf.Tensor:
         """total / count as a scalar of `dtype`; 0 where the replica holds nothing.
 

@@ -1,0 +1,62 @@
+"""The rows of all replicas in one tensor, for losses that look across the batch.
+
+The loss of replica r, weighed by its share w_r, is a part of the global loss, so the gradient of
+replica s's rows is the sum over r of w_r times what the loss of r asks of them. What is added up
+afterwards is weighed by w_s once more, which is taken out here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.gradients.reduce import reduce_sum
+from phalanx.gradients.share import current_share
+
+
+def all_gather_batch(tensor: Any) -> tf.Tensor:
+    """The rows of `tensor` of all workers, in the order of the global batch; differentiable.
+
+        similarity = tf.matmul(phalanx.all_gather_batch(images), texts, transpose_b=True)
+
+    A loss that compares each row of a batch with the others, as contrastive losses do, sees on
+    each worker only that worker's rows. Over gathered rows it is the loss, with the gradient, of
+    one device, be it computed for all rows or for this worker's rows against all. Take means and
+    no sums of what is gathered.
+
+    Args:
+        tensor: this worker's rows along axis 0, of any number.
+
+    Returns:
+        All rows. On one worker, and in a loop where each worker holds whole batches, `tensor`.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    strategy = tf.distribute.get_strategy()
+    if strategy.num_replicas_in_sync == 1 or tf.distribute.in_cross_replica_context():
+        return tensor
+    share = current_share()
+    own_rows = tensor if share is None else tensor[: share.count]
+    gathered: tf.Tensor = _gather(own_rows)
+    return gathered
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def _gather(rows: tf.Tensor) -> Any:
+    context = tf.distribute.get_replica_context()
+    count = tf.shape(rows)[0]
+    counts = context.all_gather(count[None], axis=0)
+    whole = context.all_gather(rows, axis=0)
+    whole.set_shape([None, *rows.shape[1:]])
+
+    def backward(asked: Any) -> tf.Tensor:
+        share = current_share()
+        is_weighed = share is None or share.any_loss_is_weighted
+        asked = tf.convert_to_tensor(asked)
+        weighed = asked if is_weighed else asked * tf.cast(share.weight, asked.dtype)
+        (total,) = reduce_sum([weighed])
+        start = tf.reduce_sum(counts[: context.replica_id_in_sync_group])
+        own = total[start : start + count]
+        return own if is_weighed else own * share.inverse_weight(own.dtype)
+
+    return whole, backward
