@@ -15,7 +15,9 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from phalanx.data.place import rows_of
 from phalanx.data.position import Position
+from phalanx.errors import DataError
 
 as_written = tf.autograph.experimental.do_not_convert
 """Python that TensorFlow traces as it stands."""
@@ -69,7 +71,50 @@ class BatchSource(Protocol):
         """Called after an epoch took its last batch."""
 
 
-def cut(data: Any, start: tf.Tensor, count: tf.Tensor, static: int | None = None) -> Any:
+def rows_in(value: Any) -> tf.Tensor:
+    """How many rows a tensor has along axis 0, sparse and ragged ones too; scalar int32."""
+    if isinstance(value, tf.SparseTensor):
+        return tf.cast(value.dense_shape[0], tf.int32)
+    if isinstance(value, tf.RaggedTensor):
+        return tf.cast(value.nrows(), tf.int32)
+    return tf.shape(value)[0]
+
+
+def cut(
+    data: Any,
+    replica: int,
+    replicas: int,
+    *,
+    may_be_empty: bool = True,
+    static: int | None = None,
+) -> tuple[tf.Tensor, Any]:
+    """The rows of a replica, of every tensor in `data` by its own number of rows.
+
+    Args:
+        data: a global batch; scalars in it are everybody's.
+        replica: the replica's number.
+        replicas: how many there are.
+        may_be_empty: whether a replica can be without rows, and gets one that stands in.
+        static: rows of every share, where they are known.
+
+    Returns:
+        How many rows of the first tensor are the replica's, and its part.
+    """
+
+    def one(value: Any) -> Any:
+        if value is None or value.shape.rank == 0:
+            return value
+        start, count = rows_of(replica, replicas, rows_in(value))
+        if may_be_empty:
+            start, count = tf.where(count > 0, start, 0), tf.maximum(count, 1)
+        return slice_rows(value, start, count, static)
+
+    first = next(v for v in keras.tree.flatten(data) if v is not None and v.shape.rank != 0)
+    _, count = rows_of(replica, replicas, rows_in(first))
+    return count, keras.tree.map_structure(one, data)
+
+
+def slice_rows(data: Any, start: tf.Tensor, count: tf.Tensor, static: int | None = None) -> Any:
     """Rows `start` to `start + count` of every tensor in `data`, sparse and ragged too."""
 
     def one(value: Any) -> Any:
@@ -83,6 +128,52 @@ def cut(data: Any, start: tf.Tensor, count: tf.Tensor, static: int | None = None
         return rows
 
     return keras.tree.map_structure(one, data)
+
+
+def assert_alike_shares(data: Any, replicas: int) -> Any:
+    """`data`, where each replica takes the same share of every tensor; fails elsewhere.
+
+    A replica's gradient is weighed by its share of the rows, which must be one number: of 60 rows
+    beside 10 two replicas take a half each; of 37 beside 7 they could not.
+
+    Raises:
+        DataError: the numbers of rows are known, and cannot be shared out alike.
+    """
+    tensors = [v for v in keras.tree.flatten(data) if v is not None and v.shape.rank != 0]
+    known = [v.shape[0] for v in tensors if isinstance(v, tf.Tensor)]
+    if len(known) == len(tensors) and None not in known:
+        if not all(_is_shared_alike(rows, known[0], replicas) for rows in known):
+            raise DataError(_UNLIKE.format(rows=known, replicas=replicas))
+        return data
+    rows = [rows_in(v) for v in tensors]
+    alike = [
+        tf.equal(
+            rows_of(replica, replicas, one)[1] * rows[0],
+            rows_of(replica, replicas, rows[0])[1] * one,
+        )
+        for one in rows[1:]
+        for replica in range(replicas)
+    ]
+    if not alike:
+        return data
+    said = _UNLIKE.format(rows="those below", replicas=replicas)
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(alike), [said, *rows])]):
+        return keras.tree.map_structure(lambda v: None if v is None else tf.identity(v), data)
+
+
+_UNLIKE = (
+    "The tensors of a batch have unlike numbers of rows: {rows}. Each is shared out by its own "
+    "rows (axis 0), and {replicas} replicas cannot take the same share of all. Make each number "
+    "of rows a multiple of {replicas}, and leave the last, smaller batch out "
+    "(drop_remainder=True)."
+)
+
+
+def _is_shared_alike(rows: int, first: int, replicas: int) -> bool:
+    return all(
+        rows_of(replica, replicas, rows)[1] * first == rows_of(replica, replicas, first)[1] * rows
+        for replica in range(replicas)
+    )
 
 
 def with_free_batch_axis(spec: Any) -> Any:

@@ -8,11 +8,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import as_written, cut, with_free_batch_axis
+from phalanx.data.batches import (
+    as_written,
+    assert_alike_shares,
+    cut,
+    rows_in,
+    with_free_batch_axis,
+)
 from phalanx.data.inspection.same_order import order_checksum
 from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
 from phalanx.data.lookahead import Lookahead
-from phalanx.data.place import ReplicaPlace, rows_of
+from phalanx.data.place import ReplicaPlace
 from phalanx.data.position import Position
 from phalanx.seam.dataset_graph import calls_python
 
@@ -100,14 +106,20 @@ class DatasetBatches:
 
     def _shares(self, *batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
-        total = _rows(data)
-        parts = []
-        for replica in range(self._place.first, self._place.first + self._place.local):
-            start, count = rows_of(replica, self._place.total, total)
-            if self.may_be_empty:
-                start = tf.where(count > 0, start, 0)
-            parts.append((count, cut(data, start, tf.maximum(count, 1), self._static_count())))
-        return total, tuple(parts)
+        if self._place.total > 1:
+            data = assert_alike_shares(data, self._place.total)
+        first = next(v for v in keras.tree.flatten(data) if v is not None and v.shape.rank != 0)
+        parts = tuple(
+            cut(
+                data,
+                replica,
+                self._place.total,
+                may_be_empty=self.may_be_empty,
+                static=self._static_count(),
+            )
+            for replica in range(self._place.first, self._place.first + self._place.local)
+        )
+        return rows_in(first), parts
 
     def _static_count(self) -> int | None:
         """Rows of every share where they are equal and known: a static shape for XLA."""
@@ -115,15 +127,7 @@ class DatasetBatches:
         return None if size is None or size % self._place.total else size // self._place.total
 
 
-def _rows(data: Any) -> tf.Tensor:
-    first = next(v for v in keras.tree.flatten(data) if v is not None)
-    if isinstance(first, tf.SparseTensor):
-        return tf.cast(first.dense_shape[0], tf.int32)
-    if isinstance(first, tf.RaggedTensor):
-        return tf.cast(first.nrows(), tf.int32)
-    return tf.shape(first)[0]
-
-
 def _static_batch_size(spec: Any) -> int | None:
-    first = next(s for s in keras.tree.flatten(spec) if s is not None)
-    return first.shape[0] if first.shape.rank else None
+    """The rows of every tensor, where they are known and alike."""
+    sizes = {s.shape[0] for s in keras.tree.flatten(spec) if s is not None and s.shape.rank}
+    return sizes.pop() if len(sizes) == 1 else None

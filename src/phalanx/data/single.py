@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from phalanx.data.place import ReplicaPlace, rows_of
+from phalanx.data.batches import assert_alike_shares, cut, rows_in
+from phalanx.data.place import ReplicaPlace
 
 
 def one_batch(place: ReplicaPlace, data: Any) -> Any:
@@ -15,14 +15,13 @@ def one_batch(place: ReplicaPlace, data: Any) -> Any:
 
     Args:
         place: this process's replicas.
-        data: `(x,)`, `(x, y)` or `(x, y, sample_weight)` of tensors with equal first axes.
+        data: `(x,)`, `(x, y)` or `(x, y, sample_weight)` of tensors with rows along axis 0.
+
+    Raises:
+        DataError: the tensors' rows cannot be shared out alike.
     """
-    total = int(next(v for v in keras.tree.flatten(data) if v is not None).shape[0])
-    parts = []
-    for replica in range(place.first, place.first + place.local):
-        start, count = rows_of(replica, place.total, total)
-        first = start if count else 0  # a row that stands in
-        rows = slice(first, first + max(count, 1))
-        part = keras.tree.map_structure(lambda v, rows=rows: None if v is None else v[rows], data)
-        parts.append((tf.constant(count), part))
-    return tf.constant(total), tuple(parts)
+    if place.total > 1:
+        data = assert_alike_shares(data, place.total)
+    first = next(v for v in keras.tree.flatten(data) if v is not None)
+    replicas = range(place.first, place.first + place.local)
+    return rows_in(first), tuple(cut(data, replica, place.total) for replica in replicas)

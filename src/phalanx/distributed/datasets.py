@@ -53,12 +53,13 @@ def own_rows(dataset: tf.data.Dataset, rank: int, size: int) -> OwnPart:
     """Of every batch the rows of process `rank`; the first processes take the odd ones."""
 
     def cut(*batch: Any) -> Any:
-        rows = tf.shape(tf.nest.flatten(batch)[0])[0]
-        base, odd = rows // size, rows % size
-        start = rank * base + tf.minimum(rank, odd)
-        count = base + tf.cast(rank < odd, tf.int32)
-        taken = tf.nest.map_structure(lambda t: t[start : start + count], batch)
-        return _alone(taken)
+        def own(tensor: tf.Tensor) -> tf.Tensor:
+            rows = tf.shape(tensor)[0]
+            base, odd = rows // size, rows % size
+            start = rank * base + tf.minimum(rank, odd)
+            return tensor[start : start + base + tf.cast(rank < odd, tf.int32)]
+
+        return _alone(tf.nest.map_structure(own, batch))
 
     return OwnPart(dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE))
 

@@ -51,12 +51,13 @@ def _gather(rows: tf.Tensor) -> Any:
 
     def backward(asked: Any) -> tf.Tensor:
         share = current_share()
-        is_weighed = share is None or share.any_loss_is_weighted
         asked = tf.convert_to_tensor(asked)
-        weighed = asked if is_weighed else asked * tf.cast(share.weight, asked.dtype)
-        (total,) = reduce_sum([weighed])
+        weigh = None if share is None or share.any_loss_is_weighted else share
+        if weigh is not None:
+            asked = asked * tf.cast(weigh.weight, asked.dtype)
+        (total,) = reduce_sum([asked])
         start = tf.reduce_sum(counts[: context.replica_id_in_sync_group])
         own = total[start : start + count]
-        return own if is_weighed else own * share.inverse_weight(own.dtype)
+        return own if weigh is None else own * weigh.inverse_weight(own.dtype)
 
     return whole, backward

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace
 from phalanx.errors import PhalanxError
@@ -21,6 +24,8 @@ _BESIDE = re.compile(
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _KERAS = "Exception encountered when "
 """What a layer's error begins with; its own message is the next line, in bold."""
+
+_OF_SHAPES = re.compile(r"shape|dimension|rank|axis|split|unpack", re.IGNORECASE)
 
 _WORDS = {"train": "in step {next}", "test": "in validation after step {last}"}
 
@@ -53,6 +58,23 @@ def in_replica(replica: int) -> Iterator[None]:
         raise
     except Exception as error:
         error.add_note(InReplica(replica))
+        raise
+
+
+@contextmanager
+def axis_0_explained(data: Any, replicas: int) -> Iterator[None]:
+    """Let an error about shapes, raised while the step on `data` is traced, say what was cut."""
+    try:
+        yield
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        if replicas > 1 and _OF_SHAPES.search(str(error)):
+            shapes = [str(tuple(v.shape)) for v in tf.nest.flatten(data) if v is not None]
+            error.add_note(
+                f"Phalanx: each of the {replicas} replicas is given its rows of the batch: axis 0 "
+                f"of every tensor is cut, and this one has the shapes {', '.join(shapes)}. Where "
+                "axis 0 is something else, such as the two images of a pair, move it behind the "
+                "batch (tf.transpose) and back in the model or train_step."
+            )
         raise
 
 

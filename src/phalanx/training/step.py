@@ -18,7 +18,7 @@ from phalanx.gradients.share import ReplicaShare, sharing
 from phalanx.seam.models import assigned_alike
 from phalanx.training.arrivals import GraphArrivals, HostArrival
 from phalanx.training.compiled import compiled_train_step, must_compile_apart
-from phalanx.training.failing_step import in_replica
+from phalanx.training.failing_step import axis_0_explained, in_replica
 from phalanx.training.kept_step import KeptStep
 from phalanx.training.run_switches import runs_eagerly
 from phalanx.training.uncounted import count_share
@@ -242,7 +242,12 @@ class StepFunction:
         kept = self.companions.get(KeptStep)
         if kept is not None and not self._whole:
             share.keep = partial(kept.keep, this_replica(), total, (count, data))
-        with sharing(share), share.looking_at(data), in_replica(this_replica()):
+        with (
+            sharing(share),
+            share.looking_at(data),
+            in_replica(this_replica()),
+            axis_0_explained(data, self.plan.place.total),
+        ):
             logs = self._step(data)
             if isinstance(logs, dict):
                 logs = tf.nest.map_structure(share.for_mean, logs)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.data.batches import cut
+from phalanx.data.batches import slice_rows
 from phalanx.data.place import ReplicaPlace, rows_of
 
 
@@ -44,11 +44,11 @@ def shares(rows: OwnRows, place: ReplicaPlace) -> tuple[tf.Tensor, Any]:
         if place.local > 1:
             begin = tf.where(count > 0, start - rows.first, 0)
             most = tf.maximum(tf.cast(count, tf.int32), 1)
-            part = cut(rows.data, tf.cast(begin, tf.int32), most)
+            part = slice_rows(rows.data, tf.cast(begin, tf.int32), most)
         parts.append((tf.cast(count, tf.int32), part))
     return tf.cast(rows.total, tf.int32), tuple(parts)
 
 
 def part_of_one(rows: OwnRows) -> Any:
     """All rows of this process, for a loop written by hand; none where none belongs here."""
-    return cut(rows.data, tf.constant(0), tf.cast(rows.count, tf.int32))
+    return slice_rows(rows.data, tf.constant(0), tf.cast(rows.count, tf.int32))

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.data.batches import as_written, cut, with_free_batch_axis
+from phalanx.data.batches import as_written, slice_rows, with_free_batch_axis
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.own_rows import Make, OwnRows, shares
 from phalanx.data.pipelines.steps import each, no_fusion
@@ -172,7 +172,7 @@ class StreamBatches:
         begin = tf.where(count > 0, start - base, 0)
         is_even = batches.last == 0 and batches.size % place.total == 0
         static = batches.size // place.total * place.local if is_even else None
-        rows = cut(records, begin, tf.maximum(count, 1), static)
+        rows = slice_rows(records, begin, tf.maximum(count, 1), static)
         position = epoch * batches.number + step
         own = partial(OwnRows, position=position, total=total, first=start, count=count)
         return rows, step * batches.size + start, own
