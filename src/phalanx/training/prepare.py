@@ -16,6 +16,7 @@ from phalanx.data.pipelines.repair import named_in
 from phalanx.data.place import ReplicaPlace, place_in
 from phalanx.data.source import global_batches
 from phalanx.data.stream import BatchStream
+from phalanx.seam.building_steps import build_by_step
 from phalanx.seam.models import (
     adopt,
     build,
@@ -153,7 +154,10 @@ def make_function(
         built: whether everything that the first step would make must exist now.
     """
     if kind != "predict" and replicates_variables(stage.strategy):
-        build(stage.model, source.batch_spec, stage.strategy)
+        if kind == "train" and has_own_step(stage.model, kind):
+            build_by_step(stage.model.train_step, source.batch_spec, stage.strategy)
+        else:
+            build(stage.model, source.batch_spec, stage.strategy)
         built = False
     plan = StepPlan(
         strategy=stage.strategy,
