@@ -1,5 +1,7 @@
 """The trainings of the equivalence suite: Case objects by name."""
 
+import equivalence_models
+import equivalence_steps
 import keras
 import numpy as np
 import tensorflow as tf
@@ -337,6 +339,47 @@ def callbacks():
     ]
 
 
+def own_steps():
+    def made(kind, loss=None):
+        def build():
+            model = kind()
+            # Adam would blow up the rounding of gradients that are nothing, as Contrast has.
+            optimizer = O.SGD(0.1, momentum=0.9, global_clipnorm=0.5)
+            model.compile(optimizer, loss=loss and loss())
+            return model
+
+        return build
+
+    def unlike_rows():
+        labelled = tf.data.Dataset.from_tensor_slices((features(18), labels(18))).batch(6)
+        more = tf.data.Dataset.from_tensor_slices(features(72, seed=2)).batch(24)
+        return {"x": tf.data.Dataset.zip((more, labelled))}
+
+    def with_targets():
+        return {"x": features(29), "y": features(29), "batch_size": 8}
+
+    def averaged():
+        model = equivalence_steps.Adversaries()
+        model.critic_optimizer = O.Adam(
+            0.01, use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=2
+        )
+        model.compile(O.SGD(0.1))
+        return model
+
+    names = (
+        "Adversaries", "GradientPenalty", "Unreduced", "SumOverRows", "FunctionsInside",
+        "Contrast", "MadeInTheStep",
+    )  # fmt: skip
+    steps, square = equivalence_steps, keras.losses.MeanSquaredError
+    return [
+        *(trained(name, made(getattr(steps, name))) for name in names),
+        trained("Autoencoder", made(steps.Autoencoder, square), with_targets),
+        trained("SumOfActivity", made(steps.SumOfActivity, equivalence_models.logits_loss)),
+        trained("Adversaries_averaged", averaged),
+        trained("TwoKinds", made(steps.TwoKinds), unlike_rows),
+    ]
+
+
 FAMILIES = {
     made.__name__: made()
     for made in (
@@ -348,6 +391,7 @@ FAMILIES = {
         executions,
         sources,
         callbacks,
+        own_steps,
     )
 }
 

@@ -17,7 +17,7 @@ ON_COPIES = {
     "adam", "accumulation_clipped", "ema_overwrite", "loss_scale_clipped", "remainder_1",
     "only_1_samples", "sample_weight", "batchnorm_synchronized_few", "embedding_clipped",
     "lazy_subclass", "steps_per_execution_3", "run_eagerly", "own_train_step",
-    "optimizer_outside_scope", "validation_uneven",
+    "optimizer_outside_scope", "validation_uneven", "Adversaries", "SumOverRows", "Contrast",
 }  # fmt: skip
 """The cases that `make test` trains on two replicas in one process: what their copies of variables,
 uneven parts and readings can make different from two workers, which train every case."""
@@ -40,6 +40,10 @@ def counts(names, of_one, of_two, of_three):
         for count, kept in chosen.items()
         for name in names
     ]
+
+
+ON_WORKERS_ONLY = {"MadeInTheStep"}
+"""The cases that replicas of one process refuse."""
 
 
 @functools.cache
@@ -71,7 +75,10 @@ def on_this_worker(name):
 
 def family(names):
     class Family:
-        @pytest.mark.parametrize(("name", "replicas"), counts(names, ON_ONE, ON_COPIES, ON_THREE))
+        @pytest.mark.parametrize(
+            ("name", "replicas"),
+            counts([n for n in names if n not in ON_WORKERS_ONLY], ON_ONE, ON_COPIES, ON_THREE),
+        )
         def test_mirrored(self, name, replicas, request):
             strategy = request.getfixturevalue(f"mirrored{replicas}")
             assert strategy.num_replicas_in_sync == replicas

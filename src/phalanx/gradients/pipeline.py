@@ -79,7 +79,8 @@ def walk(
         if health is None or checked is None:
             hooks.apply(total)
             return
-        keep = None if share is None else share.keep
+        # A function of the script's own outlives the trace whose batch it would keep.
+        keep = share.keep if share is not None and share.is_at_home() else None
         health.apply(checked, hooks.apply, step=hooks.step, replica=replica, keep=keep)
 
     if observation is None:

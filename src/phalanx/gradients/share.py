@@ -9,6 +9,7 @@ loss. Whoever computes a gradient, a loss or a statistic inside the step asks
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -59,6 +60,7 @@ class ReplicaShare:
         self.before: dict[int, Any] = {}
         self.wants_before = False
         self.row_sums = RowSums(())
+        self._is_published = False
         self.loss: tf.Tensor | None = None
         self.keep: Keep | None = None
         self._weighted_losses: set[int] = set()
@@ -66,17 +68,43 @@ class ReplicaShare:
     @property
     def count(self) -> tf.Tensor:
         """Samples this replica holds."""
-        return _here(self._count, lambda share: share.count)
+        return self._count if self.is_at_home() else _published()[0].read_value()
 
     @property
     def total(self) -> tf.Tensor:
         """Samples in the global batch."""
-        return _here(self._total, lambda share: share.total)
+        return self._total if self.is_at_home() else _published()[1].read_value()
 
     @property
     def weight(self) -> tf.Tensor:
         """The share, count / total."""
-        return _here(self._weight, lambda share: share.weight)
+        if self.is_at_home():
+            return self._weight
+        return tf.cast(self.count, tf.float32) / tf.cast(self.total, tf.float32)
+
+    @contextlib.contextmanager
+    def published(self) -> Iterator[None]:
+        """Let functions of the script's own, which the step calls, read the share.
+
+        Such a function is traced once and called in each trace of the step, so it must not hold
+        tensors of one: it reads variables, which say "a batch of its own" outside of steps.
+        """
+        held = _published()
+        held[0].assign(self._count)
+        held[1].assign(self._total)
+        self._is_published = True
+        yield
+        for variable in held:
+            variable.assign(1)
+
+    def is_at_home(self) -> bool:
+        """Whether what is being traced is the step itself, or its branches, and no function."""
+        if tf.executing_eagerly() or not self._is_published:
+            return True
+        graph = tf.compat.v1.get_default_graph()
+        while getattr(graph, "is_control_flow_graph", False):
+            graph = graph.outer_graph
+        return tf.is_symbolic_tensor(self._count) and graph is self._count.graph
 
     def note_weighted_loss(self, optimizer: object) -> None:
         """Remember that `optimizer`'s loss, so its gradients, already carry the weight."""
@@ -132,29 +160,14 @@ class ReplicaShare:
         return tf.add_n([term * sign for term, sign in terms]) if terms else None
 
 
-def _here(tensor: tf.Tensor, ask: Callable[[ReplicaShare], tf.Tensor]) -> tf.Tensor:
-    """A tensor of the share, as the code that is being traced may use it.
-
-    A function of the script's own, called in the step, is traced once and called in each trace of
-    the step: it is to take what the share has whenever it is called.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    while getattr(graph, "is_control_flow_graph", False):
-        graph = graph.outer_graph
-    if tf.executing_eagerly() or not hasattr(graph, "capture_call_time_value"):
-        return tensor
-    if tf.is_symbolic_tensor(tensor) and graph is tensor.graph:
-        return tensor
-
-    def when_called() -> tf.Tensor:
-        share = current_share()
-        return tf.ones([], tensor.dtype) if share is None else ask(share)  # a batch of its own
-
-    with graph.as_default():
-        captured: tf.Tensor = graph.capture_call_time_value(
-            when_called, tf.TensorSpec([], tensor.dtype)
+@functools.cache
+def _published() -> tuple[tf.Variable, tf.Variable]:
+    """Samples of this worker's part, and of the batch, of the step under way."""
+    with tf.init_scope():
+        return tuple(
+            tf.Variable(1, trainable=False, dtype=tf.int32, name=name)
+            for name in ("phalanx_own_samples", "phalanx_batch_samples")
         )
-    return captured
 
 
 _thread = threading.local()

@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from phalanx.errors import TrainingError
 from phalanx.seam.patching import Patches
 from phalanx.seam.rules import innermost
 
@@ -29,10 +30,21 @@ def build_by_step(
         step: `model.train_step`.
         batch_spec: shapes and dtypes of a batch.
         strategy: the strategy to build under.
+
+    Raises:
+        TrainingError: the step cannot be traced so.
     """
     graph = tf.__internal__.FuncGraph("build")  # Keras makes variables outside of it
-    with strategy.scope(), _only_builds, graph.as_default():
-        step(keras.tree.map_structure(_placeholder, batch_spec))
+    try:
+        with strategy.scope(), _only_builds, graph.as_default():
+            step(keras.tree.map_structure(_placeholder, batch_spec))
+    except Exception as error:
+        raise TrainingError(
+            f"Asked to train on several replicas of one process, whose variables must exist before "
+            f"a step; train_step could not be traced outside of replicas ({error}). Make layers, "
+            "optimizers and variables in __init__ or build, or train by workers, which need no "
+            "such thing: phalanx run --workers 2."
+        ) from error
 
 
 def _placeholder(spec: Any) -> Any:

@@ -144,7 +144,7 @@ def _on_worker(
     def on_replica() -> Any:
         share = ReplicaShare(count, total)
         share.wants_before = True
-        with sharing(share), share.looking_at((args, kwargs)):
+        with sharing(share), share.published(), share.looking_at((args, kwargs)):
             result = step(*args, **kwargs)
             result = keras.tree.map_structure(share.for_mean, result)
         return _of_all(result, share, strategy)

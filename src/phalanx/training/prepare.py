@@ -32,7 +32,7 @@ from phalanx.training.advice import advise
 from phalanx.training.agreement import agree
 from phalanx.training.ends import AgreedEnds, Uneven
 from phalanx.training.exchange import all_gather_arrays, all_gather_rows
-from phalanx.training.step import Kind, StepFunction, StepPlan, step_function
+from phalanx.training.step import Kind, StepFunction, StepPlan, step_function, step_of
 from phalanx.training.wishes import Wishes
 
 PATCHES = (
@@ -155,7 +155,7 @@ def make_function(
     """
     if kind != "predict" and replicates_variables(stage.strategy):
         if kind == "train" and has_own_step(stage.model, kind):
-            build_by_step(stage.model.train_step, source.batch_spec, stage.strategy)
+            build_by_step(step_of(stage.model, kind), source.batch_spec, stage.strategy)
         else:
             build(stage.model, source.batch_spec, stage.strategy)
         built = False

@@ -6,7 +6,9 @@ Built once per `compile`, kept in Keras's own `model.train_function` (and `test_
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -14,6 +16,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace, this_replica
+from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.gradients.share import ReplicaShare, sharing
 from phalanx.seam.models import assigned_alike
 from phalanx.training.arrivals import GraphArrivals, HostArrival
@@ -76,7 +79,7 @@ class StepFunction:
         self._model = model
         self._kind = kind
         self._eager = runs_eagerly(model)
-        self._step = getattr(model, f"{kind}_step")
+        self._step = step_of(model, kind)
         whole = bool(model.jit_compile) and not self._eager
         if whole and tf.distribute.has_strategy():
             whole = False
@@ -242,8 +245,10 @@ class StepFunction:
         kept = self.companions.get(KeptStep)
         if kept is not None and not self._whole:
             share.keep = partial(kept.keep, this_replica(), total, (count, data))
+        plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
         with (
             sharing(share),
+            share.published() if plain and self.plan.place.total > 1 else nullcontext(),
             share.looking_at(data),
             in_replica(this_replica()),
             axis_0_explained(data, self.plan.place.total),
@@ -253,6 +258,20 @@ class StepFunction:
                 logs = tf.nest.map_structure(share.for_mean, logs)
         self.assigned.update(share.assigned)
         return count, {} if logs is None else logs
+
+
+def step_of(model: Any, kind: Kind) -> Callable[[Any], Any]:
+    """The model's `train_step` and the like; in place of a function of TensorFlow's what it traces.
+
+    That was traced with tensors of the step around it, which is traced anew at times.
+    """
+    name = f"{kind}_step"
+    static = inspect.getattr_static(type(model), name)
+    python = getattr(static, "python_function", None)
+    if python is None or name in vars(model):
+        step: Callable[[Any], Any] = getattr(model, name)
+        return step
+    return partial(tf.autograph.to_graph(python), model)
 
 
 def step_function(model: Any, kind: Kind, plan: StepPlan) -> StepFunction:

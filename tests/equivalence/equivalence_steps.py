@@ -1,0 +1,224 @@
+"""Models with a `train_step` of their own, as published scripts have them: nothing is built before.
+
+None has a shape before its first batch, and most have no `call()`.
+"""
+
+import keras
+import tensorflow as tf
+
+import phalanx
+
+L = keras.layers
+
+
+def network(*units):
+    return keras.Sequential(
+        [*(L.Dense(n, activation="tanh") for n in units[:-1]), L.Dense(units[-1])]
+    )
+
+
+class Own(keras.Model):
+    """Keeps the mean of what its steps call their loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = keras.metrics.Mean(name="seen")
+
+    @property
+    def metrics(self):
+        return [self.seen]
+
+    def descend(self, tape, loss, variables, optimizer=None):
+        gradients = tape.gradient(loss, variables)
+        (optimizer or self.optimizer).apply_gradients(zip(gradients, variables, strict=True))
+
+    def note(self, loss):
+        self.seen.update_state(loss)
+        return {"seen": self.seen.result()}
+
+
+class Adversaries(Own):
+    """A GAN: two networks, two optimizers; its noise follows from the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator, self.critic = network(8, 6), network(8, 1)
+        self.critic_optimizer = keras.optimizers.Adam(0.01, clipnorm=0.1)
+        self.generator_optimizer = keras.optimizers.RMSprop(0.01)
+
+    def train_step(self, data):
+        real = data[0]
+        ones, zeros = tf.ones_like(real[:, :1]), tf.zeros_like(real[:, :1])
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        noise = tf.sin(10 * real[:, :3])
+        with tf.GradientTape() as tape:
+            said = self.critic(tf.concat([self.generator(noise), real], 0))
+            of_critic = loss(tf.concat([ones, zeros], 0), said)
+        self.descend(tape, of_critic, self.critic.trainable_weights, self.critic_optimizer)
+        with tf.GradientTape() as tape:
+            of_generator = loss(zeros, self.critic(self.generator(noise)))
+        self.descend(tape, of_generator, self.generator.trainable_weights, self.generator_optimizer)
+        return self.note(of_critic + of_generator)
+
+
+class GradientPenalty(Own):
+    """A WGAN's critic: a gradient by the input, for each row, within the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.critic = network(8, 1)
+
+    def train_step(self, data):
+        x = data[0]
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                said = self.critic(x, training=True)
+            slopes = tf.sqrt(tf.reduce_sum(inner.gradient(said, [x])[0] ** 2, axis=1) + 1e-6)
+            loss = tf.reduce_mean(said) + 10 * tf.reduce_mean((slopes - 1) ** 2)
+        self.descend(tape, loss, self.critic.trainable_weights)
+        return self.note(loss)
+
+
+class Divergence(L.Layer):
+    """Adds its loss by `add_loss`, as a VAE's sampling layer does."""
+
+    def call(self, mean, spread):
+        terms = 1 + spread - mean**2 - keras.ops.exp(spread)
+        self.add_loss(-0.05 * keras.ops.mean(keras.ops.sum(terms, axis=1)))
+        return mean + keras.ops.exp(0.5 * spread) * keras.ops.sin(9 * mean)
+
+
+class Autoencoder(keras.Model):
+    """A VAE trained by `fit`'s own step, with `add_loss` and no shapes."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder, self.divergence = network(8, 4), network(8, 6), Divergence()
+
+    def call(self, x):
+        mean, spread = keras.ops.split(self.encoder(x), 2, axis=1)
+        return self.decoder(self.divergence(mean, spread))
+
+
+class Unreduced(Own):
+    """Differentiates a loss for each row: TensorFlow takes the gradient of their sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 1)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            losses = (self.network(x)[:, 0] - tf.cast(y, tf.float32)) ** 2
+        self.descend(tape, losses, self.network.trainable_weights)
+        return self.note(losses)
+
+
+class SumOverRows(Own):
+    """A sum over the rows by a constant, and a sum that is none over rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 1)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            losses = (self.network(x)[:, 0] - tf.cast(y, tf.float32)) ** 2
+            decay = tf.add_n([tf.reduce_sum(w**2) for w in self.network.trainable_weights])
+            loss = tf.reduce_sum(losses) / 8.0 + 0.01 * decay
+        self.descend(tape, loss, self.network.trainable_weights)
+        return self.note(loss)
+
+
+class SumOfActivity(keras.Model):
+    """`add_loss` of a sum over rows, in `fit`'s own step."""
+
+    def __init__(self):
+        super().__init__()
+        self.network, self.last = network(8, 4), L.Dense(3)
+
+    def call(self, x):
+        inner = self.network(x)
+        self.add_loss(0.01 * keras.ops.sum(inner**2))
+        return self.last(inner)
+
+
+class FunctionsInside(Own):
+    """Its step, and what the step calls, are functions of TensorFlow's."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 3)
+
+    @tf.function
+    def gradients(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, self.network(x))
+        return tape.gradient(loss, self.network.trainable_weights), loss
+
+    @tf.function
+    def train_step(self, data):
+        gradients, loss = self.gradients(*data)
+        variables = self.network.trainable_weights
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return self.note(loss)
+
+
+class Contrast(Own):
+    """Every row against all rows of the global batch, as CLIP and SimCLR do."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = network(8, 4), network(8, 4)
+
+    def train_step(self, data):
+        x = data[0]
+        with tf.GradientTape() as tape:
+            left, right = (
+                phalanx.all_gather_batch(side(part))
+                for side, part in ((self.left, x[:, :3]), (self.right, x[:, 3:]))
+            )
+            alike = tf.matmul(left, right, transpose_b=True)
+            loss = tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(
+                    tf.range(tf.shape(alike)[0]), alike, from_logits=True
+                )
+            )
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
+class MadeInTheStep(Own):
+    """Its network and optimizer are made by the first step, which TensorFlow lets plain ones be."""
+
+    network = None
+
+    def train_step(self, data):
+        x, y = data
+        if self.network is None:
+            self.network = network(8, 3)
+            self.inner = keras.optimizers.Adam(0.01)
+        with tf.GradientTape() as tape:
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, self.network(x))
+        self.descend(tape, loss, self.network.trainable_weights, self.inner)
+        return self.note(loss)
+
+
+class TwoKinds(Own):
+    """Labelled rows beside more rows without labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = network(8, 8), network(3)
+
+    def train_step(self, data):
+        more, (x, y) = data
+        with tf.GradientTape() as tape:
+            said = self.head(self.body(x))
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, said)
+            loss += 0.1 * tf.reduce_mean(self.body(more) ** 2)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
