@@ -2,6 +2,7 @@
 
     PhalanxError
     ├── OptionError (ValueError)    an option or argument that cannot work
+    │   └── StartedError (RuntimeError)     a setting comes after TensorFlow has started
     ├── ClusterError                who is in the cluster, and who am I: contradictory or incomplete
     ├── LaunchError                 a worker could not be started
     │   └── ScriptError             the user's script cannot be run at all
@@ -30,6 +31,13 @@ class PhalanxError(Exception):
 
 class OptionError(PhalanxError, ValueError):
     """An option or argument that cannot work; raised before any work starts."""
+
+
+class StartedError(OptionError, RuntimeError):
+    """A script asks for other devices after TensorFlow has started.
+
+    It is a `RuntimeError` as TensorFlow's own is, which scripts catch.
+    """
 
 
 class ClusterError(PhalanxError):

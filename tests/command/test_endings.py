@@ -122,6 +122,7 @@ def test_values_of_variables_are_written_nowhere(command):
 def test_a_taken_port_is_retried(command, monkeypatch):
     import io
     import os
+import re
 
     from phalanx.launch.hardware import Machine
     from phalanx.launch.options import RunOptions
@@ -162,6 +163,14 @@ def test_a_taken_port_is_retried(command, monkeypatch):
         (["--workers", "2", "broken.py"], "broken.py:5: SyntaxError"),
         (["-m", "nope.train"], "There is no module 'nope.train'"),
         (["--workers", "2", "--strategy", "mirrored", "good.py"], "--workers 1, or --strategy"),
+        (
+            ["--strategy", "multiworker", "--devices-per-worker", "cpu:2", "good.py"],
+            "More devices are more workers: phalanx run --workers 2 SCRIPT",
+        ),
+        (
+            ["--workers", "2", "--devices-per-worker", "cpu:2", "good.py"],
+            "phalanx run --workers 4 SCRIPT",
+        ),
         (["--max-restarts", "-1", "good.py"], "--max-restarts must be at least 0"),
         (["--workers", "many", "good.py"], "--workers"),
     ],
@@ -174,6 +183,31 @@ def test_what_cannot_run_is_refused_at_once(command, words, says):
     assert says in finished.err
     assert "Traceback" not in finished.err
     assert not (command.directory / "runs").exists()
+
+
+def test_a_failure_names_the_batch_of_its_own_fit_and_says_long_messages_once(command):
+    script = command.script(
+        "import keras, numpy as np\n"
+        "long = 'a message of many words, ' * 8\n"
+        "class Wrong(keras.layers.Layer):\n"
+        "    def call(self, x):\n"
+        "        raise ValueError(long)\n"
+        "def model(layer):\n"
+        "    made = keras.Sequential([layer, keras.layers.Dense(1)])\n"
+        "    made.compile('sgd', 'mse')\n"
+        "    return made\n"
+        "x, y = np.ones((8, 3), 'float32'), np.ones((8, 1), 'float32')\n"
+        "model(keras.layers.Dense(2)).fit(x, y, batch_size=8, verbose=0)\n"
+        "model(Wrong()).fit(x[:, :2], y, batch_size=8, verbose=0)\n"
+    )
+    finished = command.run("--workers", "2", "--tee", "none", script)
+    assert finished.code == 1
+    assert finished.err.count("a message of many words, " * 7) == 1, finished.err
+    assert "float32[samples, 3]" not in finished.err
+    assert "\x1b" not in finished.err
+    first, *_ = re.findall("failed first: .*", finished.err)
+    assert "in step 1: " in first
+    assert "a message of many words" in first
 
 
 @pytest.mark.full

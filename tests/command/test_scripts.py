@@ -53,6 +53,58 @@ train(model)
 say("kept", tf.distribute.get_strategy() is strategy)
 """
 
+MAKES_EVERY_OTHER = f"""
+import keras
+import tensorflow as tf
+{DATA}{TRAIN}
+before = tf.compat.v1.distribute
+makers = dict(
+    one_device=lambda: tf.distribute.OneDeviceStrategy("/cpu:0"),
+    central=tf.distribute.experimental.CentralStorageStrategy,
+    mirrored_1=before.MirroredStrategy,
+    one_device_1=lambda: before.OneDeviceStrategy(device="/cpu:0"),
+    central_1=before.experimental.CentralStorageStrategy,
+    multi_worker_1=before.experimental.MultiWorkerMirroredStrategy,
+)
+for name, make in makers.items():
+    keras.utils.set_random_seed(5)
+    strategy = make()
+    with strategy.scope():
+        model = build()
+    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, shuffle=False)
+    say(name, [history.history["loss"], strategy.num_replicas_in_sync])
+"""
+
+SETS_DEVICES = f"""
+import keras
+import tensorflow as tf
+{DATA}{TRAIN}
+cpus = tf.config.list_physical_devices("CPU")
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpus[0], two[:1])
+tf.config.set_logical_device_configuration(cpus[0], two)
+tf.config.experimental.set_virtual_device_configuration(cpus[0], two)
+tf.config.set_visible_devices([], "GPU")
+tf.config.set_visible_devices(cpus, "CPU")
+for gpu in tf.config.list_physical_devices("GPU"):
+    tf.config.experimental.set_memory_growth(gpu, True)
+tf.config.threading.set_intra_op_parallelism_threads(7)
+with tf.device("CPU:1"):
+    say("elsewhere", float(tf.constant(1.0) + 1))
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    model = build()
+train(model)
+"""
+
+HIDES_ITS_DEVICE = """
+import tensorflow as tf
+try:
+    tf.config.set_visible_devices([], "CPU")
+except RuntimeError as error:  # as guides of TensorFlow's have it
+    say("caught", type(error).__name__)
+tf.config.set_visible_devices([], "CPU")
+"""
+
 LEGACY = f"""
 import os
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
@@ -123,6 +175,58 @@ def test_three_kinds_of_script_get_one_devices_answer(command, one_device, sourc
         if source is MAKES_ITS_OWN:
             assert said["task"] == ["worker", rank, 2]
             assert (said["replicas"], said["own"], said["kept"]) == (2, 1, True)
+
+
+def test_every_other_strategy_of_a_script_is_the_launchers(command, one_device):
+    script = command.script(MAKES_EVERY_OTHER)
+    finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", script)
+    assert finished.code == 0, finished.err
+    first, second = finished.said(0), finished.said(1)
+    assert len(first) == 6
+    for name, (loss, replicas) in [*first.items(), *second.items()]:
+        assert (name, replicas) == (name, 2)
+        assert loss == close(one_device["loss"]), name
+
+
+def test_devices_that_a_script_sets_too_late_are_the_launchers_business(command, one_device):
+    script = command.script(SETS_DEVICES)
+    finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", script)
+    assert finished.code == 0, finished.err
+    for rank in range(2):
+        assert finished.said(rank)["loss"] == close(one_device["loss"])
+        assert finished.said(rank)["elsewhere"] == 2.0
+    mark = "[worker 0] phalanx: phalanx run decides what"
+    told = [line for line in finished.out.splitlines() if line.startswith(mark)]
+    assert len(told) == 2, finished.out  # once each
+    assert "1 logical CPU device here, where set_logical_device_configuration asks for 2" in told[0]
+    assert "its threads are those of --threads-per-worker, where the script asks for 7" in told[1]
+
+
+def test_a_script_with_one_worker_sets_its_devices(command):
+    finished = command.run(
+        *("--workers", "1"),
+        command.script(
+            "import tensorflow as tf\n"
+            "(cpu,) = tf.config.list_physical_devices('CPU')\n"
+            "two = [tf.config.LogicalDeviceConfiguration()] * 2\n"
+            "tf.config.set_logical_device_configuration(cpu, two)\n"
+            "say('replicas', tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])"
+            ".num_replicas_in_sync)\n"
+        ),
+    )
+    assert finished.code == 0, finished.err
+    assert finished.said() == {"replicas": 2}
+
+
+def test_a_script_that_hides_what_its_worker_runs_on_is_refused(command):
+    script = command.script(HIDES_ITS_DEVICE)
+    finished = command.run("--workers", "2", "--tee", "all", script)
+    assert finished.code == 1
+    assert finished.said(0) == finished.said(1) == {"caught": "StartedError"}
+    assert (
+        "failed first: StartedError: Asked for no CPU by set_visible_devices; found that phalanx "
+        "run had started TensorFlow on CPU:0, before the script began. Take the line out."
+    ) in finished.err
 
 
 @pytest.mark.full

@@ -6,7 +6,8 @@ import pytest
 
 from phalanx.data.place import ReplicaPlace
 from phalanx.errors import OptionError
-from phalanx.training.failing_step import gist, in_replica, told_where
+from phalanx.launch.failure import gist
+from phalanx.training.failing_step import in_replica, told_where
 from phalanx.worker.ending import record_failure
 
 GRAPH = """Graph execution error:
@@ -19,6 +20,22 @@ assertion failed: [the loss must be positive] [Condition x > 0 did not hold:] [x
 0 successful operations. [Op:__inference_one_step_415]"""
 
 
+SEVERAL = """Graph execution error:
+
+Detected at node 'sub' defined at (most recent call last):
+    File "train.py", line 9, in <module>
+      model.fit(x, y)
+Node: 'sub'
+2 root error(s) found.
+  (0) INVALID_ARGUMENT:  Incompatible shapes: [4,2] vs. [3]
+\t [[{{node sub}}]]
+\t [[Mean/_3]]
+  (1) INVALID_ARGUMENT:  Incompatible shapes: [4,2] vs. [3]
+\t [[{{node sub}}]]
+0 successful operations.
+0 derived errors ignored. [Op:__inference_one_step_415]"""
+
+
 @pytest.mark.parametrize(
     ("message", "found"),
     [
@@ -29,6 +46,10 @@ assertion failed: [the loss must be positive] [Condition x > 0 did not hold:] [x
          "shapes differ"),
         ("Exception encountered when calling Checked.call().\n\n\x1b[1mtoo wide\x1b[0m\n\nArgs",
          "too wide (calling Checked.call())"),
+        (SEVERAL, "Incompatible shapes: [4,2] vs. [3]"),
+        (SEVERAL.partition("\n\n")[2], "Incompatible shapes: [4,2] vs. [3]"),
+        ("Graph execution error:\n\n0 derived errors ignored. [Op:__inference_f_1]",
+         "Graph execution error:"),
         ("", "no message"),
     ],
 )  # fmt: skip

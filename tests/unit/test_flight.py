@@ -195,6 +195,9 @@ def test_the_recorder_follows_the_pulse(recorder, tmp_path, monkeypatch):
     pulse.enter("idle")
     names = [e.name for e in events_of(tmp_path)]
     assert names == ["start", "idle"]  # A short phase leaves no event.
+    pulse.enter("compute")
+    names = [e.name for e in events_of(tmp_path)]
+    assert names == ["start", "idle", "compute"]  # But for that between two calls.
 
 
 def test_short_steps_are_not_all_asked_for_their_batches(recorder, tmp_path):

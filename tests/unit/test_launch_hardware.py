@@ -6,7 +6,9 @@ from phalanx.launch.hardware import (
     Machine,
     count_gpus,
     default_workers,
+    idle_gpus,
     share_out,
+    share_out_over,
     visible_gpus,
 )
 
@@ -51,7 +53,8 @@ def test_the_machine_respects_cuda_visible_devices():
     [
         (LAPTOP, "auto", None, 1),
         (SERVER, "auto", None, 4),
-        (SERVER, "auto", GPU2, 2),
+        (SERVER, "auto", GPU1, 4),
+        (SERVER, "auto", GPU2, 1),
         (SERVER, "mirrored", None, 1),
         (SERVER, "single", None, 1),
         (SERVER, "auto", CPU2, 1),
@@ -71,15 +74,56 @@ def test_cores_are_shared_out(workers, threads, each):
 
 
 def test_gpus_are_shared_out_without_overlap():
-    assert [share.gpus for share in shares(SERVER, 2)] == [("0", "1"), ("2", "3")]
+    assert [share.gpus for share in shares(SERVER, 2)] == [("0",), ("1",)]
     assert [share.gpus for share in shares(SERVER, 3)] == [("0",), ("1",), ("2",)]
     assert [share.gpus for share in shares(SERVER, 2, devices=GPU1)] == [("0",), ("1",)]
     assert shares(SERVER, 2, devices=GPU1)[1].devices == GPU1
 
 
-def test_one_worker_sees_what_there_is():
-    (share,) = shares(SERVER, 1)
+@pytest.mark.parametrize("strategy", ["auto", "multiworker", "horovod"])
+def test_without_a_number_there_is_one_worker_for_each_gpu(strategy):
+    shared, homes = share_out_over(
+        [SERVER], workers=None, strategy=strategy, devices=None, threads=None
+    )
+    assert [(share.gpus, share.devices) for share in shared] == [
+        ((gpu,), GPU1) for gpu in SERVER.gpus
+    ]
+    assert homes == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("strategy", ["auto", "multiworker", "horovod"])
+def test_one_worker_sees_one_gpu(strategy):
+    (share,) = shares(SERVER, 1, strategy=strategy)
+    assert (share.devices, share.gpus) == (None, ("0",))
+
+
+@pytest.mark.parametrize("strategy", ["single", "mirrored", "tpu"])
+def test_one_process_sees_what_there_is(strategy):
+    (share,) = shares(SERVER, 1, strategy=strategy)
     assert (share.devices, share.gpus) == (None, None)
+
+
+def test_the_only_gpu_is_left_as_it_is():
+    (share,) = shares(Machine(cores=2, gpus=("0",)), 1)
+    assert (share.devices, share.gpus) == (None, None)
+
+
+def test_several_gpus_in_one_process_are_asked_for():
+    (share,) = shares(SERVER, 1, strategy="mirrored", devices=GPU2)
+    assert (share.devices, share.gpus) == (GPU2, ("0", "1"))
+    with pytest.raises(OptionError, match="--workers 2 SCRIPT"):
+        shares(SERVER, 1, strategy="multiworker", devices=GPU2)
+
+
+def test_gpus_left_over_are_told():
+    assert idle_gpus(SERVER, shares(SERVER, 4)) == ""
+    assert idle_gpus(LAPTOP, shares(LAPTOP, 2)) == ""
+    assert idle_gpus(SERVER, shares(SERVER, 1, strategy="mirrored")) == ""
+    assert idle_gpus(SERVER, shares(SERVER, 2, devices=DeviceSpec(count=1, kind="cpu"))) == ""
+    assert idle_gpus(SERVER, shares(SERVER, 2)) == (
+        "2 of 4 GPUs here are used, one by each worker; --workers 4 uses all"
+    )
+    assert idle_gpus(SERVER, shares(SERVER, 1)).startswith("1 of 4 GPUs here is used")
 
 
 def test_cpu_workers_leave_the_gpus_alone():
@@ -103,7 +147,7 @@ def test_a_bare_number_means_cpus_where_there_is_no_gpu():
     ("machine", "workers", "devices"),
     [
         (SERVER, 5, None),
-        (SERVER, 3, GPU2),
+        (SERVER, 1, DeviceSpec(count=5, kind="gpu")),
         (LAPTOP, 1, GPU1),
         (LAPTOP, 2, DeviceSpec(count=2)),
     ],

@@ -29,6 +29,17 @@ from phalanx.launch.options import RunOptions
         ({"workers": 2, "devices": DeviceSpec(count=2, kind="cpu")}, "cpu:2 with 2 workers"),
         ({"workers": 1, "strategy": "single", "devices": DeviceSpec(count=2)}, "one device"),
         ({"workers": 2, "devices": DeviceSpec(count=2, kind="logical-gpu")}, "logical-gpu:2 with"),
+        ({"workers": 2, "devices": DeviceSpec(count=2, kind="gpu")}, "run --workers 4 SCRIPT"),
+        (
+            {"strategy": "multiworker", "devices": DeviceSpec(count=2, kind="cpu")},
+            "--strategy multiworker trains on one device of each worker; found "
+            "--devices-per-worker cpu:2. More devices are more workers: phalanx run --workers 2 "
+            "SCRIPT. In one process: phalanx run --strategy mirrored --devices-per-worker cpu:2",
+        ),
+        (
+            {"workers": 2, "strategy": "horovod", "devices": DeviceSpec(count=2)},
+            "phalanx run --strategy horovod --workers 4 SCRIPT",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_value(options, says):
@@ -46,8 +57,9 @@ def test_what_cannot_work_is_refused_with_the_value(options, says):
         {"workers": 1, "devices": DeviceSpec(count=2, kind="logical-gpu")},
         {"strategy": "multiworker", "communication": "ring"},
         {"strategy": "mirrored", "communication": "one-device"},
-        {"workers": 4, "devices": DeviceSpec(count=2, kind="gpu")},
+        {"devices": DeviceSpec(count=2, kind="gpu")},
         {"workers": 2, "devices": DeviceSpec(count=1, kind="cpu")},
+        {"workers": 2, "strategy": "multiworker", "devices": DeviceSpec(count=1, kind="gpu")},
         {"seed": 0},
         {"seed": 2**32 - 1},
         {"name": "2026-11.first_try"},

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from phalanx.launch.failure import FailureRecord
@@ -107,6 +109,26 @@ def test_the_report(tmp_path):
         "Worker 3 had ended well.",
         "Worker 4 failed as well: KeyError: 'x'.",
     ]
+
+
+def test_a_long_message_is_said_once(tmp_path):
+    long = "shapes do not fit, " * 20 + "at all"
+    place = "worker 1, replica 1, in step 3"
+    trace = f"Traceback:\n  File x\nlib.Wrong: \x1b[1m{long}\x1b[0m\nMore of it.\n{place}\n"
+    record = FailureRecord(
+        rank=1, type="Wrong", message=f"{place}: {long}\n{long}", traceback=trace, time=1.0
+    )
+    other = replace(record, rank=0, message=record.message.replace("r 1", "r 0"), time=2.0)
+    bare = replace(record, message=f"{long}\nMore of it.", traceback=trace.replace(place, ""))
+    for failed in (record, bare):
+        cause = Ending(rank=1, exit_code=1, at=1.0, failure=failed)
+        same = Ending(rank=0, exit_code=1, at=2.0, failure=other if failed is record else bare)
+        report = describe(cause, [same, cause], tmp_path / "log")
+        assert report.count(long) == 1
+        assert "\x1b" not in report
+        assert "  More of it.\n" in report
+        assert report.count(place) == (failed is record)
+        assert report.endswith("\nWorker 0 failed as well, in the same way.")
 
 
 def test_a_long_traceback_keeps_its_end(tmp_path):

@@ -146,6 +146,10 @@ def test_other_kinds(place):
         (("--run-dir", "runs", "train.py"), "must be an absolute path in the pods; found 'runs'"),
         (("--gpus-per-worker", "-1", "train.py"), "found -1, 3 and 60"),
         (
+            ("--workers", "2", "--gpus-per-worker", "2", "train.py"),
+            "phalanx submit kubernetes --workers 4 --gpus-per-worker 1",
+        ),
+        (
             ("--node-selector", "gpu", "train.py"),
             "--node-selector must be LABEL=VALUE; found 'gpu'",
         ),

@@ -105,6 +105,10 @@ def test_a_directory_is_brought_along(place):
         (("--workers", "0"), "A job needs at least 1 of its hosts"),
         (("--cpus-per-worker", "0"), "--cpus-per-worker must be more than 0.*found 0, 0, 10"),
         (("--grace", "0"), "--grace must be at least 1 second; found 0"),
+        (
+            ("--workers", "2", "--gpus-per-worker", "2"),
+            "phalanx submit ray --workers 4 --gpus-per-worker 1",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(place, words, message):

@@ -313,6 +313,23 @@ def test_what_a_failed_worker_did_is_told_in_a_line(run, snapshot):
     assert last_words(paths, ended, 2) == []
 
 
+def test_the_last_batch_is_of_the_fit_that_failed(run):
+    paths = AttemptPaths(run=run, attempt=0)
+    Worker(run, 0).step(40).phase("idle").phase("compute").step(1, came=False, how="failed")
+    Worker(run, 1).step(40).phase("idle").phase("compute").step(1, form="x int32[?]", how="failed")
+    for failed in (0, 1):
+        told = "\n".join(last_words(paths, {0: 1004.0, 1: 1003.0}, failed))
+        assert "float32" not in told
+        assert "differ" not in told
+    one = Worker(run, 0).step(40).phase("idle").phase("compute").step(1, how="failed")
+    one.phase("idle").phase("idle")
+    told = last_words(paths, {0: 1004.0, 1: 1003.0}, 0)
+    assert told[1:] == [
+        "Their last batches differ: worker 0: x float32[samples, 4], y float32[samples, 1]; "
+        "worker 1: x int32[samples]."
+    ]
+
+
 def test_a_heartbeat_is_refined_by_the_recorder(run):
     late = Worker(run, 0).step(41, came=False, how="open")
     beat = Position(phase="compute", since=1000.0, step=40, epoch=0)

@@ -7,10 +7,15 @@ import tensorflow as tf
 from phalanx.errors import UpstreamChangedError
 from phalanx.worker import adopt
 
+V1 = tf.compat.v1.distribute
 OWN = (
     tf.distribute.MirroredStrategy,
     tf.distribute.MultiWorkerMirroredStrategy,
     tf.distribute.experimental.MultiWorkerMirroredStrategy,
+    tf.distribute.experimental.CentralStorageStrategy,
+    V1.MirroredStrategy,
+    V1.experimental.CentralStorageStrategy,
+    V1.experimental.MultiWorkerMirroredStrategy,
 )
 
 
@@ -38,6 +43,25 @@ def test_its_arguments_are_taken_and_unused(adopted):
     assert tf.distribute.MirroredStrategy(devices=["CPU:0"]) is adopted
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1)
     assert tf.distribute.MultiWorkerMirroredStrategy(communication_options=options) is adopted
+
+
+@pytest.mark.parametrize("cls", [tf.distribute.OneDeviceStrategy, V1.OneDeviceStrategy])
+def test_a_strategy_of_one_device_is_the_launchers(adopted, cls):
+    assert cls("/cpu:0") is adopted
+    assert cls(device="/cpu:0") is adopted
+
+
+def test_no_strategy_of_tensorflows_is_forgotten():
+    places = [tf.distribute, tf.distribute.experimental, V1, V1.experimental]
+    made = {
+        value
+        for place in places
+        for name in dir(place)
+        if name.endswith("Strategy") and isinstance(value := getattr(place, name), type)
+    }
+    left = {cls.__name__ for cls in made - adopt.strategies_of_scripts()}
+    tpus = {"TPUStrategy", "TPUStrategyV1", "TPUStrategyV2"}
+    assert left - tpus == {"Strategy", "StrategyV1"}  # what the others are made from
 
 
 def test_classes_stay_classes(adopted):

@@ -4,7 +4,7 @@ from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.tf_config import TFConfig
 from phalanx.cluster.tpu import TpuPlace
 from phalanx.errors import OptionError
-from phalanx.worker.choice import check_name, choose_alone, choose_for_worker
+from phalanx.worker.choice import check_name, check_one_gpu, choose_alone, choose_for_worker
 
 TWO = ("a:1", "b:1")
 
@@ -69,6 +69,32 @@ def test_under_horovodrun():
 def test_a_task_that_trains_with_nobody():
     with pytest.raises(OptionError, match="evaluator 0"):
         choose_alone("auto", config("evaluator", worker=TWO, evaluator=("e:1",)), 0)
+
+
+@pytest.mark.parametrize(
+    ("tf_config", "launched", "says"),
+    [
+        (
+            config(),
+            False,
+            "TF_CONFIG makes this worker 0, and this process sees 4 GPUs. Let the launcher start a "
+            "worker for each GPU: phalanx run train.py, on each of the 2 hosts. Or let",
+        ),
+        (
+            config(worker=("localhost:1", "localhost:2")),
+            False,
+            "worker for each GPU: env -u TF_CONFIG phalanx run --workers 4 train.py, once. Or let",
+        ),
+        (None, False, "; this process sees 4 GPUs. Let the launcher start a worker for each GPU: "
+                      "phalanx run --workers 4 train.py. Or let"),
+        (None, True, "CUDA_VISIBLE_DEVICES=0,1,2,3 phalanx run --workers 4"),
+    ],
+)  # fmt: skip
+def test_several_gpus_in_a_worker_are_refused(tf_config, launched, says):
+    check_one_gpu(1, tf_config, launched=launched, script="train.py")
+    with pytest.raises(OptionError) as refused:
+        check_one_gpu(4, tf_config, launched=launched, script="train.py")
+    assert says in str(refused.value)
 
 
 def test_an_unknown_name():

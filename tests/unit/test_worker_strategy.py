@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import tensorflow as tf
 
@@ -80,6 +82,14 @@ def test_another_one_is_refused():
     phalanx.strategy("single")
     with pytest.raises(OptionError, match=r"'mirrored' strategy.*under 'single' already"):
         phalanx.strategy("mirrored")
+
+
+def test_several_gpus_and_a_tf_config_without_a_launcher(monkeypatch):
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: ["GPU:0", "GPU:1"])
+    with pytest.raises(OptionError, match=r"worker 1, and this process sees 2 GPUs.*phalanx run "):
+        phalanx.strategy()
 
 
 def test_an_unknown_name():

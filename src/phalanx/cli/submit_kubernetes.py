@@ -11,7 +11,7 @@ import typer
 from phalanx.cli.run_options import Arguments
 from phalanx.cli.say import say
 from phalanx.cli.submit_options import Grace, JobsDir, RunOptionsText
-from phalanx.cli.submitted_run import check_run
+from phalanx.cli.submitted_run import check_gpus_per_worker, check_run
 from phalanx.errors import OptionError
 from phalanx.launch.option_texts import parse_env
 from phalanx.launch.options import GRACE
@@ -105,7 +105,8 @@ def kubernetes(
         max_restarts=max_restarts,
         options=split_options(run_options),
     )
-    check_run(run)
+    more = f"phalanx submit kubernetes --workers {workers * gpus_per_worker} --gpus-per-worker 1"
+    check_gpus_per_worker(gpus_per_worker, check_run(run), more)
     job = KubernetesJob(
         run=run,
         image=image,

@@ -11,7 +11,7 @@ import typer
 from phalanx.cli.run_options import Arguments, AsModule, Resume, Target
 from phalanx.cli.say import say
 from phalanx.cli.submit_options import Grace, JobName, JobsDir, RunOptionsText, SharedRunDir
-from phalanx.cli.submitted_run import check_run
+from phalanx.cli.submitted_run import check_gpus_per_worker, check_run
 from phalanx.errors import OptionError
 from phalanx.launch.option_texts import parse_workers
 from phalanx.launch.options import GRACE
@@ -109,6 +109,8 @@ def ray(
             f"--run-options {run_options!r} has --workers, which are bundles of Ray's: give "
             "--workers to phalanx submit ray itself."
         )
+    more = f"phalanx submit ray --workers {most * max(1, int(gpus_per_worker))} --gpus-per-worker 1"
+    check_gpus_per_worker(gpus_per_worker, options, more)
     plan = RayPlan(
         name=run.name,
         run_dir=run.run_dir,

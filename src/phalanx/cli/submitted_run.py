@@ -14,6 +14,7 @@ import typer
 
 from phalanx.cli.optional_value import WithOptionalValue
 from phalanx.cli.read_run import ReadRun, read_run
+from phalanx.cluster.strategies import kind_named
 from phalanx.errors import OptionError
 from phalanx.launch.hardware import check_spread
 from phalanx.launch.options import RunOptions
@@ -45,6 +46,26 @@ def check_run(run: AskedRun) -> RunOptions:
     if options.workers is not None:
         check_spread(options.workers, run.hosts)
     return options
+
+
+def check_gpus_per_worker(gpus: float, options: RunOptions, more: str) -> None:
+    """Refuse GPUs that a worker would reserve and leave idle.
+
+    Args:
+        gpus: of each worker.
+        options: what each launcher will be asked to do.
+        more: the words of `phalanx submit` that ask for so many workers with one GPU each.
+
+    Raises:
+        OptionError: each worker uses one GPU, and would have more.
+    """
+    kind = kind_named(options.strategy)
+    if gpus <= 1 or (kind is not None and kind.many_devices):
+        return
+    raise OptionError(
+        f"--gpus-per-worker {gpus:g} under --strategy {options.strategy}, where a worker uses one "
+        f"GPU. More GPUs are more workers: {more}."
+    )
 
 
 def _read(run: AskedRun) -> ReadRun:

@@ -50,9 +50,9 @@ KINDS: tuple[StrategyKind, ...] = (
     ),
     StrategyKind(
         name="multiworker",
-        trains_on="the devices of all workers",
+        trains_on="one device of each worker",
         many_workers=True,
-        many_devices=True,
+        many_devices=False,
         networked=True,
         communication=("ring", "nccl"),
     ),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+
+from phalanx.launch.lines import without_style
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class FailureRecord:
         if self.type == "SystemExit":
             extra = "" if self.message == str(self.exit_code) else f" ({self.message})"
             return f"the script ended with exit code {self.exit_code}{extra}"
-        first = _first_line(self.message)
+        first = headline(self.message)
         return f"{self.type}: {first}" if first else self.type
 
     def write(self, path: Path) -> None:
@@ -58,11 +61,55 @@ class FailureRecord:
             return None
 
 
-def _first_line(message: str) -> str:
-    """What a message says first; TensorFlow puts the frames of the graph before it."""
-    lines = message.strip().splitlines()
-    if lines[:1] == ["Graph execution error:"]:
-        frames = ("  ", "Detected at ")
-        said = [line for line in lines[1:] if line and not line.startswith(frames)]
-        lines = said or lines
-    return lines[0] if lines else ""
+_GRAPH = "Graph execution error"
+_KERAS = "Exception encountered when "
+"""What a layer's error begins with; its own message is the next line, in bold."""
+
+_BESIDE = re.compile(
+    r"^\{\{function_node [^}]*\}\}\s*|\s*\[\[\{\{node .*|\s*\[Op:\w+\](?: name:.*)?\s*$"
+)
+_COUNTS = re.compile(
+    r"\d+ (root error\(s\) found|successful operations|derived errors ignored)\.?$"
+)
+"""How TensorFlow frames what several nodes of a graph say."""
+
+_ONE_OF_SEVERAL = re.compile(r"^  \(\d+\) [A-Z_]+:\s*")
+_DETECTED = "Detected at "
+_FRAME = re.compile(rf"  |{_DETECTED}|Node: |<stack traces unavailable>")
+"""Where a node was made, which TensorFlow puts before what was wrong there."""
+
+
+def headline(message: str) -> str:
+    """What a message says first, in one line."""
+    first = next((line for line in message.splitlines() if line.strip()), "")
+    if first.startswith((_GRAPH, _KERAS)) or _COUNTS.match(first):
+        return gist(message)
+    return plain_line(first) or first.strip()
+
+
+def gist(message: str) -> str:
+    """The line of an error's message that says what was wrong."""
+    told = [plain_line(line) for line in message.splitlines()]
+    told = [line for line in told if line and not _COUNTS.match(line)]
+    for line in told:
+        if "assertion failed:" in line:
+            return line[line.index("assertion failed:") :]
+    if not told:
+        return "no message"
+    if told[0].startswith(_KERAS) and len(told) > 1:
+        return f"{told[1]} ({told[0].removeprefix(_KERAS).rstrip('.')})"
+    if not told[0].startswith((_GRAPH, _DETECTED)):
+        return told[0]
+    lines = (_numberless(line) for line in message.splitlines())
+    said = [plain_line(line) for line in lines if not _FRAME.match(line)]
+    said = [line for line in said if line and not line.startswith(_GRAPH)]
+    return next((line for line in said if not _COUNTS.match(line)), told[0])
+
+
+def plain_line(line: str) -> str:
+    """A line without what TensorFlow adds for those who know its graphs."""
+    return _BESIDE.sub("", _numberless(without_style(line))).strip()
+
+
+def _numberless(line: str) -> str:
+    return _ONE_OF_SEVERAL.sub("", line)

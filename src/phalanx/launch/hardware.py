@@ -82,13 +82,30 @@ def _ask_nvidia_smi(smi: str) -> int:
 
 
 def default_workers(machine: Machine, strategy: StrategyName, devices: DeviceSpec | None) -> int:
-    """One worker for each GPU (or for each `devices.count` of them), else one."""
+    """One worker for each GPU, else one; one as well where a worker is to have several devices."""
     kind = kind_named(strategy)
     if kind is not None and not kind.many_workers:
         return 1
-    if devices is not None and devices.kind in ("cpu", "logical-gpu"):
+    if devices is not None and (devices.count > 1 or devices.kind in ("cpu", "logical-gpu")):
         return 1
-    return max(1, len(machine.gpus) // (devices.count if devices else 1))
+    return max(1, len(machine.gpus))
+
+
+def idle_gpus(machine: Machine, shares: Sequence[Share]) -> str:
+    """A sentence about the GPUs of a machine that none of its workers sees; empty if none is left.
+
+    Args:
+        machine: the machine.
+        shares: what its workers get.
+    """
+    seen = {gpu for share in shares for gpu in share.gpus or ()}
+    total = len(machine.gpus)
+    if not seen or len(seen) == total or any(share.gpus is None for share in shares):
+        return ""
+    return (
+        f"{len(seen)} of {total} GPUs here {'is' if len(seen) == 1 else 'are'} used, one by each "
+        f"worker; --workers {total} uses all"
+    )
 
 
 def check_spread(workers: int, hosts: int) -> None:
@@ -162,18 +179,21 @@ def share_out(
     if devices is not None and devices.kind == "logical-gpu":
         check_workers_fit(workers, strategy, devices)
         return [_split_gpu(machine, devices, threads)]
-    several = kind_named(strategy)
-    each = devices.count if devices is not None else len(machine.gpus) // workers
-    if several is not None and not several.many_devices:
-        each = min(each, 1)
-    if each < 1 or each * workers > len(machine.gpus):
-        raise OptionError(
-            f"{workers} workers with {max(each, 1)} GPU each need {max(each, 1) * workers} GPUs; "
-            f"this machine shows {len(machine.gpus)}. Use fewer --workers, or "
-            "--devices-per-worker cpu:1."
-        )
-    if workers == 1 and devices is None:
+    named = kind_named(strategy)
+    if devices is None and named is not None and not named.many_workers:
         return [Share(devices=None, threads=threads, gpus=None)]
+    if devices is None and workers == 1:
+        # One device a worker; what TensorFlow makes of it is its own affair.
+        only = machine.gpus[:1] if len(machine.gpus) > 1 else None
+        return [Share(devices=None, threads=threads, gpus=only)]
+    check_workers_fit(workers, strategy, devices)
+    each = devices.count if devices is not None else 1
+    if each * workers > len(machine.gpus):
+        raise OptionError(
+            f"{workers} worker{'s' * (workers > 1)} with {each} GPU{'s' * (each > 1)} each need "
+            f"{each * workers} GPUs; this machine shows {len(machine.gpus)}. Use fewer --workers, "
+            "or --devices-per-worker cpu:1."
+        )
     on_gpus = DeviceSpec(count=each, kind="gpu")
     return [
         Share(

@@ -41,7 +41,7 @@ def position_of(flight: Flight) -> Position | None:
     name = phase.name if phase is not None else "start"
     known = max((e for e in events if e.epoch is not None), key=_number, default=None)
     epoch = None if known is None else known.epoch
-    batch = next((e.batch for e in reversed(doing) if e.signature and e.came is not None), "")
+    batch = next((e.batch for e in reversed(_of_this_call(events)) if e.came is not None), "")
     at = next((e for e in reversed(doing) if e.is_open), None) or _failed(flight, doing)
     if at is None:
         last = events[-1]
@@ -128,6 +128,17 @@ def _trained_after(event: FlightEvent) -> int | None:
     if event.kind != "train" or event.step is None:
         return event.step
     return event.step - 1 + (event.done if event.done is not None else event.steps) or None
+
+
+def _of_this_call(events: Sequence[FlightEvent]) -> list[FlightEvent]:
+    """What belongs to the last call, such as `fit`, and has a batch that is known."""
+    between = [e.number for e in events if e.kind == "phase" and e.name == "idle" and e.end]
+    # What follows the last call is not what came before it.
+    last = max(
+        (e.number for e in events if e.number not in between and e.name != "idle"), default=0
+    )
+    begun = max((number for number in between if number < last), default=0)
+    return [e for e in events if e.kind != "phase" and e.number > begun and e.signature]
 
 
 def _failed(flight: Flight, doing: Sequence[FlightEvent]) -> FlightEvent | None:

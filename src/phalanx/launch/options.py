@@ -37,7 +37,8 @@ class RunOptions:
         target: the script's path, or the module's name when `as_module`.
         arguments: what the script finds in `sys.argv[1:]`.
         as_module: run `target` as `python -m` would.
-        workers: how many workers; None means one for each GPU here, else one.
+        workers: how many workers; None means one for each GPU here, else one. Where
+            `devices` asks for several, it means one.
         min_workers: go on with fewer, at least so many, where a worker cannot come back; None
             for never.
         strategy: how the workers train together.
@@ -120,8 +121,7 @@ class RunOptions:
                 f"--name must be letters, digits, '.', '_' and '-', a letter or digit first; "
                 f"found {self.name!r}."
             )
-        if self.workers is not None:
-            check_workers_fit(self.workers, self.strategy, self.devices)
+        check_workers_fit(self.workers, self.strategy, self.devices)
         _check_switches(self)
 
 
@@ -185,31 +185,56 @@ def _check_switches(options: RunOptions) -> None:
                 )
 
 
-def check_workers_fit(workers: int, strategy: StrategyName, devices: DeviceSpec | None) -> None:
+def check_workers_fit(
+    workers: int | None, strategy: StrategyName, devices: DeviceSpec | None
+) -> None:
     """Refuse a number of workers that the strategy or the devices do not allow.
+
+    Args:
+        workers: how many; None where that is not decided yet.
+        strategy: how they train together.
+        devices: of each worker.
 
     Raises:
         OptionError: says which option to change, and to what.
     """
     kind = kind_named(strategy)
-    if workers > 1 and kind is not None and not kind.many_workers:
+    several_workers = workers is not None and workers > 1
+    if several_workers and kind is not None and not kind.many_workers:
         raise OptionError(
             f"--strategy {strategy} trains on {kind.trains_on}, but there are {workers} workers. "
             "Use --workers 1, or --strategy multiworker to train on all of them."
         )
     if devices is None or devices.count == 1:
         return
+    asked = f"--devices-per-worker {_spelt(devices)}"
     if kind is not None and not kind.many_devices:
         raise OptionError(
-            f"--strategy {strategy} trains on {kind.trains_on}; found --devices-per-worker with "
-            f"{devices.count}. Leave it out, or use --strategy mirrored."
+            f"--strategy {strategy} trains on {kind.trains_on}; found {asked}. "
+            f"{_instead(workers, strategy, devices, kind.many_workers)}"
         )
-    if workers > 1 and devices.kind in ("cpu", "logical-gpu"):
+    if several_workers:
         raise OptionError(
-            f"--devices-per-worker {devices.kind}:{devices.count} with {workers} workers: each of "
-            "several workers uses one CPU device, or GPUs of its own. Use more --workers, or "
-            "--workers 1 with --strategy mirrored."
+            f"{asked} with {workers} workers: each of several workers has one device. "
+            f"{_instead(workers, strategy, devices, True)}"
         )
+
+
+def _instead(
+    workers: int | None, strategy: StrategyName, devices: DeviceSpec, many_workers: bool
+) -> str:
+    """The command that trains on as many devices as were asked for."""
+    one_process = f"phalanx run --strategy mirrored --devices-per-worker {_spelt(devices)} SCRIPT"
+    if not many_workers:
+        return f"Leave it out, or use: {one_process}."
+    named = "" if strategy in ("auto", "multiworker") else f" --strategy {strategy}"
+    more = f"phalanx run{named} --workers {devices.count * (workers or 1)} SCRIPT"
+    return f"More devices are more workers: {more}. In one process: {one_process}."
+
+
+def _spelt(devices: DeviceSpec) -> str:
+    """As `--devices-per-worker` takes it."""
+    return f"{devices.count}" if devices.kind == "auto" else f"{devices.kind}:{devices.count}"
 
 
 def _at_least(option: str, value: int | None, least: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.launch.failure import FailureRecord
+from phalanx.launch.failure import FailureRecord, plain_line
 from phalanx.launch.lines import LineAssembler, is_startup_noise, without_style
 from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.launch.process import HOST_LOST
@@ -37,6 +37,12 @@ _AMBIGUOUS_TYPES = {
 
 TAKEN_PORT = "Could not start gRPC server"
 _TRACEBACK_LINES = 12
+_LONG = 120
+"""Letters: a line of a traceback that is so long is not said again."""
+
+_PLACE = re.compile(r"worker \d+(?:, replica \d+)?, in ")
+_MODULE = re.compile(r"^(?:\w+\.)+(?=\w+: )")
+"""What a traceback puts before an exception's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +142,8 @@ def describe(cause: Ending, endings: Sequence[Ending], log: Path, where: Sequenc
     """
     lines = [f"Worker {cause.rank} failed first: {cause.what}"]
     if cause.failure is not None and cause.failure.traceback:
-        lines += [f"  {line}" for line in _last_lines(cause.failure.traceback)]
+        told = _without_repetition(cause.failure)
+        lines += [f"  {line}" for line in _last_lines(told)]
     elif cause.failure is None:
         tail = _log_tail(log)
         if tail:
@@ -156,6 +163,8 @@ def describe(cause: Ending, endings: Sequence[Ending], log: Path, where: Sequenc
 def _fate(ending: Ending, cause: Ending) -> str:
     if ending.failure is not None and ending.is_consequence:
         return f"failed after it, as its peer was gone ({ending.failure.type})"
+    if ending.failed and _everywhere(ending.what) == _everywhere(cause.what):
+        return "failed as well, in the same way"
     if ending.failed:
         return f"failed as well: {ending.what}"
     if ending.stopped:
@@ -166,6 +175,23 @@ def _fate(ending: Ending, cause: Ending) -> str:
             "script calls os._exit"
         )
     return "had ended well"
+
+
+def _everywhere(what: str) -> str:
+    """A failure without the place where it was."""
+    return _PLACE.sub("", what)
+
+
+def _without_repetition(failure: FailureRecord) -> list[str]:
+    """A traceback without the lines that the headline has said, unless they are short."""
+    summary, place = failure.summary, failure.message.partition("\n")[0]
+    kept: list[str] = []
+    for line in without_style(failure.traceback.rstrip()).splitlines():
+        said = _MODULE.sub("", plain_line(line)).removeprefix(f"{failure.type}: ")
+        is_place = bool(_PLACE.match(said)) and place.startswith(said)
+        if not is_place and (len(said) < _LONG or said not in summary):
+            kept.append(line)
+    return kept
 
 
 def _exit(code: int) -> str:
@@ -181,8 +207,7 @@ def _exit(code: int) -> str:
     return f"it was killed by {name}{hint}"
 
 
-def _last_lines(text: str) -> list[str]:
-    lines = text.rstrip().splitlines()
+def _last_lines(lines: list[str]) -> list[str]:
     dropped = len(lines) - _TRACEBACK_LINES
     return lines if dropped <= 0 else ["...", *lines[-_TRACEBACK_LINES:]]
 

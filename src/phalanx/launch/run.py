@@ -18,7 +18,7 @@ from phalanx.launch.attempt import Gangs
 from phalanx.launch.attempts import Attempts
 from phalanx.launch.data_servers import DataServers
 from phalanx.launch.gang import GangPlan
-from phalanx.launch.hardware import Machine, share_out_over
+from phalanx.launch.hardware import Machine, Share, idle_gpus, share_out_over
 from phalanx.launch.hosts.home import find_addresses
 from phalanx.launch.hosts.leader import Leader
 from phalanx.launch.hosts.parts import follow, hear, homes_of, lead
@@ -81,6 +81,8 @@ def _run(options: RunOptions, surroundings: Surroundings, leader: Leader | None)
         f"{f' on {len(machines)} hosts' * (len(machines) > 1)}, strategy {options.strategy}, "
         f"seed {plan.seed}, in {_short(plan.run_dir)}"
     )
+    for notice in _about_idle_gpus(machines, plan):
+        surroundings.announce(notice)
     journal = LauncherJournal(plan.run_dir, clock=time.time)
     journal.run_start(
         name=plan.run_dir.name,
@@ -167,6 +169,15 @@ def make_plan(
         switches=options.switches,
     )
     return plan, replace(options, workers=workers)
+
+
+def _about_idle_gpus(machines: Sequence[Machine], plan: GangPlan) -> list[str]:
+    """A sentence for each machine on which GPUs are left over."""
+    shares_of: list[list[Share]] = [[] for _ in machines]
+    for rank, share in enumerate(plan.shares):
+        shares_of[plan.home_of(rank)].append(share)
+    told = [idle_gpus(*each) for each in zip(machines, shares_of, strict=True)]
+    return [sentence for sentence in told if sentence]
 
 
 def _run_record(

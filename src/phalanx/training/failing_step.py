@@ -15,15 +15,10 @@ import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace
 from phalanx.errors import PhalanxError
+from phalanx.launch.failure import gist
 from phalanx.worker.whereabouts import InReplica, Whereabouts, take_replica, whereabouts_of
 
 _NODE_OF_REPLICA = re.compile(r"\breplica_(\d+)/")
-_BESIDE = re.compile(
-    r"\s*\[\[\{\{node .*|\s*\[Op:\w+\](?: name:.*)?\s*$|^\d+ root error\(s\) found\.$"
-)
-_STYLE = re.compile(r"\x1b\[[0-9;]*m")
-_KERAS = "Exception encountered when "
-"""What a layer's error begins with; its own message is the next line, in bold."""
 
 _OF_SHAPES = re.compile(r"shape|dimension|rank|axis|split|unpack", re.IGNORECASE)
 
@@ -92,17 +87,3 @@ def _replica(error: Exception, place: ReplicaPlace) -> str:
     if (found := _NODE_OF_REPLICA.search(str(error))) is not None:
         return f", replica {place.first + int(found[1])}"
     return ""
-
-
-def gist(message: str) -> str:
-    """The line of an error's message that says what was wrong."""
-    lines = [_BESIDE.sub("", _STYLE.sub("", line)).strip() for line in message.splitlines()]
-    lines = [line for line in lines if line]
-    for line in lines:
-        if "assertion failed:" in line:
-            return line[line.index("assertion failed:") :]
-    if not lines:
-        return "no message"
-    if lines[0].startswith(_KERAS) and len(lines) > 1:
-        return f"{lines[1]} ({lines[0].removeprefix(_KERAS).rstrip('.')})"
-    return lines[-1] if lines[0].startswith("Graph execution error") else lines[0]

@@ -33,18 +33,35 @@ def adopt(strategy: Any) -> ExitStack:
     one of them gives the launcher's object. Close the result to take it back.
     """
     undo = ExitStack()
-    multi_worker = tf.distribute.MultiWorkerMirroredStrategy
-    for cls in {
-        multi_worker,
-        tf.distribute.experimental.MultiWorkerMirroredStrategy,
-        tf.distribute.MirroredStrategy,
-        tf.distribute.ParameterServerStrategy,
-        tf.distribute.experimental.ParameterServerStrategy,
-    }:
+    for cls in strategies_of_scripts():
         undo.callback(_give_instead(cls, strategy))
     # Python initialises what a class gives if it is one of its instances.
     undo.callback(_initialise_once(type(strategy), strategy))
     return undo
+
+
+def strategies_of_scripts() -> set[type]:
+    """The classes of TensorFlow's that give way: those a script may make and train under.
+
+    TensorFlow's own under TensorFlow 1's names too: a second strategy beside the one in force ends
+    in an error, and a second `MirroredStrategy` of that kind in a segmentation fault. A
+    `TPUStrategy` is made only where there is a TPU.
+    """
+    now, before = tf.distribute, tf.compat.v1.distribute
+    return {
+        now.MultiWorkerMirroredStrategy,
+        now.MirroredStrategy,
+        now.OneDeviceStrategy,
+        now.ParameterServerStrategy,
+        now.experimental.MultiWorkerMirroredStrategy,
+        now.experimental.CentralStorageStrategy,
+        now.experimental.ParameterServerStrategy,
+        before.MirroredStrategy,
+        before.OneDeviceStrategy,
+        before.experimental.MultiWorkerMirroredStrategy,
+        before.experimental.CentralStorageStrategy,
+        before.experimental.ParameterServerStrategy,
+    }
 
 
 def _initialise_once(cls: type, strategy: Any) -> Callable[[], None]:
@@ -54,7 +71,7 @@ def _initialise_once(cls: type, strategy: Any) -> Callable[[], None]:
         if self is not strategy:
             original(self, *args, **kwargs)
 
-    return _replace(cls, "__init__", __init__)
+    return replace(cls, "__init__", __init__)
 
 
 def keep_through_clear_session(strategy: Any) -> ExitStack:
@@ -74,7 +91,7 @@ def keep_through_clear_session(strategy: Any) -> ExitStack:
     # The public name has several homes, and each Keras takes another.
     for module in _public_v1_modules():
         if getattr(module, "reset_default_graph", None) is original:
-            undo.callback(_replace(module, "reset_default_graph", reset_default_graph))
+            undo.callback(replace(module, "reset_default_graph", reset_default_graph))
     return undo
 
 
@@ -115,7 +132,7 @@ def complete_own_strategies() -> ExitStack:
             __original(self, *args, **kwargs)
             ensure_cluster_resolver(self)
 
-        undo.callback(_replace(cls, "__init__", __init__))
+        undo.callback(replace(cls, "__init__", __init__))
     return undo
 
 
@@ -129,7 +146,7 @@ def _give_instead(cls: type, strategy: Any) -> Callable[[], None]:
             _log.info("phalanx run has made the strategy: %s's arguments are unused", cls.__name__)
         return strategy
 
-    undo_new = _replace(cls, "__new__", staticmethod(__new__))
+    undo_new = replace(cls, "__new__", staticmethod(__new__))
     undo_init = _initialise_once(cls, strategy)
 
     def undo() -> None:
@@ -139,7 +156,7 @@ def _give_instead(cls: type, strategy: Any) -> Callable[[], None]:
     return undo
 
 
-def _replace(owner: Any, name: str, value: Any) -> Callable[[], None]:
+def replace(owner: Any, name: str, value: Any) -> Callable[[], None]:
     """Set an attribute; the result puts back what `owner` itself had."""
     before = vars(owner).get(name, _UNSET)
     setattr(owner, name, value)

@@ -102,7 +102,7 @@ def prepare(spec: WorkerSpec) -> Any:
     import tensorflow as tf
 
     import phalanx
-    from phalanx.worker import adopt, devices
+    from phalanx.worker import adopt, devices, late_settings
     from phalanx.worker.strategy import made_kind, make_for_worker
 
     set_up_logging(spec)
@@ -119,6 +119,7 @@ def prepare(spec: WorkerSpec) -> Any:
         adopt.complete_own_strategies()
     else:
         adopt.adopt(strategy)
+        late_settings.answer_late_settings()
         adopt.keep_through_clear_session(strategy)
         tf.distribute.experimental_set_strategy(strategy)
     if spec.seed is not None:

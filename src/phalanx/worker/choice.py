@@ -73,6 +73,42 @@ def choose_alone(
     return _by_devices(gpus, tpu)
 
 
+def check_one_gpu(gpus: int, config: TFConfig | None, *, launched: bool, script: str) -> None:
+    """Refuse several GPUs in one worker, which would leave all but one idle.
+
+    Args:
+        gpus: how many this process sees.
+        config: its TF_CONFIG.
+        launched: whether `phalanx run` has started it.
+        script: what it runs.
+
+    Raises:
+        OptionError: there are several; names the command that uses them.
+    """
+    if gpus < 2:
+        return
+    if launched:
+        raise OptionError(
+            f"A worker trains on one device; this one sees {gpus} GPUs, which phalanx run did not "
+            "find and so did not share out. Name them for it: CUDA_VISIBLE_DEVICES="
+            f"{','.join(map(str, range(gpus)))} phalanx run --workers {gpus} ..."
+        )
+    found = f"this process sees {gpus} GPUs"
+    command = f"phalanx run --workers {gpus} {script}"
+    if config is not None:
+        found = f"TF_CONFIG makes this {config.task_type} {config.task_index}, and {found}"
+        tasks = [address for job in config.cluster.values() for address in job]
+        hosts = {address.rpartition(":")[0] for address in tasks}
+        if len(hosts) > 1:
+            command = f"phalanx run {script}, on each of the {len(hosts)} hosts"
+        else:
+            command = f"env -u TF_CONFIG {command}, once"
+    raise OptionError(
+        f"The multiworker strategy has one device a worker; {found}. Let the launcher start a "
+        f"worker for each GPU: {command}. Or let each process see one, by CUDA_VISIBLE_DEVICES."
+    )
+
+
 def _by_devices(count: int, tpu: TpuPlace | None) -> Choice:
     if tpu is not None:
         return Choice(kind="tpu", reason=tpu.reason)

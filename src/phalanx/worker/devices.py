@@ -66,9 +66,15 @@ def visible_devices() -> list[str]:
 
 
 def local_devices() -> list[str]:
-    """The devices of this process that a mirrored strategy uses: its GPUs, else its CPUs."""
+    """The devices of this process that a mirrored strategy uses: its GPUs, else its CPUs.
+
+    They are found without starting TensorFlow: until that runs, a script may set its devices.
+    """
     for kind in ("GPU", "CPU"):
-        devices = tf.config.list_logical_devices(kind)
-        if devices:
-            return [f"{kind}:{index}" for index in range(len(devices))]
+        count = sum(
+            len(tf.config.get_logical_device_configuration(device) or [device])
+            for device in tf.config.get_visible_devices(kind)
+        )
+        if count:
+            return [f"{kind}:{index}" for index in range(count)]
     raise AssertionError("TensorFlow shows no device, not even a CPU")

@@ -13,11 +13,14 @@ from typing import NoReturn
 
 from phalanx.errors import PhalanxError
 from phalanx.launch.failure import FailureRecord
+from phalanx.launch.lines import without_style
 from phalanx.worker.shared_lines import advice_about_files
 from phalanx.worker.whereabouts import whereabouts_of
 
 _OWN_CODE = str(Path(__file__).parent)
 _PATIENCE = 5.0
+_LONG = 120
+"""Letters: what is longer is not printed twice."""
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -52,13 +55,17 @@ def record_failure(
 
 def _message_of(error: BaseException) -> str:
     where = whereabouts_of(error)
-    return str(error) if where is None else f"{where}\n{error}"
+    return without_style(str(error) if where is None else f"{where}\n{error}")
 
 
 def format_traceback(error: BaseException) -> str:
     """The traceback without the frames that led from the launcher to the script."""
     shown = without_own_frames(error.__traceback__)
-    return "".join(traceback.format_exception(type(error), error, shown))
+    text = without_style("".join(traceback.format_exception(type(error), error, shown)))
+    if (where := whereabouts_of(error)) is not None and len(where) > _LONG:
+        # What was wrong stands above the note, in full.
+        text = text.replace(f"\n{without_style(where)}\n", f"\n{where.partition(': ')[0]}\n")
+    return text
 
 
 def without_own_frames(trace: TracebackType | None) -> TracebackType | None:

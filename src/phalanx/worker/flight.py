@@ -26,6 +26,10 @@ _SECONDS = 1.0
 _SHORT = 100_000
 """Nanoseconds: a phase that was shorter leaves no event."""
 
+_BETWEEN = "idle"
+"""The phase between two calls, such as two `fit`s. It leaves an event however short it was: what
+came before it is another call's."""
+
 _REST = 100_000_000
 """Nanoseconds between two questions for arrivals, which take some ten microseconds each."""
 
@@ -90,8 +94,10 @@ class FlightRecorder:
 
     def _end_phase(self, ring: Ring, now: int) -> None:
         """Add the phase that ends now, unless it was so short that nobody will ask for it."""
-        if self._phase is not None and now - self._phase[1] >= _SHORT:
-            number, begin, step, epoch = self._phase
+        if self._phase is None:
+            return
+        number, begin, step, epoch = self._phase
+        if now - begin >= _SHORT or number == ring.text(_BETWEEN):
             ring.phase(number, begin, now, step, epoch)
 
     def at(self, step: int | None, epoch: int | None) -> None:

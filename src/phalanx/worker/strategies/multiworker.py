@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +13,7 @@ from phalanx.cluster.tf_config import TFConfig
 from phalanx.distributed.collectives import NoCollectives
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.tensorflow import TensorFlowCollectives
-from phalanx.errors import OptionError
+from phalanx.worker.choice import check_one_gpu
 from phalanx.worker.strategies.request import StrategyRequest
 
 
@@ -25,12 +26,8 @@ def make(request: StrategyRequest) -> Any:
     gpus = len(tf.config.get_visible_devices("GPU"))
     if request.communication != "auto":
         check_gpus(request.communication, gpus)
-    if gpus > 1:
-        raise OptionError(
-            f"Asked for the multiworker strategy, which has one device a worker; this process "
-            f"sees {gpus} GPUs. Start a worker for each: phalanx run --workers {gpus} SCRIPT."
-        )
     config = TFConfig.from_environment(os.environ)
+    check_one_gpu(gpus, config, launched=request.worker is not None, script=_script())
     if config is None or config.synchronous_tasks < 2:
         return MultiWorkerStrategy(NoCollectives("GPU:0" if gpus else "CPU:0"))
     # The public way to start TensorFlow's server and its collectives.
@@ -38,6 +35,12 @@ def make(request: StrategyRequest) -> Any:
         communication_options=_options(request.communication)
     )
     return MultiWorkerStrategy(TensorFlowCollectives(runtime), runtime.cluster_resolver)
+
+
+def _script() -> str:
+    """What this process runs, for a command to copy."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return "SCRIPT" if main is None else os.path.relpath(main)
 
 
 def _options(communication: str) -> Any:
