@@ -58,8 +58,8 @@ labels = rng.integers(0, 3, 290)
 rows = (rng.normal(size=(3, 9))[labels] + rng.normal(0, 0.7, (290, 9))).astype("float32")
 
 unlabelled = tf.data.Dataset.from_tensor_slices(rows[:210]).batch(42)
-labelled = tf.data.Dataset.from_tensor_slices((rows[210:245], labels[210:245])).batch(7)
-test = tf.data.Dataset.from_tensor_slices((rows[245:], labels[245:])).batch(20)
+labelled = tf.data.Dataset.from_tensor_slices((rows[210:250], labels[210:250])).batch(8)
+test = tf.data.Dataset.from_tensor_slices((rows[250:], labels[250:])).batch(21)
 
 model = Ladder()
 model.compile(optimizer=keras.optimizers.Adam(0.01))

@@ -15,13 +15,16 @@ OTHERWISE = {
     # A row's loss is -log softmax over the rows of the batch that the worker holds: over 13 and 12
     # in place of 25, so that it is smaller by about log 2. `phalanx.all_gather_batch` mends it.
     "contrastive_learning": "each worker's rows have only its own rows for negatives",
+    # As with plain BatchNormalization, each worker's state follows the means of its own rows, and
+    # fit averages the states: one device's where workers have equally many rows, which 12 and 11
+    # are not. The losses are one device's all the same.
+    "running_statistics": "a state that follows the batch follows each worker's rows",
 }
 """Scripts whose numbers on several workers are others by definition: they are to end well."""
 
 BUGS = {
     "custom_losses_and_metrics": "a metric whose result() is its variable tells one worker's count",
     "image_classification_functional": "Keras opens datasets twice an epoch, which a shuffle feels",
-    "semi_supervised": "rows are cut by the first tensor of a batch, also where others have fewer",
     "text_transformer": "Adam squares what each worker brings to a position, not the sum",
 }
 """Scripts that fall or go wrong on two workers, and why."""
