@@ -39,7 +39,7 @@ def case(name):
     return pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("name", map(case, NAMES))
+@pytest.mark.parametrize("name", [case(name) for name in NAMES])
 def test_two_workers_say_what_one_device_does(name, tmp_path, shared_fork_server):
     wanted = gallery.plain(name, tmp_path / "plain")
     found = gallery.under_phalanx(name, tmp_path / "two", shared_fork_server, "--workers", "2")
