@@ -1,0 +1,68 @@
+"""Each script of the gallery says the same numbers by itself and on two workers."""
+
+import gallery
+import pytest
+
+BOUND = 1e-5
+"""How far numbers may be apart, relatively: float32's rounding after some tens of steps."""
+
+IN_MAKE_TEST = {"gan", "loop_checkpoint", "tabular_embeddings", "transfer_learning"}
+
+OTHER_BOUNDS = {}
+"""A wider bound for a script, each with its mathematical reason beside it."""
+
+OTHERWISE = {
+    # A row's loss is -log softmax over the rows of the batch that the worker holds: over 13 and 12
+    # in place of 25, so that it is smaller by about log 2. `phalanx.all_gather_batch` mends it.
+    "contrastive_learning": "each worker's rows have only its own rows for negatives",
+    # As with plain BatchNormalization, each worker's state follows the means of its own rows, and
+    # fit averages the states: one device's where workers have equally many rows, which 12 and 11
+    # are not. The losses are one device's all the same.
+    "running_statistics": "a state that follows the batch follows each worker's rows",
+}
+"""Scripts whose numbers on several workers are others by definition: they are to end well."""
+
+BUGS = {
+    "custom_losses_and_metrics": "a metric whose result() is its variable tells one worker's count",
+    "image_classification_functional": "Keras opens datasets twice an epoch, which a shuffle feels",
+    "text_transformer": "Adam squares what each worker brings to a position, not the sum",
+}
+"""Scripts that fall or go wrong on two workers, and why."""
+
+NAMES = sorted(path.stem for path in gallery.SCRIPTS.glob("*.py"))
+
+
+def case(name):
+    marks = [] if name in IN_MAKE_TEST else [pytest.mark.full]
+    if name in BUGS:
+        marks.append(pytest.mark.xfail(reason=BUGS[name], strict=True, raises=AssertionError))
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", [case(name) for name in NAMES])
+def test_two_workers_say_what_one_device_does(name, tmp_path, shared_fork_server):
+    wanted = gallery.plain(name, tmp_path / "plain")
+    found = gallery.under_phalanx(name, tmp_path / "two", shared_fork_server, "--workers", "2")
+    apart = gallery.differences(wanted, found, OTHER_BOUNDS.get(name, BOUND))
+    if name in OTHERWISE:
+        assert found.keys() == wanted.keys()
+        assert apart, "no longer different: compare its numbers, as those of the others"
+    else:
+        assert not apart, "\n".join(apart)
+
+
+def test_the_scripts_do_not_know_phalanx():
+    assert len(NAMES) >= 20
+    assert {*IN_MAKE_TEST, *OTHER_BOUNDS, *OTHERWISE, *BUGS} <= set(NAMES)
+    for path in gallery.SCRIPTS.glob("*.py"):
+        assert "phalanx" not in path.read_text().lower(), path.name
+
+
+def test_differences_are_named():
+    wanted = {"loss": [1.0, 2.0], "text": "a", "rows": 3}
+    assert gallery.differences(wanted, {"loss": [1.0, 2.00001], "text": "a", "rows": 3}, 1e-5) == []
+    found = {"loss": [1.0, 2.0001], "text": "b", "rows": 4}
+    lines = gallery.differences(wanted, found, 1e-5)
+    assert [line.split(":")[0] for line in lines] == ["loss[1]", "text", "rows"]
+    assert gallery.differences([1.0], [1.0, 2.0], 1e-5)
+    assert gallery.differences({"loss": 1.0}, {"loss": float("nan")}, 1e-5)
