@@ -43,8 +43,8 @@ def counts(names, of_one, of_two, of_three):
 
 
 ON_WORKERS_ONLY = {"MadeInTheStep", "FunctionsInside"}
-"""What replicas of one process cannot do: make variables in a step, call a function of TensorFlow's in
-each replica, which would take the first one's variables."""
+"""What replicas of one process cannot do: make variables in a step; call a function of TensorFlow's
+in each replica, which would take the first one's variables."""
 
 
 @functools.cache

@@ -23,9 +23,7 @@ OTHERWISE = {
 """Scripts whose numbers on several workers are others by definition: they are to end well."""
 
 BUGS = {
-    "custom_losses_and_metrics": "a metric whose result() is its variable tells one worker's count",
     "image_classification_functional": "Keras opens datasets twice an epoch, which a shuffle feels",
-    "text_transformer": "Adam squares what each worker brings to a position, not the sum",
 }
 """Scripts that fall or go wrong on two workers, and why."""
 

@@ -10,9 +10,10 @@ import phalanx
 from phalanx import errors
 
 PUBLIC = {
-    "__version__", "disable", "distribute_optimizer", "enable", "evaluate", "fit",
-    "is_enabled", "local_chief_first", "observe_gradients", "predict", "strategy", "callbacks",
-    "checkpoint", "clip", "data", "schedules",
+    "__version__", "all_gather", "all_gather_batch", "all_reduce", "barrier", "broadcast",
+    "disable", "distribute_optimizer", "distribute_step", "enable", "evaluate", "fit", "is_chief",
+    "is_enabled", "local_chief_first", "local_rank", "observe_gradients", "predict", "rank",
+    "strategy", "sum_loss", "world_size", "callbacks", "checkpoint", "clip", "data", "schedules",
 }  # fmt: skip
 
 

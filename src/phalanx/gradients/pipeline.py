@@ -7,7 +7,7 @@ Unscaling of a scaled loss and clipping of the total follow inside the optimizer
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -72,8 +72,12 @@ def walk(
         own = scale(hooks.clip_own(scale(own, mean_of_own)), tf.math.reciprocal_no_nan(mean_of_own))
     to_sum = own if share is None or weighted or replicas == 1 else scale(own, share.weight)
     paths = _paths(variables)
+    sliced = _sliced_alike(to_sum, share)
+    to_sum = [g.values if i in sliced else g for i, g in enumerate(to_sum)]
     checked = _checked_sum(to_sum, paths, share, health, replicas)
     total = _plain_sum(to_sum, paths, replicas) if checked is None else checked.total
+    total = [_slices(g, sliced[i]) if i in sliced else g for i, g in enumerate(total)]
+    checked = checked and replace(checked, total=total)
 
     def finish() -> None:
         if health is None or checked is None:
@@ -89,6 +93,28 @@ def walk(
     local = scale(own, _unscaled(factor, hooks.loss_scale))
     seen = _observed(finish, local, total, variables, hooks=hooks, share=share, replicas=replicas)
     observation.record(replica, seen)
+
+
+def _sliced_alike(
+    gradients: Sequence[Gradient], share: ReplicaShare | None
+) -> dict[int, tf.IndexedSlices]:
+    """The sparse gradients, by place, that have the same slices on every replica, whatever it holds.
+
+    So have those of an embedding of positions. One device has each slice once, with the sum of what
+    all rows bring to it, and that is what an optimizer that squares it must see.
+    """
+    if share is None:
+        return {}
+    return {
+        i: gradient
+        for i, gradient in enumerate(gradients)
+        if isinstance(gradient, tf.IndexedSlices)
+        and not share.row_sums.depends_on_batch(gradient.indices)
+    }
+
+
+def _slices(values: tf.Tensor, like: tf.IndexedSlices) -> tf.IndexedSlices:
+    return tf.IndexedSlices(values, like.indices, like.dense_shape)
 
 
 def _checked_sum(

@@ -57,6 +57,10 @@ class RowSums:
             return []
         return list(self._terms(scalar))
 
+    def depends_on_batch(self, tensor: Any) -> bool:
+        """Whether a tensor is computed from the batch; so it is taken to be where nobody can see."""
+        return not _is_symbolic(tensor) or self._knows_batch(tensor)
+
     def _terms(self, tensor: Any) -> Iterator[Term]:
         if _name(tensor) in self._means:
             return
@@ -145,8 +149,4 @@ def _name(tensor: Any) -> Name:
 
 
 def _is_symbolic(value: Any) -> bool:
-    return (
-        isinstance(value, tf.Tensor)
-        and not hasattr(value, "_numpy")
-        and tf.is_symbolic_tensor(value)
-    )
+    return isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value)
