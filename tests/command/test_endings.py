@@ -1,6 +1,7 @@
 """Every way in which a run can end, with the real command and the real TensorFlow."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -122,7 +123,6 @@ def test_values_of_variables_are_written_nowhere(command):
 def test_a_taken_port_is_retried(command, monkeypatch):
     import io
     import os
-import re
 
     from phalanx.launch.hardware import Machine
     from phalanx.launch.options import RunOptions
