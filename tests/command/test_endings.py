@@ -1,6 +1,7 @@
 """Every way in which a run can end, with the real command and the real TensorFlow."""
 
 import json
+import re
 import signal
 import socket
 import subprocess

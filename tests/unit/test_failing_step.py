@@ -46,6 +46,9 @@ Node: 'sub'
          "shapes differ"),
         ("Exception encountered when calling Checked.call().\n\n\x1b[1mtoo wide\x1b[0m\n\nArgs",
          "too wide (calling Checked.call())"),
+        ("Exception encountered when calling L.call().\n\n\x1b[1mCould not automatically infer the "
+         "output shape of 'l'. Error encountered:\n\ntoo wide\x1b[0m\n\nArgs",
+         "too wide (calling L.call())"),
         (SEVERAL, "Incompatible shapes: [4,2] vs. [3]"),
         (SEVERAL.partition("\n\n")[2], "Incompatible shapes: [4,2] vs. [3]"),
         ("Graph execution error:\n\n0 derived errors ignored. [Op:__inference_f_1]",

@@ -65,6 +65,7 @@ _GRAPH = "Graph execution error"
 _KERAS = "Exception encountered when "
 """What a layer's error begins with; its own message is the next line, in bold."""
 
+_ENCOUNTERED = "Error encountered:"
 _BESIDE = re.compile(
     r"^\{\{function_node [^}]*\}\}\s*|\s*\[\[\{\{node .*|\s*\[Op:\w+\](?: name:.*)?\s*$"
 )
@@ -97,7 +98,9 @@ def gist(message: str) -> str:
     if not told:
         return "no message"
     if told[0].startswith(_KERAS) and len(told) > 1:
-        return f"{told[1]} ({told[0].removeprefix(_KERAS).rstrip('.')})"
+        # Keras calls a layer to learn its shapes, and puts that before what the layer raised.
+        inner = 2 if told[1].endswith(_ENCOUNTERED) and len(told) > 2 else 1
+        return f"{told[inner]} ({told[0].removeprefix(_KERAS).rstrip('.')})"
     if not told[0].startswith((_GRAPH, _DETECTED)):
         return told[0]
     lines = (_numberless(line) for line in message.splitlines())
