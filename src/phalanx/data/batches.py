@@ -140,10 +140,17 @@ def assert_alike_shares(data: Any, replicas: int) -> Any:
         DataError: the numbers of rows are known, and cannot be shared out alike.
     """
     tensors = [v for v in keras.tree.flatten(data) if v is not None and v.shape.rank != 0]
+    advice = (
+        f"Each is shared out by its own rows (axis 0), and {replicas} replicas cannot take the "
+        f"same share of all. Make each number of rows a multiple of {replicas}, and leave the "
+        "last, smaller batch out (drop_remainder=True)."
+    )
     known = [v.shape[0] for v in tensors if isinstance(v, tf.Tensor)]
     if len(known) == len(tensors) and None not in known:
         if not all(_is_shared_alike(rows, known[0], replicas) for rows in known):
-            raise DataError(_UNLIKE.format(rows=known, replicas=replicas))
+            raise DataError(
+                f"The tensors of a batch have unlike numbers of rows: {known}. {advice}"
+            )
         return data
     rows = [rows_in(v) for v in tensors]
     alike = [
@@ -156,17 +163,9 @@ def assert_alike_shares(data: Any, replicas: int) -> Any:
     ]
     if not alike:
         return data
-    said = _UNLIKE.format(rows="those below", replicas=replicas)
+    said = f"The tensors of a batch have unlike numbers of rows: those below. {advice}"
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(alike), [said, *rows])]):
         return keras.tree.map_structure(lambda v: None if v is None else tf.identity(v), data)
-
-
-_UNLIKE = (
-    "The tensors of a batch have unlike numbers of rows: {rows}. Each is shared out by its own "
-    "rows (axis 0), and {replicas} replicas cannot take the same share of all. Make each number "
-    "of rows a multiple of {replicas}, and leave the last, smaller batch out "
-    "(drop_remainder=True)."
-)
 
 
 def _is_shared_alike(rows: int, first: int, replicas: int) -> bool:

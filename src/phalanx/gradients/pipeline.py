@@ -98,10 +98,10 @@ def walk(
 def _sliced_alike(
     gradients: Sequence[Gradient], share: ReplicaShare | None
 ) -> dict[int, tf.IndexedSlices]:
-    """The sparse gradients, by place, that have the same slices on every replica, whatever it holds.
+    """The sparse gradients, by place, that have the same slices on every replica.
 
-    So have those of an embedding of positions. One device has each slice once, with the sum of what
-    all rows bring to it, and that is what an optimizer that squares it must see.
+    So have those of an embedding of positions. One device has each slice once, with the sum of
+    what all rows bring to it, and that is what an optimizer that squares it must see.
     """
     if share is None:
         return {}

@@ -58,7 +58,7 @@ class RowSums:
         return list(self._terms(scalar))
 
     def depends_on_batch(self, tensor: Any) -> bool:
-        """Whether a tensor is computed from the batch; so it is taken to be where nobody can see."""
+        """Whether a tensor is computed from the batch, or nobody can see."""
         return not _is_symbolic(tensor) or self._knows_batch(tensor)
 
     def _terms(self, tensor: Any) -> Iterator[Term]:

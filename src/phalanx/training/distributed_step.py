@@ -17,6 +17,7 @@ from phalanx.gradients.reduce import reduce_sum
 from phalanx.gradients.share import ReplicaShare, current_share, sharing
 from phalanx.seam.optimizers import optimizers_reduce_first
 from phalanx.seam.steps import steps_know_their_share
+from phalanx.training.step import as_in_a_function
 
 
 def distribute_step(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,9 +80,10 @@ class _DistributedStep:
         if python is None:
             self._on_worker: Any = functools.partial(_on_worker, step)
         else:
-            converted = tf.autograph.to_graph(python)
             self._on_worker = tf.function(
-                functools.partial(_on_worker, converted), autograph=False, reduce_retracing=True
+                functools.partial(_on_worker, as_in_a_function(python)),
+                autograph=False,
+                reduce_retracing=True,
             )
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:

@@ -150,7 +150,7 @@ class MetricReader:
         """The logs, from what was added up."""
         with keras.StatelessScope(state_mapping=list(zip(variables, states, strict=True))):
             # A metric may return its variable, which is the sum in this scope alone.
-            results = keras.tree.map_structure(
+            results: dict[str, Any] = keras.tree.map_structure(
                 tf.convert_to_tensor, dict(self._model.get_metrics_result())
             )
             stale = self._stale_names()

@@ -271,7 +271,16 @@ def step_of(model: Any, kind: Kind) -> Callable[[Any], Any]:
     if python is None or name in vars(model):
         step: Callable[[Any], Any] = getattr(model, name)
         return step
-    return partial(tf.autograph.to_graph(python), model)
+    return partial(as_in_a_function(python), model)
+
+
+def as_in_a_function(python: Callable[..., Any]) -> Callable[..., Any]:
+    """What a `tf.function` traces of `python`: conditions and loops on tensors converted."""
+    try:
+        converted: Callable[..., Any] = tf.autograph.to_graph(python)
+    except Exception:  # without its source, as from a prompt; a tf.function takes it as it is, too
+        return python
+    return converted
 
 
 def step_function(model: Any, kind: Kind, plan: StepPlan) -> StepFunction:

@@ -1,0 +1,107 @@
+"""Loops written by hand: unchanged, and with the one line that shares their batches out."""
+
+import numpy as np
+import pytest
+
+from phalanx.testing import run_alone
+
+WAYS = [(graph, kind) for graph in (False, True) for kind in ("mean", "sum", "scaled")]
+
+
+def data(rows):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(rows, 4)).astype("float32")
+    return x, x.sum(1, keepdims=True)
+
+
+def loop(graph, kind, shared):
+    """Two passes over 37 rows by 6: the last loss, metric, predictions and weights."""
+    import keras
+    import tensorflow as tf
+
+    import phalanx
+
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    model = keras.Sequential([layers.Dense(8, activation="tanh"), layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=0.1)
+    if kind == "scaled":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
+    loss_of, error = keras.losses.MeanSquaredError(), keras.metrics.MeanAbsoluteError()
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            predicted = model(x, training=True)
+            loss = loss_of(y, predicted)
+            if kind == "sum":
+                loss = tf.reduce_sum((y - predicted) ** 2) / 6
+                loss = loss if graph else phalanx.sum_loss(loss)
+            target = optimizer.scale_loss(loss)
+        optimizer.apply(tape.gradient(target, model.trainable_weights), model.trainable_weights)
+        error.update_state(y, predicted)
+        return {"loss": loss, "predicted": predicted}
+
+    step = tf.function(step) if graph else step
+    step = phalanx.distribute_step(step) if shared else step
+    for _ in range(2):
+        for batch in tf.data.Dataset.from_tensor_slices(data(37)).batch(6):
+            found = step(*batch)
+    return [float(found["loss"]), float(error.result()), found["predicted"].numpy()] + [
+        weight.numpy() for weight in model.weights
+    ]
+
+
+def loops():
+    import phalanx
+
+    phalanx.enable()
+    try:
+        return [loop(*way, shared) for shared in (False, True) for way in WAYS]
+    finally:
+        phalanx.disable()
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    return run_alone(loops, deadline=300)
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
+def test_a_loop_comes_out_as_on_one_device(workers, one_device, pool):
+    for of_worker in pool(workers).run(loops, deadline=600):
+        for name, found, expected in zip(2 * WAYS, of_worker, one_device, strict=True):
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=str(name))
+
+
+def test_what_scripts_ask_of_each_other(pool):
+    def function():
+        import tensorflow as tf
+
+        import phalanx
+
+        rank = phalanx.rank()
+        in_graph = tf.function(lambda: phalanx.all_reduce(tf.constant(float(rank + 1))))
+        phalanx.barrier()
+        return {
+            "rank": (rank, phalanx.world_size(), phalanx.is_chief()),
+            "sum": float(phalanx.all_reduce(rank + 1)),
+            "mean": phalanx.all_reduce({"a": np.array([rank, 1.0])}, op="mean")["a"].tolist(),
+            "graph": float(in_graph()),
+            "gathered": [part.tolist() for part in phalanx.all_gather(np.array([rank]))],
+            "objects": phalanx.all_gather({"name": "x" * rank}),
+            "broadcast": phalanx.broadcast(np.array([rank + 5, 7])).tolist(),
+            "from 1": phalanx.broadcast(("y", rank), root=1),
+        }
+
+    for rank, found in enumerate(pool(2).run(function, deadline=300)):
+        assert found == {
+            "rank": (rank, 2, rank == 0),
+            "sum": 3.0,
+            "mean": [0.5, 1.0],
+            "graph": 3.0,
+            "gathered": [[0], [1]],
+            "objects": [{"name": ""}, {"name": "x"}],
+            "broadcast": [5, 7],
+            "from 1": ("y", 1),
+        }
