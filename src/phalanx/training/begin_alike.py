@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from phalanx.distributed.strategy import MultiWorkerStrategy, uses_horovod
+from phalanx.errors import DisagreementError
 from phalanx.training.exchange import all_gather_rows
 from phalanx.training.prepare import Stage
+from phalanx.worker.flight import flight
 
 _log = logging.getLogger(__name__)
 
@@ -23,10 +26,10 @@ def begin_alike(stage: Stage) -> None:
     """
     if not isinstance(stage.strategy, MultiWorkerStrategy) or not stage.place.has_peers:
         return
-    optimizer: Any = getattr(stage.model, "optimizer", None)
-    variables = [*stage.model.variables, *getattr(optimizer, "variables", [])]
-    known = list({id(v): v for v in variables}.values())
-    values = _of_chief(stage.strategy, known)
+    known = _alike_in_number(stage)
+    size = sum(v.value.dtype.size * math.prod(v.shape) for v in known)
+    with flight.collective("hand-over of the chief's state", size):
+        values = stage.strategy.collectives.broadcast([v.value for v in known])
     own = [_differ(v, value) for v, value in zip(known, values, strict=True)]
     differ = all_gather_rows(stage.strategy, stage.place, np.array([*own, False], np.int64))
     for number in np.flatnonzero(differ.any(axis=0)):
@@ -35,13 +38,28 @@ def begin_alike(stage: Stage) -> None:
         _tell(known, differ)
 
 
-def _of_chief(strategy: MultiWorkerStrategy, variables: list[Any]) -> list[Any]:
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def broadcast() -> list[tf.Tensor]:
-        return strategy.collectives.broadcast([v.value for v in variables])
+def _alike_in_number(stage: Stage) -> list[Any]:
+    """The variables of model and optimizer, of which all workers have equally many.
 
-    values: list[tf.Tensor] = broadcast()
-    return values
+    Raises:
+        DisagreementError: they have not, although the optimizer is built.
+    """
+    model: Any = stage.model
+    optimizer: Any = getattr(model, "optimizer", None)
+    is_built = bool(getattr(optimizer, "built", True))
+    built = all_gather_rows(stage.strategy, stage.place, np.array([is_built], np.int64))
+    if built.any() and not is_built:  # some worker has read its state, or used it
+        optimizer.build(model.trainable_variables)
+    variables = [*model.variables, *getattr(optimizer, "variables", [])]
+    known = list({id(v): v for v in variables}.values())
+    numbers = all_gather_rows(stage.strategy, stage.place, np.array([len(known)], np.int64))[:, 0]
+    if len(set(numbers)) > 1:
+        found = ", ".join(f"{number} on worker {rank}" for rank, number in enumerate(numbers))
+        raise DisagreementError(
+            f"fit needs the same variables of model and optimizer on every worker; found {found}. "
+            "Build the same model and optimizer on every worker."
+        )
+    return known
 
 
 def _differ(variable: Any, value: tf.Tensor) -> bool:
