@@ -101,32 +101,33 @@ class Autoencoder(keras.Model):
         return self.decoder(self.divergence(mean, spread))
 
 
-class Unreduced(Own):
-    """Differentiates a loss for each row: TensorFlow takes the gradient of their sum."""
+class Regression(Own):
+    """A network with a loss for each row."""
 
     def __init__(self):
         super().__init__()
         self.network = network(8, 1)
 
+    def losses(self, x, y):
+        return (self.network(x)[:, 0] - tf.cast(y, tf.float32)) ** 2
+
+
+class Unreduced(Regression):
+    """Differentiates a loss for each row: TensorFlow takes the gradient of their sum."""
+
     def train_step(self, data):
-        x, y = data
         with tf.GradientTape() as tape:
-            losses = (self.network(x)[:, 0] - tf.cast(y, tf.float32)) ** 2
+            losses = self.losses(*data)
         self.descend(tape, losses, self.network.trainable_weights)
         return self.note(losses)
 
 
-class SumOverRows(Own):
+class SumOverRows(Regression):
     """A sum over the rows by a constant, and a sum that is none over rows."""
 
-    def __init__(self):
-        super().__init__()
-        self.network = network(8, 1)
-
     def train_step(self, data):
-        x, y = data
         with tf.GradientTape() as tape:
-            losses = (self.network(x)[:, 0] - tf.cast(y, tf.float32)) ** 2
+            losses = self.losses(*data)
             decay = tf.add_n([tf.reduce_sum(w**2) for w in self.network.trainable_weights])
             loss = tf.reduce_sum(losses) / 8.0 + 0.01 * decay
         self.descend(tape, loss, self.network.trainable_weights)

@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from running import ran
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "gallery"
 MARK = "RESULT "
@@ -12,29 +12,20 @@ MARK = "RESULT "
 
 def plain(name, directory):
     """What the script says by itself."""
-    return _result([sys.executable, str(SCRIPTS / f"{name}.py")], directory, os.environ, MARK)
+    return _result([str(SCRIPTS / f"{name}.py")], directory, None, MARK)
 
 
 def under_phalanx(name, directory, environment, *options):
     """What worker 0 says under `phalanx run` with those options."""
     words = ["-m", "phalanx", "run", *options, str(SCRIPTS / f"{name}.py")]
     environment = {**os.environ, **environment}
-    return _result([sys.executable, *words], directory, environment, f"[worker 0] {MARK}")
+    return _result(words, directory, environment, f"[worker 0] {MARK}")
 
 
 def _result(words, directory, environment, mark):
     directory.mkdir()
-    done = subprocess.run(
-        words,
-        cwd=directory,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith(mark))
+    said = ran(directory, *words, environment=environment, timeout=300)
+    (line,) = (line for line in said.splitlines() if line.startswith(mark))
     return json.loads(line.removeprefix(mark))
 
 

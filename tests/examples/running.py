@@ -5,13 +5,15 @@ import subprocess
 import sys
 
 
-def ran(directory, *words):
+def ran(directory, *words, environment=None, timeout=600):
+    """What Python says, run with these words, which must end well."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=directory,
+        env=environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=timeout,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -80,6 +80,16 @@ def rows_in(value: Any) -> tf.Tensor:
     return tf.shape(value)[0]
 
 
+def tensors_of(data: Any) -> list[Any]:
+    """The tensors of a batch that have rows; scalars have none."""
+    return [v for v in keras.tree.flatten(data) if v is not None and v.shape.rank != 0]
+
+
+def total_rows(data: Any) -> tf.Tensor:
+    """How many rows a batch has: those of its first tensor."""
+    return rows_in(tensors_of(data)[0])
+
+
 def cut(
     data: Any,
     replica: int,
@@ -109,8 +119,7 @@ def cut(
             start, count = tf.where(count > 0, start, 0), tf.maximum(count, 1)
         return slice_rows(value, start, count, static)
 
-    first = next(v for v in keras.tree.flatten(data) if v is not None and v.shape.rank != 0)
-    _, count = rows_of(replica, replicas, rows_in(first))
+    _, count = rows_of(replica, replicas, total_rows(data))
     return count, keras.tree.map_structure(one, data)
 
 
@@ -139,7 +148,7 @@ def assert_alike_shares(data: Any, replicas: int) -> Any:
     Raises:
         DataError: the numbers of rows are known, and cannot be shared out alike.
     """
-    tensors = [v for v in keras.tree.flatten(data) if v is not None and v.shape.rank != 0]
+    tensors = tensors_of(data)
     advice = (
         f"Each is shared out by its own rows (axis 0), and {replicas} replicas cannot take the "
         f"same share of all. Make each number of rows a multiple of {replicas}, and leave the "

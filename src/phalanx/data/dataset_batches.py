@@ -12,7 +12,7 @@ from phalanx.data.batches import (
     as_written,
     assert_alike_shares,
     cut,
-    rows_in,
+    total_rows,
     with_free_batch_axis,
 )
 from phalanx.data.inspection.same_order import order_checksum
@@ -108,7 +108,6 @@ class DatasetBatches:
         data = batch if len(batch) > 1 else batch[0]
         if self._place.total > 1:
             data = assert_alike_shares(data, self._place.total)
-        first = next(v for v in keras.tree.flatten(data) if v is not None and v.shape.rank != 0)
         parts = tuple(
             cut(
                 data,
@@ -119,7 +118,7 @@ class DatasetBatches:
             )
             for replica in range(self._place.first, self._place.first + self._place.local)
         )
-        return rows_in(first), parts
+        return total_rows(data), parts
 
     def _static_count(self) -> int | None:
         """Rows of every share where they are equal and known: a static shape for XLA."""

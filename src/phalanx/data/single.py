@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
-from phalanx.data.batches import assert_alike_shares, cut, rows_in
+from phalanx.data.batches import assert_alike_shares, cut, total_rows
 from phalanx.data.place import ReplicaPlace
 
 
@@ -22,6 +20,5 @@ def one_batch(place: ReplicaPlace, data: Any) -> Any:
     """
     if place.total > 1:
         data = assert_alike_shares(data, place.total)
-    first = next(v for v in keras.tree.flatten(data) if v is not None)
     replicas = range(place.first, place.first + place.local)
-    return rows_in(first), tuple(cut(data, replica, place.total) for replica in replicas)
+    return total_rows(data), tuple(cut(data, replica, place.total) for replica in replicas)

@@ -127,13 +127,11 @@ class ReplicaShare:
         """
         return tf.math.divide_no_nan(tf.cast(self.total, dtype), tf.cast(self.count, dtype))
 
-    def looking_at(self, data: Any) -> contextlib.AbstractContextManager[None]:
-        """Find sums over the rows of `data`, this replica's part, in what is traced meanwhile."""
-        return self._looking(RowSums(data, (self.count, self.total, self.weight)))
-
     @contextlib.contextmanager
-    def _looking(self, row_sums: RowSums) -> Iterator[None]:
-        previous, self.row_sums = self.row_sums, row_sums
+    def looking_at(self, data: Any) -> Iterator[None]:
+        """Find sums over the rows of `data`, this replica's part, in what is traced meanwhile."""
+        previous = self.row_sums
+        self.row_sums = RowSums(data, (self.count, self.total, self.weight))
         try:
             yield
         finally:

@@ -81,7 +81,6 @@ def _distributed_optimizer(
             "passes a step give the optimizer gradient_accumulation_steps."
         )
     _distributed.add(innermost(optimizer))
-    _add_up_outside_of_replicas(optimizer, strategy)
     _log.info("hvd.DistributedOptimizer: Phalanx adds up the gradients of %s", optimizer.name)
     return optimizer
 
@@ -97,28 +96,6 @@ def _changing(options: Mapping[str, Any], horovod: Any) -> str | None:
     if options.get("process_set", everybody) is not everybody:
         return "a process_set of its own"
     return None
-
-
-def _add_up_outside_of_replicas(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
-    """Let `apply` average where the script's own loop calls it, outside of `strategy.run`."""
-
-    def apply(grads: Any, trainable_variables: Any = None) -> Any:
-        def on_replica() -> None:
-            share = [None if g is None else _divided(g, strategy) for g in grads]
-            type(optimizer).apply(optimizer, share, trainable_variables)
-
-        if tf.distribute.in_cross_replica_context():
-            return strategy.run(on_replica)
-        return type(optimizer).apply(optimizer, grads, trainable_variables)
-
-    vars(optimizer)["apply"] = apply
-
-
-def _divided(gradient: Any, strategy: tf.distribute.Strategy) -> Any:
-    replicas = strategy.num_replicas_in_sync
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values / replicas, gradient.indices, gradient.dense_shape)
-    return gradient / replicas
 
 
 def _refuse_other_root(callback: Any, logs: Any = None) -> None:

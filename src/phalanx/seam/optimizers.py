@@ -35,6 +35,7 @@ from phalanx.gradients.observation import current_observation
 from phalanx.gradients.pipeline import Hooks, walk
 from phalanx.gradients.reduce import Gradient, scale
 from phalanx.gradients.share import current_share
+from phalanx.seam.horovod_scripts import is_distributed
 from phalanx.seam.patching import Patches
 from phalanx.seam.rules import clip_own, clip_total, innermost
 
@@ -153,7 +154,7 @@ def _averaged(optimizer: Any, gradients: Sequence[Gradient], variables: Any) -> 
     """
     strategy = tf.distribute.get_strategy()
     workers = strategy.num_replicas_in_sync
-    if workers > 1:
+    if workers > 1 and not is_distributed(optimizer):  # Horovod's loops read shards of their own
         _tell_of_plain_loops(workers)
     own = scale(list(gradients), tf.constant(1 / workers))
 
