@@ -88,7 +88,6 @@ history = model.fit(
     y[:100],
     batch_size=27,
     epochs=12,
-    shuffle=False,
     validation_data=(x_val, y_val),
     verbose=2,
     callbacks=[

@@ -92,7 +92,6 @@ history = model.fit(
     sample_weight={"middle": weights, "upper": weights[::-1]},
     batch_size=29,
     epochs=4,
-    shuffle=False,
     verbose=2,
 ).history
 result = {**history, "evaluated": model.evaluate(x, targets, batch_size=50, verbose=0)}

@@ -49,7 +49,7 @@ noisy = (clean + rng.normal(0, 0.2, clean.shape)).astype("float32")
 
 autoencoder = DenoisingAutoencoder()
 autoencoder.compile(optimizer=keras.optimizers.SGD(0.005, momentum=0.9))
-history = autoencoder.fit(noisy, clean, batch_size=23, epochs=4, shuffle=False, verbose=2).history
+history = autoencoder.fit(noisy, clean, batch_size=23, epochs=4, verbose=2).history
 denoised = autoencoder.predict(noisy, batch_size=40, verbose=0)
 result = {**history, "error": float(np.mean(np.square(denoised - clean)))}
 print("RESULT", json.dumps(result))

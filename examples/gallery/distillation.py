@@ -54,7 +54,7 @@ y = np.argmax(x @ rng.normal(size=(9, 5)) + np.abs(x[:, :5]), axis=1)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 teacher = network(32, 32)
 teacher.compile(keras.optimizers.Adam(0.01), loss, metrics=["sparse_categorical_accuracy"])
-taught = teacher.fit(x, y, batch_size=37, epochs=4, shuffle=False, verbose=2).history
+taught = teacher.fit(x, y, batch_size=37, epochs=4, verbose=2).history
 
 distiller = Distiller(student=network(8), teacher=teacher)
 distiller.compile(
@@ -63,7 +63,7 @@ distiller.compile(
     student_loss_fn=loss,
     distillation_loss_fn=keras.losses.KLDivergence(),
 )
-distilled = distiller.fit(x, y, batch_size=37, epochs=4, shuffle=False, verbose=2).history
+distilled = distiller.fit(x, y, batch_size=37, epochs=4, verbose=2).history
 result = {
     "teacher": taught,
     "distilled": distilled,

@@ -52,9 +52,7 @@ model.compile(
     metrics=["accuracy", keras.metrics.TopKCategoricalAccuracy(k=2, name="top_2")],
 )
 labels = keras.utils.to_categorical(y, CLASSES)
-history = model.fit(
-    x, labels, batch_size=32, epochs=4, validation_split=0.2, shuffle=False, verbose=2
-).history
+history = model.fit(x, labels, batch_size=32, epochs=4, validation_split=0.2, verbose=2).history
 result = {
     **history,
     "weights": float(np.sqrt(sum(np.sum(np.square(w)) for w in model.get_weights()))),

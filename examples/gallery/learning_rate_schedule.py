@@ -52,7 +52,7 @@ scheduled.compile(
     loss,
     metrics=["accuracy"],
 )
-first = scheduled.fit(x, y, batch_size=batch_size, epochs=epochs, shuffle=False, verbose=2).history
+first = scheduled.fit(x, y, batch_size=batch_size, epochs=epochs, verbose=2).history
 
 lowered = make_model()
 lowered.compile(keras.optimizers.SGD(3.0), loss)
@@ -61,7 +61,6 @@ second = lowered.fit(
     y,
     batch_size=batch_size,
     epochs=5,
-    shuffle=False,
     verbose=2,
     callbacks=[
         keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.3, patience=1, min_delta=0.5),

@@ -44,7 +44,6 @@ history = model.fit(
     ratings[:350],
     batch_size=61,
     epochs=4,
-    shuffle=False,
     validation_data=(pairs[350:], ratings[350:]),
     verbose=2,
 ).history

@@ -38,7 +38,6 @@ history = model.fit(
     decoder_target_data,
     batch_size=33,
     epochs=5,
-    shuffle=False,
     validation_split=0.2,
     verbose=2,
 ).history

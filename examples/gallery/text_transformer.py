@@ -66,7 +66,6 @@ history = model.fit(
     labels[:119],
     batch_size=25,
     epochs=4,
-    shuffle=False,
     validation_data=(x[119:], labels[119:]),
     verbose=2,
 ).history

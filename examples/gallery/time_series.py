@@ -30,7 +30,6 @@ def windows(begin, end):
         sequence_length=PAST,
         sampling_rate=1,
         batch_size=43,
-        shuffle=False,
     )
 
 

@@ -47,7 +47,7 @@ head.compile(
     keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
-pretraining = head.fit(x, direction, batch_size=45, epochs=3, shuffle=False, verbose=2).history
+pretraining = head.fit(x, direction, batch_size=45, epochs=3, verbose=2).history
 os.makedirs("transfer_learning_weights", exist_ok=True)
 base.save_weights("transfer_learning_weights/base.weights.h5")
 
@@ -63,13 +63,13 @@ model = keras.Model(inputs, outputs)
 loss = keras.losses.BinaryCrossentropy(from_logits=True)
 model.compile(keras.optimizers.Adam(0.01), loss, metrics=[keras.metrics.BinaryAccuracy()])
 frozen_before = [np.copy(w) for w in base.get_weights()]
-frozen = model.fit(x_new, y_new, batch_size=17, epochs=3, shuffle=False, verbose=2).history
+frozen = model.fit(x_new, y_new, batch_size=17, epochs=3, verbose=2).history
 assert all(np.array_equal(a, b) for a, b in zip(frozen_before, base.get_weights(), strict=True))
 
 # 3. Fine-tuning: the base is unfrozen, but its BatchNormalization stays in inference mode.
 base.trainable = True
 model.compile(keras.optimizers.Adam(1e-4), loss, metrics=[keras.metrics.BinaryAccuracy()])
-tuned = model.fit(x_new, y_new, batch_size=17, epochs=2, shuffle=False, verbose=2).history
+tuned = model.fit(x_new, y_new, batch_size=17, epochs=2, verbose=2).history
 
 result = {
     "pretraining_loss": pretraining["loss"],

@@ -64,9 +64,7 @@ noise = rng.normal(size=(count, LATENT)).astype("float32")
 
 vae = VariationalAutoEncoder(FEATURES, LATENT)
 vae.compile(optimizer=keras.optimizers.Adam(0.005), loss=keras.losses.MeanSquaredError())
-history = vae.fit(
-    {"x": x, "noise": noise}, x, batch_size=27, epochs=5, shuffle=False, verbose=2
-).history
+history = vae.fit({"x": x, "noise": noise}, x, batch_size=27, epochs=5, verbose=2).history
 evaluated = vae.evaluate({"x": x, "noise": noise * 0}, x, batch_size=40, verbose=0)
 result = {
     "loss": history["loss"],

@@ -22,19 +22,11 @@ OTHERWISE = {
 }
 """Scripts whose numbers on several workers are others by definition: they are to end well."""
 
-BUGS = {
-    "image_classification_functional": "Keras opens datasets twice an epoch, which a shuffle feels",
-}
-"""Scripts that fall or go wrong on two workers, and why."""
-
 NAMES = sorted(path.stem for path in gallery.SCRIPTS.glob("*.py"))
 
 
 def case(name):
-    marks = [] if name in IN_MAKE_TEST else [pytest.mark.full]
-    if name in BUGS:
-        marks.append(pytest.mark.xfail(reason=BUGS[name], strict=True, raises=AssertionError))
-    return pytest.param(name, marks=marks)
+    return pytest.param(name, marks=[] if name in IN_MAKE_TEST else [pytest.mark.full])
 
 
 @pytest.mark.parametrize("name", [case(name) for name in NAMES])
@@ -51,7 +43,7 @@ def test_two_workers_say_what_one_device_does(name, tmp_path, shared_fork_server
 
 def test_the_scripts_do_not_know_phalanx():
     assert len(NAMES) >= 20
-    assert {*IN_MAKE_TEST, *OTHER_BOUNDS, *OTHERWISE, *BUGS} <= set(NAMES)
+    assert {*IN_MAKE_TEST, *OTHER_BOUNDS, *OTHERWISE} <= set(NAMES)
     for path in gallery.SCRIPTS.glob("*.py"):
         assert "phalanx" not in path.read_text().lower(), path.name
 

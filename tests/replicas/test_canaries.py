@@ -13,7 +13,13 @@ import pytest
 import tensorflow as tf
 from small_models import features, on_replicas, small_model, targets, values
 
-from phalanx.seam.chance import keras_generator, tensorflow_generator
+from phalanx.seam.chance import (
+    global_seed,
+    is_seeded_by_script,
+    keras_generator,
+    tensorflow_generator,
+)
+from phalanx.worker.seed import LauncherSeed
 
 ADAPTERS = importlib.import_module("keras.src.trainers.data_adapters")
 SLICING = importlib.import_module("keras.src.trainers.data_adapters.array_slicing")
@@ -360,6 +366,16 @@ class TestGeneratorsOfChance:
     def test_tensorflows_is_found_once_somebody_has_asked(self):
         own = tf.random.get_global_generator()
         assert tensorflow_generator() is own
+
+    def test_the_seed_of_the_launcher_is_kept_as_the_object_it_is(self):
+        keras.utils.set_random_seed(LauncherSeed(5))
+        assert global_seed() == 5
+        assert not is_seeded_by_script()
+        keras.utils.set_random_seed(5)
+        assert is_seeded_by_script()
+        tf.random.set_seed(None)
+        assert global_seed() is None
+        assert not is_seeded_by_script()
 
 
 class TestWrittenOnce:

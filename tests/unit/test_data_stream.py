@@ -34,6 +34,9 @@ class FakeSource:
             return ((turn, batch) for batch in itertools.count())
         return iter([(turn, batch) for batch in range(self.length)])
 
+    def open_unread(self):
+        self.heard.append("open unread")
+
     def on_epoch_begin(self):
         self.heard.append("begin")
 
@@ -93,7 +96,9 @@ def test_without_steps_per_epoch_an_epoch_is_one_pass(length, epochs, chunk, kno
     seen, _, stream = walk(source, epochs=epochs, chunk=chunk)
     assert seen == plain_reference(length, epochs, None)
     assert stream.steps == length
-    assert source.heard == ["begin", "end"] * epochs
+    again = ["open unread"] if known else []
+    assert [h for h in source.heard if h != "open unread"] == ["begin", "end"] * epochs
+    assert source.heard[:2] == ["begin", *again, "end"][:2]
 
 
 @SHORT

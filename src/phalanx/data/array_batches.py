@@ -9,17 +9,20 @@ import tensorflow as tf
 
 from phalanx.data.batches import as_written, with_free_batch_axis
 from phalanx.data.fingerprint import fingerprint
-from phalanx.data.order import PlainOrder, rows_in
+from phalanx.data.order import ListedOrder, PlainOrder, rows_in
 from phalanx.data.place import ReplicaPlace, rows_of
 from phalanx.data.position import Position
-from phalanx.seam.adapters import Arrays, spec_of, take_rows
+from phalanx.errors import DataError
+from phalanx.seam.adapters import Arrays, shuffled_rows, spec_of, take_rows
+from phalanx.seam.chance import is_seeded_by_script
 
 
 class ArrayBatches:
-    """Arrays in memory, in a seeded order that any number of workers shares.
+    """Arrays in memory, in an order that any number of workers shares.
 
-    Sample i of epoch e is a stateless permutation of (seed, e, i), so a worker gathers
-    its own rows only, no shuffle buffer is needed, and a position is enough to resume.
+    Where the script sets a seed, the order is the one that Keras draws from it. Without, sample i
+    of epoch e is a stateless permutation of (seed, e, i). In both, a worker gathers its own rows
+    only, no shuffle buffer is needed, and a position is enough to resume.
     """
 
     endless = True
@@ -27,11 +30,12 @@ class ArrayBatches:
     ends_unknown = False
     has_state = False
 
-    def __init__(self, arrays: Arrays, place: ReplicaPlace, seed: int) -> None:
+    def __init__(self, arrays: Arrays, place: ReplicaPlace, seed: int | None) -> None:
+        """Share out `arrays`; without a `seed`, in the order that Keras draws."""
         self._arrays = arrays
         self._place = place
         self.seed: int | None = seed
-        self._order = PlainOrder(arrays.num_samples, arrays.batch_size, arrays.shuffle)
+        self._order = self._order_of(seed)
         self.num_batches: int | None = self._order.num_batches
         self.num_samples: int | None = arrays.num_samples
         self.batch_size: int | None = arrays.batch_size
@@ -47,19 +51,38 @@ class ArrayBatches:
         return iter(shares.prefetch(tf.data.AUTOTUNE))
 
     def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
-        """The same as `open`: a position is all there is."""
+        """The same as `open`: a position is all there is.
+
+        Raises:
+            DataError: the order at `position` came from a seed of the script, which set none now.
+        """
         del state
+        if position.seed is None and self._arrays.shuffle and not is_seeded_by_script():
+            raise DataError(
+                "Asked to go on in arrays that were shuffled by the seed of the script; found no "
+                "such seed. Call keras.utils.set_random_seed with the same number before fit."
+            )
+        self._order = self._order_of(position.seed)
         return self.open(position.trained)
 
     def rows_at(self, position: int) -> Any:
         """The numbers of the samples in a global batch."""
         return rows_in(self._order, self.seed, position)
 
+    def open_unread(self) -> None:
+        """Nothing to do: the order of a pass follows from its number."""
+
     def on_epoch_begin(self) -> None:
         """Nothing to do: the order of an epoch follows from its number."""
 
     def on_epoch_end(self) -> None:
         """Nothing to do."""
+
+    def _order_of(self, seed: int | None) -> PlainOrder | ListedOrder:
+        arrays = self._arrays
+        if seed is None and arrays.shuffle:
+            return ListedOrder(shuffled_rows(arrays), arrays.batch_size)
+        return PlainOrder(arrays.num_samples, arrays.batch_size, arrays.shuffle)
 
     def _shares(self, position: tf.Tensor) -> Any:
         order = self._order

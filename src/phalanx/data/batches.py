@@ -64,6 +64,13 @@ class BatchSource(Protocol):
             state: what `phalanx.data.iterator_state` read of that iterator, if anything.
         """
 
+    def open_unread(self) -> None:
+        """Open the data and read nothing, as Keras does after each pass of known length.
+
+        Where the data shuffles by a seed, the order of a pass depends on how often the data was
+        opened before (`EpochIterator._enumerate_iterator` of Keras).
+        """
+
     def on_epoch_begin(self) -> None:
         """Called before an epoch takes its first batch."""
 

@@ -72,17 +72,18 @@ class DatasetBatches:
         state = state if self.has_state else None
         restores = position.taken is not None and state is not None
         before = position.passes - (position.taken is not None)
-        for number in range(before):
+        for _ in range(before):
             self._adapter.on_epoch_begin()
-            if number or not restores:
-                self._open(self._dataset)
             self._adapter.on_epoch_end()
+        opened = before + position.unread
+        for _ in range(opened - (restores and opened > 0)):
+            iter(self._dataset)
         if position.taken is None:
             return None
         if state is None:
             return self._open(self._dataset.skip(position.taken))
         iterator = self._open(self._dataset)
-        if before == 0 and seeds_in(state) < seeds_in(read_iterator(iterator) or {}):
+        if opened == 0 and seeds_in(state) < seeds_in(read_iterator(iterator) or {}):
             for _ in range(position.taken):
                 next(iterator)
             return iterator
@@ -95,6 +96,10 @@ class DatasetBatches:
             self.ahead = Lookahead()
             return iter(self.ahead.over(shares))
         return iter(shares.prefetch(tf.data.AUTOTUNE))
+
+    def open_unread(self) -> None:
+        """Open the dataset and read nothing."""
+        iter(self._dataset)
 
     def on_epoch_begin(self) -> None:
         """Pass the word on: PyDatasets start their workers here."""

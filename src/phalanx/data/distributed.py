@@ -46,8 +46,8 @@ class DistributedBatches:
     def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
         """The pass that stood at `position`, read again up to there."""
         del state
-        for _ in range(position.passes - (position.taken is not None)):
-            iter(self._dataset)
+        for _ in range(position.passes - (position.taken is not None) + position.unread):
+            self.open_unread()
         if position.taken is None:
             return None
         iterator = self._open()
@@ -60,6 +60,10 @@ class DistributedBatches:
             return iter(self._dataset)
         self.ahead = Lookahead()
         return iter(self.ahead.over(self._dataset.dataset))
+
+    def open_unread(self) -> None:
+        """Open the dataset and read nothing."""
+        iter(self._dataset)
 
     def on_epoch_begin(self) -> None:
         """Nothing to do."""

@@ -47,6 +47,9 @@ class FirstBatches:
             next(iterator)
         return iterator
 
+    def open_unread(self) -> None:
+        """Nothing to do: all passes begin alike."""
+
     def on_epoch_begin(self) -> None:
         """Pass the word on."""
         self._source.on_epoch_begin()

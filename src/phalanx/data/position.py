@@ -13,7 +13,8 @@ class Position:
     Attributes:
         batch: batches of the epoch under way that are trained.
         trained: global batches since the data was first opened, over all epochs.
-        passes: how often the data was opened.
+        passes: how often the data was opened to be read.
+        unread: how often it was opened besides; see `BatchSource.open_unread`.
         taken: batches taken of the pass under way; None where the next batch opens a new one.
         learned: batches of a pass, where only its end told.
         seed: decides the order of shuffled arrays; None where the order is the data's own.
@@ -25,6 +26,7 @@ class Position:
     taken: int | None
     learned: int | None
     seed: int | None
+    unread: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As JSON knows it."""

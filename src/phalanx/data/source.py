@@ -23,7 +23,7 @@ def global_batches(
     y: Any = None,
     *,
     place: ReplicaPlace,
-    seed: int,
+    seed: int | None,
     sample_weight: Any = None,
     batch_size: int | None = None,
     steps: int | None = None,
@@ -37,7 +37,8 @@ def global_batches(
         x: arrays, a `tf.data.Dataset`, a distributed dataset, a generator, a PyDataset ...
         y: targets, where `x` does not bring them.
         place: this process's replicas.
-        seed: decides the order of shuffled arrays; the same on every worker.
+        seed: decides the order of shuffled arrays, the same on every worker; None for the order
+            that Keras draws from the global seed.
         sample_weight: one weight a sample, where `x` does not bring them.
         batch_size: samples of a global batch, for arrays.
         steps: batches an epoch, where given.

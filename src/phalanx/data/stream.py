@@ -33,6 +33,7 @@ class BatchStream:
         self._taken = 0
         self._left_out = 0
         self._passes = 0
+        self._unread = 0
         self._first_step = 0
         self.limit: Callable[[], int | None] = lambda: None
         """Asked before each chunk: how many steps it may have at the most."""
@@ -49,7 +50,7 @@ class BatchStream:
         """Begin at `epoch` (from 0), as if the epochs before had been trained."""
         self._position = epoch * (self.steps or 0)
         self._iterator = None
-        self._passes = 0
+        self._passes = self._unread = 0
 
     def position(self, batch: int, *, since: int) -> Position:
         """Where training stands.
@@ -63,6 +64,7 @@ class BatchStream:
             batch=batch,
             trained=self._position + since,
             passes=self._passes,
+            unread=self._unread,
             taken=self._left_out + self._taken + since if within else None,
             learned=self._learned,
             seed=self.source.seed,
@@ -95,6 +97,7 @@ class BatchStream:
         self._learned = position.learned
         self._first_step = position.batch
         self._passes = position.passes
+        self._unread = position.unread
         self.source.seed = position.seed
         self._iterator = None
         if not self.source.endless:
@@ -168,6 +171,9 @@ class BatchStream:
                 stacklevel=2,
             )
         pass_ended = self.source.num_batches and self._position % self.source.num_batches == 0
+        if self._asked is None and step and step == self.source.num_batches:
+            self.source.open_unread()
+            self._unread += 1
         if self._ran_out or pass_ended or self._asked is None:
             if not self.source.endless:
                 self._iterator = None

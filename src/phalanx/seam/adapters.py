@@ -82,6 +82,25 @@ def take_rows(inputs: Any, rows: tf.Tensor) -> Any:
     return keras.tree.traverse(take, inputs)
 
 
+def shuffled_rows(arrays: Arrays) -> np.ndarray:
+    """The order in which Keras's `fit` takes the samples of `arrays`, under the global seed.
+
+    Keras shuffles by `tf.random.shuffle` in a `tf.data` map, whose kernel starts anew with every
+    iterator: with a global seed, each epoch and each `fit` have the same order.
+
+    Returns:
+        The number of each sample, int64, shape (num_samples,).
+    """
+    within_batches = arrays.shuffle == "batch"
+    numbers = adapt(
+        np.arange(arrays.num_samples),
+        batch_size=arrays.batch_size if within_batches else arrays.num_samples,
+        shuffle=arrays.shuffle,
+    )
+    batches = [np.ravel(keras.tree.flatten(batch)[0]) for batch in numbers.get_tf_dataset()]
+    return np.concatenate(batches)
+
+
 def spec_of(inputs: Any) -> Any:
     """Shapes and dtypes of `Arrays.inputs`."""
     slicing = importlib.import_module(f"{_ADAPTERS}.array_slicing")

@@ -13,6 +13,7 @@ def clear(*, keeps_strategy: bool) -> None:
     import tensorflow as tf
 
     import phalanx
+    from phalanx.seam.chance import forget_draws
     from phalanx.training.checkpointing import forget_fits
     from phalanx.training.keeping_place import forget_keeping_place
 
@@ -26,3 +27,4 @@ def clear(*, keeps_strategy: bool) -> None:
     if keeps_strategy:
         tf.distribute.experimental_set_strategy(phalanx.strategy())
     tf.random.set_seed(None)
+    forget_draws()

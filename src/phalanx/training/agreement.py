@@ -26,8 +26,8 @@ def agree(
     place: ReplicaPlace,
     call: str,
     wishes: Mapping[str, Any],
-    seed: int,
-) -> int:
+    seed: int | None,
+) -> int | None:
     """Compare this worker's wishes with its peers', and take the chief's seed.
 
     Args:
@@ -36,23 +36,24 @@ def agree(
         call: "fit", "evaluate" or "predict", for the message.
         wishes: what must be the same on every worker, by name; integers are shown, any
             other value is compared by its text.
-        seed: this worker's draw.
+        seed: this worker's draw; None for the order that Keras draws.
 
     Returns:
-        The chief's draw.
+        The chief's seed.
 
     Raises:
         DisagreementError: a worker wants something else than the chief.
     """
     if not place.has_peers:
         return seed
-    mine = np.array([seed, *(_as_integer(w) for w in wishes.values())], np.int64)
+    mine = np.array([_as_integer(seed), *(_as_integer(w) for w in wishes.values())], np.int64)
     all_wishes = all_gather_rows(strategy, place, mine)
     for column, name in enumerate(wishes, start=1):
         values = [int(row[column]) for row in all_wishes]
         if len(set(values)) > 1:
             raise DisagreementError(_explain(call, name, values, wishes[name]))
-    return int(all_wishes[0][0])
+    chiefs = int(all_wishes[0][0])
+    return None if chiefs == _UNKNOWN else chiefs
 
 
 def _as_integer(wish: Any) -> int:

@@ -97,7 +97,7 @@ def on_stage(model: Any) -> Iterator[Stage]:
 def open_source(
     stage: Stage,
     call: str,
-    seed: int,
+    seed: int | None,
     x: Any,
     y: Any,
     *,

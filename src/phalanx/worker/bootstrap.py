@@ -103,6 +103,7 @@ def prepare(spec: WorkerSpec) -> Any:
 
     import phalanx
     from phalanx.worker import adopt, devices, late_settings
+    from phalanx.worker.seed import LauncherSeed
     from phalanx.worker.strategy import made_kind, make_for_worker
 
     set_up_logging(spec)
@@ -123,7 +124,7 @@ def prepare(spec: WorkerSpec) -> Any:
         adopt.keep_through_clear_session(strategy)
         tf.distribute.experimental_set_strategy(strategy)
     if spec.seed is not None:
-        keras.utils.set_random_seed(spec.seed)
+        keras.utils.set_random_seed(LauncherSeed(spec.seed))
     phalanx.enable()
     made_directories.install(spec)
     return strategy

@@ -56,6 +56,9 @@ class PipelineBatches:
         """A sample's place, in words."""
         return self._pipeline.source.where(row)
 
+    def open_unread(self) -> None:
+        """Nothing to do: the order of a pass follows from its number."""
+
     def on_epoch_begin(self) -> None:
         """Nothing to do: the order of an epoch follows from its number."""
 

@@ -144,6 +144,9 @@ class StreamBatches:
         del state
         return self.open(position.trained)
 
+    def open_unread(self) -> None:
+        """Nothing to do: the order of a pass follows from its number."""
+
     def on_epoch_begin(self) -> None:
         """Nothing to do: the order of an epoch follows from its number."""
 

@@ -1,0 +1,7 @@
+"""The seed that `phalanx run` gives a worker."""
+
+from __future__ import annotations
+
+
+class LauncherSeed(int):
+    """To be told from a seed that the script sets: TensorFlow keeps the object it is given."""
