@@ -83,9 +83,11 @@ class Job:
 
     def until_it_ends(self):
         end = time.monotonic() + SECONDS
-        while self.state() in ("PENDING", "RUNNING"):
+        note = self.directory / "runs" / f"{self.name}.job.json"
+        job = json.loads(note.read_text())["job"]
+        while self.ray.state_of(job) in ("PENDING", "RUNNING"):
             assert time.monotonic() < end, self.log()
-            time.sleep(2)
+            time.sleep(0.5)
         return self.state()
 
     def steps_of_checkpoints(self):

@@ -143,7 +143,13 @@ def test_mirrored(way, replicas, request):
     assert_one_devices(outcome(way, request.getfixturevalue(f"mirrored{replicas}")))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(way, marks=() if way in ("in_scope", "enabled_before") else pytest.mark.full)
+        for way in WAYS
+    ],
+)
 def test_one_device_strategy(way):
     assert_one_devices(outcome(way, tf.distribute.OneDeviceStrategy("CPU:0")))
 
@@ -163,7 +169,9 @@ def all_ways():
     return {way: outcome(way, strategy) for way in WAYS}
 
 
-@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=pytest.mark.full), 2, pytest.param(3, marks=pytest.mark.full)]
+)
 def test_multi_worker(workers, pool):
     for outcomes in pool(workers).run(all_ways, deadline=300):
         for got in outcomes.values():

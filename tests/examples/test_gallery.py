@@ -6,7 +6,12 @@ import pytest
 BOUND = 1e-5
 """How far numbers may be apart, relatively: float32's rounding after some tens of steps."""
 
-IN_MAKE_TEST = {"gan", "loop_checkpoint", "tabular_embeddings", "transfer_learning"}
+IN_MAKE_TEST = {
+    "gan",
+    "image_classification_subclassed",
+    "loop_checkpoint",
+    "reinforcement_learning",
+}
 
 OTHER_BOUNDS = {}
 """A wider bound for a script, each with its mathematical reason beside it."""

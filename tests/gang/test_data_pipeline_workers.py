@@ -104,8 +104,8 @@ def one_device(top):
 @pytest.mark.parametrize(
     ("workers", "names"),
     [
-        (2, ["images", "mixed", "sequences"]),
-        pytest.param(2, ["csv", "balanced"], marks=pytest.mark.full),
+        (2, ["images", "mixed"]),
+        pytest.param(2, ["csv", "balanced", "sequences"], marks=pytest.mark.full),
         pytest.param(3, ["images", "sequences"], marks=pytest.mark.full),
     ],
 )

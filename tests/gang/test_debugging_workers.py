@@ -1,5 +1,6 @@
 """Bugs planted on one worker of two, each found by name."""
 
+import functools
 import json
 import logging
 
@@ -9,9 +10,17 @@ import pytest
 
 from phalanx.testing import run_gang
 
+NOW = {"plain", "float16", "by design", "weight", "weight, raise", "rounding"}
+"""The bugs that `make test` plants; `make test-full` plants all others as well."""
 
-def planted(directory, rank):
-    """Every planted bug in one gang; what each worker found of it, as JSON."""
+ALL = NOW | {
+    "several steps a call", "compiled", "nothing", "by default", "slot", "off", "chief decides",
+    "begin",
+}  # fmt: skip
+
+
+def planted(directory, rank, wanted):
+    """The planted bugs that are wanted, in one gang; what each worker found of it, as JSON."""
     import keras
     import tensorflow as tf
 
@@ -61,6 +70,8 @@ def planted(directory, rank):
         ("several steps a call", {"steps_per_execution": 4}),
         ("compiled", {"jit_compile": True, "steps_per_execution": 4}),
     ):
+        if name not in wanted:
+            continue
         kept(name)
         model = model_of(**options)
         with pytest.raises(NonFiniteError) as caught:
@@ -68,10 +79,11 @@ def planted(directory, rank):
         found[name] = str(caught.value)
         found[f"{name}: weights"] = bool(np.isfinite(model.get_weights()[0]).all())
 
-    kept("float16")
-    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=8)
-    model = model_of(dtype="mixed_float16", optimizer=scaled)
-    phalanx.fit(model, *bad_data(3e5), **fit)
+    if "float16" in wanted:
+        kept("float16")
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=8)
+        model = model_of(dtype="mixed_float16", optimizer=scaled)
+        phalanx.fit(model, *bad_data(3e5), **fit)
     to.folder = None
 
     def alone(change, **options):
@@ -119,44 +131,55 @@ def planted(directory, rank):
     def statistics(model):
         own(model.get_layer("norm").moving_mean).assign(np.ones(8))
 
-    every2 = {"every_steps": 2, "max_overhead": None}
-    found["nothing"] = alone(lambda model: None, callbacks=[ReplicaCheck(**every2)])
-    found["by design"] = alone(statistics, callbacks=[ReplicaCheck(**every2)])
-    found["weight"] = alone(kernel, callbacks=[ReplicaCheck(**every2)])
-    found["weight, raise"] = alone(
-        kernel, callbacks=[ReplicaCheck(**every2, on_difference="raise")]
-    )
-    found["by default"] = alone(kernel)
-    found["slot"] = alone(slot, callbacks=[ReplicaCheck(**every2)])
-    found["off"] = alone(kernel, callbacks=[ReplicaCheck(every_steps=None)])
-    found["rounding"] = alone(
-        lambda model: own(model.get_layer("head").kernel).assign(
-            own(model.get_layer("head").kernel) * (1 + 1e-6)
-        ),
-        callbacks=[ReplicaCheck(**every2)],
-    )
-    found["chief decides"] = alone(
-        kernel, callbacks=[ReplicaCheck(**every2, on_difference="warn" if rank else "raise")]
-    )
-    model = model_of()
-    if rank == 1:
-        kernel(model)
-    found["begin"] = alone(lambda model: None, model=model)
+    def checks(**options):
+        return [ReplicaCheck(every_steps=2, max_overhead=None, **options)]
+
+    def rounding(model):
+        own(model.get_layer("head").kernel).assign(own(model.get_layer("head").kernel) * (1 + 1e-6))
+
+    def nothing(model):
+        pass
+
+    differences = {
+        "nothing": (nothing, checks()),
+        "by design": (statistics, checks()),
+        "weight": (kernel, checks()),
+        "weight, raise": (kernel, checks(on_difference="raise")),
+        "by default": (kernel, []),
+        "slot": (slot, checks()),
+        "off": (kernel, [ReplicaCheck(every_steps=None)]),
+        "rounding": (rounding, checks()),
+        "chief decides": (kernel, checks(on_difference="warn" if rank else "raise")),
+    }
+    for name in sorted(differences.keys() & set(wanted)):
+        change, callbacks = differences[name]
+        found[name] = alone(change, callbacks=callbacks)
+    if "begin" in wanted:
+        model = model_of()
+        if rank == 1:
+            kernel(model)
+        found["begin"] = alone(nothing, model=model)
     return json.dumps(found)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("planted")
+    """`run(name)`: the directory, and what each worker found, of the bugs planted with it."""
 
-    def on_each(directory):
+    def on_each(directory, wanted):
         import os
 
         rank = json.loads(os.environ["PHALANX_WORKER"])["rank"]
-        return planted(directory, rank)
+        return planted(directory, rank, wanted)
 
-    workers = [json.loads(found) for found in run_gang(on_each, 2, args=(directory,), deadline=600)]
-    return directory, workers
+    @functools.cache
+    def workers(now):
+        directory = tmp_path_factory.mktemp("planted")
+        wanted = sorted(NOW if now else ALL - NOW)
+        found = run_gang(on_each, 2, args=(directory, wanted), deadline=600)
+        return directory, [json.loads(each) for each in found]
+
+    return lambda name: workers(name in NOW)
 
 
 def replay(directory):
@@ -181,7 +204,7 @@ def replay(directory):
     ],
 )
 def test_the_batch_of_one_worker_is_kept_there_and_its_sample_named(name, run):
-    directory, workers = run
+    directory, workers = run(name)
     for found in workers:
         assert "at step 2; it came from worker 1" in found[name]
         assert found[f"{name}: weights"], "the weights stay those before the step"
@@ -194,7 +217,7 @@ def test_the_batch_of_one_worker_is_kept_there_and_its_sample_named(name, run):
 
 
 def test_a_layer_that_overflows_in_float16_is_found_though_the_optimizer_leaves_it_out(run):
-    kept, about, found = replay(run[0] / "float16")
+    kept, about, found = replay(run("float16")[0] / "float16")
     assert kept == "worker-1-step-2"
     assert about.policy == "watch"
     assert (found.phase, found.dtype, found.cause.kind) == ("forward", "float16", "float16")
@@ -203,7 +226,7 @@ def test_a_layer_that_overflows_in_float16_is_found_though_the_optimizer_leaves_
 
 
 def test_a_variable_changed_on_one_worker_is_named_with_step_and_size(run):
-    chief, other = run[1]
+    chief, other = run("weight")[1]
     (said,) = chief["weight"]
     assert "differ after step 4: m/head/kernel on worker 1 is not that of worker 0" in said
     assert "in 1 of 8 entries" in said
@@ -212,27 +235,41 @@ def test_a_variable_changed_on_one_worker_is_named_with_step_and_size(run):
     for found in (chief, other):
         (raised,) = found["weight, raise"]
         assert raised.startswith("raised: Replicas that should hold the same differ after step 4")
-        assert found["chief decides"] == found["weight, raise"]
 
 
+@pytest.mark.full
+def test_the_chief_decides_what_a_difference_does(run):
+    for found, raised in zip(run("chief decides")[1], run("weight, raise")[1], strict=True):
+        assert found["chief decides"] == raised["weight, raise"]
+
+
+@pytest.mark.full
 def test_a_short_training_is_compared_at_its_end(run):
-    (said,) = run[1][0]["by default"]
+    (said,) = run("by default")[1][0]["by default"]
     assert "differ after step 8: m/" in said
     assert "They were alike at step 0." in said
 
 
+@pytest.mark.full
 def test_optimizer_state_is_compared_too(run):
-    (said,) = run[1][0]["slot"]
+    (said,) = run("slot")[1][0]["slot"]
     assert "on worker 1 is not that of worker 0" in said
 
 
 def test_what_differs_by_design_or_by_rounding_is_no_difference(run):
-    for found in run[1]:
-        assert found["nothing"] == found["by design"] == found["off"] == []
-    (said,) = run[1][0]["rounding"]
+    for found in run("by design")[1]:
+        assert found["by design"] == []
+    (said,) = run("rounding")[1][0]["rounding"]
     assert "by rounding" in said
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["nothing", "off"])
+def test_nothing_is_said(name, run):
+    assert [found[name] for found in run(name)[1]] == [[], []]
+
+
+@pytest.mark.full
 def test_workers_that_begin_with_different_weights_are_told(run):
-    (said,) = run[1][0]["begin"]
+    (said,) = run("begin")[1][0]["begin"]
     assert "different values of m/head/kernel: worker 1 differs" in said

@@ -17,7 +17,8 @@ UNIQUE = ("progbar_logger", "remote_monitor", "orbax_checkpoint")
 LATER = {
     "model_checkpoint_best_weights", "backup_and_restore_is_gone_at_the_end",
     "tensorboard_with_embeddings", "learning_rate_scheduler", "terminate_on_nan",
-    "lambda_callback", "remote_monitor", "orbax_checkpoint",
+    "lambda_callback", "remote_monitor", "orbax_checkpoint", "progbar_logger", "swap_ema_weights",
+    "model_checkpoint_every_third_step",
 } & set(CASES)  # fmt: skip
 """The cases that `make test` leaves to `make test-full`."""
 

@@ -62,7 +62,11 @@ def expected():
 
 @pytest.mark.parametrize(
     ("workers", "names"),
-    [(2, None), pytest.param(3, ["three at a time", "validation"], marks=pytest.mark.full)],
+    [
+        (2, ["pass by pass", "three at a time", "validation"]),
+        pytest.param(2, None, marks=pytest.mark.full),
+        pytest.param(3, ["three at a time", "validation"], marks=pytest.mark.full),
+    ],
 )
 def test_data_of_unknown_length_ends_for_all(workers, names, expected, pool):
     for found in pool(workers).run(known_length_cases, args=(names,), deadline=600):
@@ -76,7 +80,9 @@ def test_data_of_unknown_length_ends_for_all(workers, names, expected, pool):
     assert expected["pass by pass"][2] == 10
 
 
-@pytest.mark.parametrize("lengths", [(3, 5), (5, 3), (20, 40)])
+@pytest.mark.parametrize(
+    "lengths", [pytest.param((3, 5), marks=pytest.mark.full), (5, 3), (20, 40)]
+)
 def test_generators_of_different_lengths_are_named(lengths, pool):
     def function(lengths):
         from phalanx.errors import DataError

@@ -184,6 +184,7 @@ def test_histograms_at_every_nth_look_or_never(mirrored2, tmp_path):
         assert bool(found) == bool(steps)
 
 
+@pytest.mark.full
 def test_only_the_layers_that_are_asked_for(mirrored2, tmp_path):
     with mirrored2.scope():
         model = small_model()
@@ -245,10 +246,7 @@ MODELS = {
 @pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in ("plain", "scaled loss") else pytest.mark.full)
-        for name in MODELS
-    ],
+    [pytest.param(name, marks=() if name == "plain" else pytest.mark.full) for name in MODELS],
 )
 def test_looking_changes_nothing(name, every, mirrored2, tmp_path):
     trained = []
@@ -377,6 +375,7 @@ def test_the_tensorboard_callback_alone_works(mirrored2, tmp_path):
     assert list(tmp_path.rglob("*tfevents*"))
 
 
+@pytest.mark.full
 def test_keras_own_fit_says_that_nothing_is_logged(tmp_path, caplog):
     assert not phalanx.is_enabled()
     seen = logger(tmp_path)
@@ -407,6 +406,7 @@ def test_a_second_fit_uses_the_traces_of_the_first(mirrored2, tmp_path):
     assert traced == 0
 
 
+@pytest.mark.full
 def test_steps_go_on_counting_in_a_second_fit(mirrored2, tmp_path):
     with mirrored2.scope():
         model = small_model(SGD(0.1, gradient_accumulation_steps=2))
@@ -417,6 +417,7 @@ def test_steps_go_on_counting_in_a_second_fit(mirrored2, tmp_path):
     assert steps == [1, 3, 5, 7]
 
 
+@pytest.mark.full
 def test_clipping_before_on_one_device_shows_in_the_norms(tmp_path):
     model = small_model(clip.use(SGD(0.1), clip.by_global_norm(0.01, when="before")), metrics=())
     phalanx.fit(model, features(8), targets(8), callbacks=[logger(tmp_path)], **FIT)
@@ -468,6 +469,7 @@ class SummaryOfItsOwn(keras.Model):
         return {"loss": loss}
 
 
+@pytest.mark.full
 def test_a_summary_in_a_distributed_step_works_and_is_replica_0s(mirrored2, tmp_path):
     with mirrored2.scope():
         model = SummaryOfItsOwn(tmp_path)

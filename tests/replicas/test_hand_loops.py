@@ -69,7 +69,9 @@ def one_device(name):
     return train(tf.distribute.get_strategy(), OPTIMIZERS[name])
 
 
-@pytest.mark.parametrize("name", ["global_clipnorm", "accumulation"])
+@pytest.mark.parametrize(
+    "name", ["global_clipnorm", pytest.param("accumulation", marks=pytest.mark.full)]
+)
 def test_enable_makes_a_loop_one_devices(name, mirrored2):
     expected = one_device(name)
     with enabled():

@@ -48,7 +48,15 @@ CASES = {
 
 
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.full), 2])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, marks=() if case in ("several in a call", "looked at") else pytest.mark.full
+        )
+        for case in CASES
+    ],
+)
 def test_batch_and_weights_before_the_step_are_kept(case, replicas, run, request):
     options, looks = CASES[case]
     strategy = (

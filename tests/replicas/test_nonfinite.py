@@ -42,7 +42,7 @@ def without_the_second_batch():
     return values(model.weights)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("value", [np.nan, pytest.param(np.inf, marks=pytest.mark.full)])
 def test_fit_ends_and_names_variable_step_and_replica(value, mirrored2):
     with mirrored2.scope():
         model = model_with()
@@ -82,7 +82,7 @@ def test_a_long_epoch_ends_soon_after_the_step(mirrored2):
     assert len(ended) < 40
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("steps_per_execution", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_skip_leaves_weights_as_without_that_step_and_counts(steps_per_execution, mirrored2):
     expected = without_the_second_batch()
     with mirrored2.scope():
@@ -115,7 +115,7 @@ def test_skip_with_gradient_accumulation(mirrored2):
     assert_close(values(model.weights), values(expected.weights))
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_zero_takes_bad_entries_as_nothing(replicas, request):
     """Only the first layer's kernel row of the bad feature is bad in a linear model."""
 
@@ -150,7 +150,7 @@ def test_ignore_does_what_keras_does(mirrored2):
     assert np.isnan(values(model.weights)[0]).any()
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_terminate_on_nan_keeps_keras_way(replicas, request):
     strategy = (
         request.getfixturevalue("mirrored2") if replicas == 2 else tf.distribute.get_strategy()
@@ -163,7 +163,7 @@ def test_terminate_on_nan_keeps_keras_way(replicas, request):
     assert np.isnan(history.history["loss"]).all()
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_an_overflow_under_loss_scaling_is_its_own_business(replicas, request):
     strategy = (
         request.getfixturevalue("mirrored2") if replicas == 2 else tf.distribute.get_strategy()
@@ -240,7 +240,7 @@ def test_the_variable_of_an_own_step_that_trains_a_part_is_named_rightly(mirrore
         phalanx.fit(model, *data(), **FIT)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_a_step_that_xla_compiles_is_watched_too(replicas, request):
     strategy = tf.distribute.get_strategy()
     if replicas == 2:

@@ -142,7 +142,7 @@ class Listener(keras.callbacks.Callback):
         self.told.append(numbers)
 
 
-@pytest.mark.parametrize("execution", [1, 3])
+@pytest.mark.parametrize("execution", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_a_listener_hears_of_every_step_after_the_warm_up(mirrored2, execution):
     with mirrored2.scope():
         model = small_model(steps_per_execution=execution)
