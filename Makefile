@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations=20
 
 .PHONY: demo bench equivalence soak lint setup clean tools tools-browser tools-network tools-slurm \
-  tools-ray test test-fast test-full test-unit test-replicas test-equivalence test-workers \
+  tools-ray tools-libraries test test-fast test-full test-unit test-replicas test-equivalence test-workers \
   test-servers test-commands test-browser test-cluster test-horovod
 
 demo: $(STAMP)  ## train a CNN on MNIST with two workers
@@ -37,7 +37,7 @@ test-workers: setup  ## several workers
 test-servers: setup  ## parameter servers
 	$(PYTEST) tests/parameter_server -m "not horovod"
 
-test-commands: setup  ## the real command, and the examples
+test-commands: setup tools-libraries  ## the real command, the examples, scripts with Keras's libraries
 	$(PYTEST) tests/command tests/examples -m "not horovod"
 
 test-browser: setup tools-browser  ## TensorBoard, the report and timelines in Chromium
@@ -60,6 +60,8 @@ tools-slurm:
 	sh scripts/install_slurm.sh
 tools-ray: setup
 	sh scripts/install_ray.sh $(VENV)
+tools-libraries: setup
+	sh scripts/install_keras_libraries.sh $(VENV)
 
 bench: $(STAMP)  ## measure what steps and gradient logging cost; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/step_time.py --write

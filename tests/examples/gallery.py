@@ -1,4 +1,4 @@
-"""Runs a script of the gallery, and holds the numbers of two runs against one another."""
+"""Runs a script by itself and on two workers, and compares the numbers of two runs."""
 
 import json
 import os
@@ -10,20 +10,20 @@ SCRIPTS = Path(__file__).parents[2] / "examples" / "gallery"
 MARK = "RESULT "
 
 
-def plain(name, directory):
+def plain(script, directory, *arguments):
     """What the script says by itself."""
-    return _result([str(SCRIPTS / f"{name}.py")], directory, None, MARK)
+    return _result([str(script), *arguments], directory, None, MARK)
 
 
-def under_phalanx(name, directory, environment, *options):
-    """What worker 0 says under `phalanx run` with those options."""
-    words = ["-m", "phalanx", "run", *options, str(SCRIPTS / f"{name}.py")]
+def under_phalanx(script, directory, environment, *arguments):
+    """What worker 0 of two says under `phalanx run`."""
+    words = ["-m", "phalanx", "run", "--workers", "2", str(script), *arguments]
     environment = {**os.environ, **environment}
     return _result(words, directory, environment, f"[worker 0] {MARK}")
 
 
 def _result(words, directory, environment, mark):
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     said = ran(directory, *words, environment=environment, timeout=300)
     (line,) = (line for line in said.splitlines() if line.startswith(mark))
     return json.loads(line.removeprefix(mark))

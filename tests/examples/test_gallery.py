@@ -36,8 +36,9 @@ def case(name):
 
 @pytest.mark.parametrize("name", [case(name) for name in NAMES])
 def test_two_workers_say_what_one_device_does(name, tmp_path, shared_fork_server):
-    wanted = gallery.plain(name, tmp_path / "plain")
-    found = gallery.under_phalanx(name, tmp_path / "two", shared_fork_server, "--workers", "2")
+    script = gallery.SCRIPTS / f"{name}.py"
+    wanted = gallery.plain(script, tmp_path / "plain")
+    found = gallery.under_phalanx(script, tmp_path / "two", shared_fork_server)
     apart = gallery.differences(wanted, found, OTHER_BOUNDS.get(name, BOUND))
     if name in OTHERWISE:
         assert found.keys() == wanted.keys()

@@ -2,7 +2,8 @@
 
 One switch, no pile of patches: `fit`, `evaluate`, `predict` and the `on_batch` methods of
 `keras.Model`, the two seams that make optimizers and steps right, for hand-written loops
-too, one that lets a worker save by itself, and what keeps workers from writing one file at once.
+too, one that lets a worker save by itself, and what keeps workers from writing one file at once
+(KerasTuner's too).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from phalanx.training.on_batch import predict_on_batch, test_on_batch, train_on_
 from phalanx.training.parameter_server.stage import SERVER_PATCHES
 from phalanx.training.predict import predict
 from phalanx.training.prepare import PATCHES
+from phalanx.training.tuners import TunersApart
 
 _FUNCTIONS = (fit, evaluate, predict, train_on_batch, test_on_batch, predict_on_batch)
 
@@ -40,6 +42,7 @@ _ALL = (
     collectives_are_compared,
     written_once,
     downloads_take_turns,
+    TunersApart(),
 )
 
 
