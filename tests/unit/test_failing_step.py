@@ -3,11 +3,12 @@
 from contextlib import nullcontext
 
 import pytest
+import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace
 from phalanx.errors import OptionError
 from phalanx.launch.failure import gist
-from phalanx.training.failing_step import in_replica, told_where
+from phalanx.training.failing_step import axis_0_explained, in_replica, told_where
 from phalanx.worker.ending import record_failure
 
 GRAPH = """Graph execution error:
@@ -105,3 +106,31 @@ def test_errors_of_our_own_stay_as_they_are():
     with pytest.raises(OptionError) as caught, told_where("train", ReplicaPlace(), 11):
         raise error
     assert not hasattr(caught.value, "__notes__")
+
+
+OUT_OF_BOUNDS = "slice index 1 of dimension 0 out of bounds."
+
+
+@pytest.mark.parametrize(
+    ("text", "total", "is_explained"),
+    [(OUT_OF_BOUNDS, 2, True), (OUT_OF_BOUNDS, 1, False), ("assertion failed: [x > 0]", 2, False)],
+)
+def test_an_error_about_shapes_says_that_axis_0_is_cut(text, total, is_explained):
+    error = tf.errors.InvalidArgumentError(None, None, text)
+    with (
+        pytest.raises(tf.errors.InvalidArgumentError),
+        told_where("train", ReplicaPlace(total=total), 11),
+    ):
+        raise error
+    assert any("axis 0 of every tensor is cut" in note for note in error.__notes__) == is_explained
+
+
+def test_what_is_cut_is_said_once_with_the_shapes_where_the_step_is_traced():
+    with (
+        pytest.raises(ValueError, match="dimension") as caught,
+        told_where("train", ReplicaPlace(total=2), 11),
+        axis_0_explained(tf.zeros((2, 10, 3)), 2),
+    ):
+        raise ValueError(OUT_OF_BOUNDS)
+    (said,) = (note for note in caught.value.__notes__ if "axis 0 of every tensor" in note)
+    assert "(2, 10, 3)" in said

@@ -41,6 +41,8 @@ def told_where(kind: str, place: ReplicaPlace, trained: int | None) -> Iterator[
     except Exception as error:
         if whereabouts_of(error) is None:
             error.add_note(Whereabouts(_words(error, kind, place, trained or 0)))
+        if isinstance(error, tf.errors.InvalidArgumentError):
+            _explain_axis_0(error, place.total)
         raise
 
 
@@ -62,15 +64,21 @@ def axis_0_explained(data: Any, replicas: int) -> Iterator[None]:
     try:
         yield
     except (ValueError, tf.errors.InvalidArgumentError) as error:
-        if replicas > 1 and _OF_SHAPES.search(str(error)):
-            shapes = [str(tuple(v.shape)) for v in tf.nest.flatten(data) if v is not None]
-            error.add_note(
-                f"Phalanx: each of the {replicas} replicas is given its rows of the batch: axis 0 "
-                f"of every tensor is cut, and this one has the shapes {', '.join(shapes)}. Where "
-                "axis 0 is something else, such as the two images of a pair, move it behind the "
-                "batch (tf.transpose) and back in the model or train_step."
-            )
+        shapes = [str(tuple(v.shape)) for v in tf.nest.flatten(data) if v is not None]
+        _explain_axis_0(error, replicas, f", and this one has the shapes {', '.join(shapes)}")
         raise
+
+
+def _explain_axis_0(error: Exception, replicas: int, shapes: str = "") -> None:
+    """Say what is cut, unless the error is not about shapes or has been explained."""
+    begin = "Phalanx: each of the"
+    explained = any(note.startswith(begin) for note in getattr(error, "__notes__", ()))
+    if replicas > 1 and not explained and _OF_SHAPES.search(str(error)):
+        error.add_note(
+            f"{begin} {replicas} replicas is given its rows of the batch: axis 0 of every tensor "
+            f"is cut{shapes}. Where axis 0 is something else, such as the two images of a pair, "
+            "move it behind the batch (tf.transpose) and back in the model or train_step."
+        )
 
 
 def _words(error: Exception, kind: str, place: ReplicaPlace, trained: int) -> str:
