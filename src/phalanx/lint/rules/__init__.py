@@ -9,11 +9,23 @@ from phalanx.lint.rules import (
     files,
     gradients,
     horovod,
+    losses,
     ranks,
     scope,
     strategy_order,
     versions,
 )
 
-_FAMILIES = (strategy_order, scope, ranks, data, batches, files, gradients, horovod, versions)
+_FAMILIES = (
+    strategy_order,
+    scope,
+    ranks,
+    data,
+    batches,
+    losses,
+    files,
+    gradients,
+    horovod,
+    versions,
+)
 RULES: tuple[Rule, ...] = tuple(rule for family in _FAMILIES for rule in family.RULES)

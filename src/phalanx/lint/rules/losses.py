@@ -1,0 +1,118 @@
+"""Losses in which a row of a batch meets the other rows."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from phalanx.lint.finding import Rule, Spot
+from phalanx.lint.names import last_part
+from phalanx.lint.script import Script
+from phalanx.lint.walk import Function
+
+_STEPS = ("train_step", "test_step", "compute_loss")
+_PRODUCTS = ("matmul", "dot", "tensordot", "einsum")
+_COUNTS_ROWS = ("range", "arange", "eye")
+
+
+def _across_batch(script: Script) -> Iterator[Spot]:
+    if script.calls("all_gather_batch"):
+        return
+    for function in _losses(script):
+        nodes = list(ast.walk(function))
+        numbered = any(
+            isinstance(node, ast.Call) and last_part(node.func) in _COUNTS_ROWS for node in nodes
+        )
+        for node in nodes:
+            if isinstance(node, (ast.Call, ast.BinOp)) and _is_of_rows(node, numbered):
+                yield Spot(node=node, what="Each row of the batch is compared with all others")
+
+
+def _losses(script: Script) -> Iterator[Function]:
+    """The functions that compute a loss, as far as names tell."""
+    for node in script.nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (
+            node.name in _STEPS or "loss" in node.name.lower()
+        ):
+            yield node
+        elif isinstance(node, ast.ClassDef) and any(
+            "loss" in last_part(base).lower() for base in (*node.bases, ast.Name(id=node.name))
+        ):
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef) and item.name == "call":
+                    yield item
+
+
+def _is_of_rows(node: ast.Call | ast.BinOp, numbered: bool) -> bool:
+    """Whether it is a product of rows with rows.
+
+    Args:
+        node: what may be one.
+        numbered: whether the rows are numbered beside it, as labels of such a product are.
+    """
+    if isinstance(node, ast.BinOp):
+        if not isinstance(node.op, ast.MatMult):
+            return False
+        factors = [node.left, node.right]
+    elif last_part(node.func) in _PRODUCTS:
+        if last_part(node.func) == "einsum":
+            return numbered and _is_outer(node)
+        factors = node.args[:2]
+        if last_part(node.func) == "tensordot":
+            return len(factors) == 2 and _contracts_all(node)
+    else:
+        return False
+    if len(factors) < 2:
+        return False
+    turned = [_turned(factor) for factor in factors]
+    if isinstance(node, ast.Call):
+        flags = [k for k in node.keywords if k.arg in ("transpose_a", "transpose_b")]
+        if not any(turned) and not flags:
+            return False
+    elif not any(turned):
+        return False
+    plain = [_turned(factor) or factor for factor in factors]
+    return numbered or ast.dump(plain[0]) == ast.dump(plain[1])
+
+
+def _turned(node: ast.expr) -> ast.expr | None:
+    """What is transposed in an expression, None where nothing is."""
+    if isinstance(node, ast.Call) and last_part(node.func) == "transpose":
+        if node.args:
+            return node.args[0]
+        return node.func.value if isinstance(node.func, ast.Attribute) else None
+    if isinstance(node, ast.Attribute) and node.attr == "T":
+        return node.value
+    return None
+
+
+def _is_outer(node: ast.Call) -> bool:
+    """Whether an einsum's first index of each factor is in the result: "ae,be->ab"."""
+    text = node.args[0] if node.args else None
+    if not (isinstance(text, ast.Constant) and isinstance(text.value, str)):
+        return False
+    given, arrow, result = text.value.replace(" ", "").partition("->")
+    factors = given.split(",")
+    if not arrow or len(factors) != 2 or not all(factors):
+        return False
+    first, second = (factor[0] for factor in factors)
+    return first != second and {first, second} <= set(result)
+
+
+def _contracts_all(node: ast.Call) -> bool:
+    """Whether a tensordot adds up over two axes, the batch among them."""
+    axes = [*node.args[2:3], *(k.value for k in node.keywords if k.arg == "axes")]
+    return any(isinstance(axis, ast.Constant) and axis.value == 2 for axis in axes)
+
+
+RULES = (
+    Rule(
+        name="loss-across-batch",
+        severity="warning",
+        why="A worker's rows are compared with its own rows alone, so that two workers compute "
+        "another loss than one device.",
+        remedy="Gather the rows of all workers first: phalanx.all_gather_batch(tensor), which "
+        "gradients go through.",
+        find=_across_batch,
+    ),
+)

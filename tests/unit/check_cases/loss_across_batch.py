@@ -1,0 +1,33 @@
+"""Contrastive losses, as in SimCLR, CLIP and the examples of metric learning."""
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+
+class Contrastive(keras.Model):
+    def contrastive_loss(self, one, other):
+        similarities = (
+            ops.matmul(one, ops.transpose(other)) / self.temperature  # expect: loss-across-batch
+        )
+        labels = ops.arange(ops.shape(one)[0])
+        return keras.losses.sparse_categorical_crossentropy(labels, similarities, from_logits=True)
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        logits = tf.matmul(x, x, transpose_b=True)  # expect: loss-across-batch
+        return keras.losses.categorical_crossentropy(logits, y)
+
+    def train_step(self, data):
+        similarities = ops.einsum("ae,pe->ap", data[0], data[1])  # expect: loss-across-batch
+        labels = ops.arange(5)
+        return {"loss": self.compute_loss(labels, similarities, None)}
+
+
+class SupervisedContrastiveLoss(keras.losses.Loss):
+    def call(self, labels, features):
+        logits = features @ tf.transpose(features)  # expect: loss-across-batch
+        return self.npairs(tf.squeeze(labels), logits)
+
+
+def dot_loss(users, movies):
+    return tf.tensordot(users, movies, 2)  # expect: loss-across-batch
