@@ -14,7 +14,6 @@ from phalanx.data.place import ReplicaPlace, rows_of
 from phalanx.data.position import Position
 from phalanx.errors import DataError
 from phalanx.seam.adapters import Arrays, shuffled_rows, spec_of, take_rows
-from phalanx.seam.chance import is_seeded_by_script
 
 
 class ArrayBatches:
@@ -35,7 +34,12 @@ class ArrayBatches:
         self._arrays = arrays
         self._place = place
         self.seed: int | None = seed
-        self._order = self._order_of(seed)
+        self._is_listed = is_listed(arrays, seed)
+        self._order = (
+            ListedOrder(shuffled_rows(arrays), arrays.batch_size)
+            if self._is_listed
+            else PlainOrder(arrays.num_samples, arrays.batch_size, arrays.shuffle)
+        )
         self.num_batches: int | None = self._order.num_batches
         self.num_samples: int | None = arrays.num_samples
         self.batch_size: int | None = arrays.batch_size
@@ -54,15 +58,11 @@ class ArrayBatches:
         """The same as `open`: a position is all there is.
 
         Raises:
-            DataError: the order at `position` came from a seed of the script, which set none now.
+            DataError: the order at `position` came from the script's seed, and now does not, or
+                the other way round.
         """
         del state
-        if position.seed is None and self._arrays.shuffle and not is_seeded_by_script():
-            raise DataError(
-                "Asked to go on in arrays that were shuffled by the seed of the script; found no "
-                "such seed. Call keras.utils.set_random_seed with the same number before fit."
-            )
-        self._order = self._order_of(position.seed)
+        assert_as_before(self._is_listed, is_listed(self._arrays, position.seed))
         return self.open(position.trained)
 
     def rows_at(self, position: int) -> Any:
@@ -78,12 +78,6 @@ class ArrayBatches:
     def on_epoch_end(self) -> None:
         """Nothing to do."""
 
-    def _order_of(self, seed: int | None) -> PlainOrder | ListedOrder:
-        arrays = self._arrays
-        if seed is None and arrays.shuffle:
-            return ListedOrder(shuffled_rows(arrays), arrays.batch_size)
-        return PlainOrder(arrays.num_samples, arrays.batch_size, arrays.shuffle)
-
     def _shares(self, position: tf.Tensor) -> Any:
         order = self._order
         epoch, batch = position // order.num_batches, position % order.num_batches
@@ -97,3 +91,26 @@ class ArrayBatches:
             rows = order.rows(self.seed, epoch, batch, within)
             parts.append((tf.cast(count, tf.int32), take_rows(self._arrays.inputs, rows)))
         return tf.cast(total, tf.int32), tuple(parts)
+
+
+def is_listed(arrays: Arrays, seed: int | None) -> bool:
+    """Whether the order is the one that Keras draws: `seed` is None, as the script sets its own."""
+    return seed is None and bool(arrays.shuffle)
+
+
+def assert_as_before(is_now: bool, was: bool) -> None:
+    """Refuse to go on in arrays whose order had another source.
+
+    Args:
+        is_now: whether the order is Keras's, by the script's seed.
+        was: whether it was where the position was taken.
+
+    Raises:
+        DataError: one is and the other is not.
+    """
+    if is_now != was:
+        before, now = ("a seed", "none") if was else ("no seed", "one")
+        raise DataError(
+            f"Asked to go on in shuffled arrays of a script that set {before}; found that it sets "
+            f"{now}. Let keras.utils.set_random_seed be called as before."
+        )

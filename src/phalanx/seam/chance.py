@@ -42,12 +42,15 @@ def tensorflow_generator() -> Any:
     return module.global_generator
 
 
-def draw_seed() -> int:
-    """A seed from 0 to 2**31 - 2, from the launcher's seed where there is one.
+def order_seed() -> int | None:
+    """A seed for the order of shuffled arrays, from the launcher's seed where there is one.
 
     The script's own generators are left as they stand.
+
+    Returns:
+        0 to 2**31 - 2; None where the script sets a seed, so that the order is Keras's.
     """
-    return _draws().randrange(2**31 - 1)
+    return None if is_seeded_by_script() else _draws().randrange(2**31 - 1)
 
 
 @lru_cache(maxsize=1)

@@ -10,7 +10,7 @@ from phalanx.callbacks.checkpoint import checkpoint_among
 from phalanx.callbacks.progress import Progress
 from phalanx.errors import OptionError, TrainingError
 from phalanx.seam.adapters import split_validation
-from phalanx.seam.chance import draw_seed, is_seeded_by_script
+from phalanx.seam.chance import order_seed
 from phalanx.seam.models import (
     assert_compiled,
     has_own_function,
@@ -130,7 +130,7 @@ def fit(
         source = open_source(
             stage,
             "fit",
-            None if is_seeded_by_script() else draw_seed(),
+            order_seed(),
             x,
             y,
             sample_weight=sample_weight,

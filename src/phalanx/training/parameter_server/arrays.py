@@ -8,10 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from phalanx.data.array_batches import assert_as_before, is_listed
 from phalanx.data.batches import with_free_batch_axis
+from phalanx.data.order import PlainOrder
 from phalanx.data.position import Position
 from phalanx.errors import DataError
-from phalanx.seam.adapters import Arrays, spec_of, take_rows
+from phalanx.seam.adapters import Arrays, shuffled_rows, spec_of, take_rows
 
 
 class ArraysOnWorkers:
@@ -23,7 +25,7 @@ class ArraysOnWorkers:
 
     ends_by_worker = False
 
-    def __init__(self, arrays: Arrays, seed: int) -> None:
+    def __init__(self, arrays: Arrays, seed: int | None) -> None:
         if not all(tf.is_tensor(leaf) for leaf in _leaves(arrays.inputs)):
             raise DataError(
                 "Asked to train under parameter-server on arrays that are not dense. Pass dense "
@@ -31,14 +33,18 @@ class ArraysOnWorkers:
             )
         self._arrays = arrays
         self._seed = seed
-        self.steps: int | None = -(-arrays.num_samples // arrays.batch_size)
+        self._is_listed = is_listed(arrays, seed)
+        shuffle = False if self._is_listed else arrays.shuffle
+        self._order = PlainOrder(arrays.num_samples, arrays.batch_size, shuffle)
+        self.steps: int | None = self._order.num_batches
         self.batch_spec = with_free_batch_axis(spec_of(arrays.inputs))
 
     def on_workers(self, coordinator: Any) -> Any:
         """What a step takes its batch from, on every worker."""
-        inputs = self._arrays.inputs
+        listed = shuffled_rows(self._arrays) if self._is_listed else ()
+        sent = (self._arrays.inputs, tf.constant(listed, tf.int64))
         made = coordinator.create_per_worker_dataset(
-            lambda: tf.data.Dataset.from_tensors(inputs).repeat()
+            lambda: tf.data.Dataset.from_tensors(sent).repeat()
         )
         return iter(made)
 
@@ -61,7 +67,8 @@ class ArraysOnWorkers:
     def go_on(self, position: Position, state: Mapping[str, Any] | None) -> None:
         """Take the order that was saved; before the first step."""
         del state
-        self._seed = self._seed if position.seed is None else position.seed
+        assert_as_before(self._is_listed, is_listed(self._arrays, position.seed))
+        self._seed = position.seed
 
     def untold(self) -> list[Any]:
         """Nothing: a batch that was lost is trained again."""
@@ -76,21 +83,12 @@ class ArraysOnWorkers:
     ) -> Any:
         """Run a step on batch `ticket`; traced for one worker."""
         del worker
-        assert self.steps is not None
-        size, samples = self._arrays.batch_size, self._arrays.num_samples
-        epoch, batch = ticket // self.steps, ticket % self.steps
-        first = batch * size
-        rows = tf.range(first, tf.minimum(first + size, samples))
-        if self._arrays.shuffle == "batch":
-            key = tf.stack([tf.constant(self._seed, tf.int64), ticket])
-            last = tf.cast(tf.size(rows) - 1, tf.int64)
-            rows = first + tf.random.experimental.index_shuffle(rows - first, key, last)
-        elif self._arrays.shuffle:
-            key = tf.stack([tf.constant(self._seed, tf.int64), epoch])
-            rows = tf.random.experimental.index_shuffle(
-                rows, key, tf.constant(samples - 1, tf.int64)
-            )
-        return run(take_rows(next(iterator), rows), ticket)
+        order = self._order
+        epoch, batch = ticket // order.num_batches, ticket % order.num_batches
+        within = tf.range(order.total(self._seed, epoch, batch))
+        rows = order.rows(self._seed, epoch, batch, within)
+        inputs, listed = next(iterator)
+        return run(take_rows(inputs, tf.gather(listed, rows) if self._is_listed else rows), ticket)
 
 
 def _leaves(inputs: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from phalanx.callbacks.progress import Progress
-from phalanx.seam.chance import draw_seed
+from phalanx.seam.chance import order_seed
 from phalanx.training.callback_list import callback_list
 from phalanx.training.parameter_server.chief_callbacks import introduce
 from phalanx.training.parameter_server.dispatch import Dispatch
@@ -43,7 +43,7 @@ def fit_on_servers(
             stage.strategy,
             x,
             y,
-            seed=draw_seed(),
+            seed=order_seed(),
             steps=steps_per_epoch,
             sample_weight=sample_weight,
             batch_size=batch_size,

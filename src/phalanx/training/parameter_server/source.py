@@ -68,7 +68,7 @@ class WorkerData(Protocol):
         """Run a step on a batch, `run(data, number)`; just the worker's number if it has none."""
 
 
-def worker_data(strategy: Any, x: Any, y: Any, *, seed: int, **options: Any) -> WorkerData:
+def worker_data(strategy: Any, x: Any, y: Any, *, seed: int | None, **options: Any) -> WorkerData:
     """The data of one call; `options` are those of `phalanx.data.source.global_batches`.
 
     Raises:
