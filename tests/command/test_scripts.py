@@ -150,7 +150,11 @@ train(model)
     ("words", "source"),
     [
         pytest.param(("--strategy", "mirrored"), NAMES_NO_STRATEGY, marks=FULL),
-        (("--strategy", "mirrored", "--devices-per-worker", "cpu:1"), NAMES_NO_STRATEGY),
+        pytest.param(
+            ("--strategy", "mirrored", "--devices-per-worker", "cpu:1"),
+            NAMES_NO_STRATEGY,
+            marks=FULL,
+        ),
         pytest.param(("--strategy", "multiworker"), USES_OURS, marks=FULL),
         ((), ONE_MIRRORED),
     ],
@@ -163,7 +167,12 @@ def test_one_replica_of_a_strategy_gets_one_devices_answer(command, one_device, 
 
 
 @pytest.mark.parametrize(
-    "source", [NAMES_NO_STRATEGY, pytest.param(USES_OURS, marks=FULL), MAKES_ITS_OWN]
+    "source",
+    [
+        pytest.param(NAMES_NO_STRATEGY, marks=FULL),
+        pytest.param(USES_OURS, marks=FULL),
+        MAKES_ITS_OWN,
+    ],
 )
 def test_three_kinds_of_script_get_one_devices_answer(command, one_device, source):
     finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", command.script(source))

@@ -29,8 +29,9 @@ ON_ONE = {
 LATER = {
     "remainder_2", "remainder_3", "remainder_4", "remainder_5", "remainder_6", "adafactor", "lion",
     "rmsprop", "sgd", "ema", "fixed_loss_scale", "accumulation", "conv", "embedding_sgd",
-    "masked_sequences", "stateful_metrics", "initial_epoch", "drop_remainder", "restores_best",
-    "steps_per_execution_4", "Adversaries_averaged", "SumOfActivity",
+    "masked_sequences", "initial_epoch", "drop_remainder", "restores_best",
+    "steps_per_execution_4", "Adversaries_averaged", "SumOfActivity", "validation_split", "nadam",
+    "steps_per_execution_unknown_length", "embedding_adam", "batchnorm_synchronized",
 }  # fmt: skip
 """The cases that `make test` does not train on two workers, beside others that are like them."""
 

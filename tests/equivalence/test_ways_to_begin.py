@@ -154,6 +154,7 @@ def test_one_device_strategy(way):
     assert_one_devices(outcome(way, tf.distribute.OneDeviceStrategy("CPU:0")))
 
 
+@pytest.mark.full
 def test_made_in_one_replica_fitted_in_several(mirrored2):
     keras.utils.set_random_seed(11)
     with tf.distribute.OneDeviceStrategy("CPU:0").scope():

@@ -311,7 +311,8 @@ def test_a_step_is_one_packed_all_reduce_and_no_other_collective(steps_per_execu
         assert [op for op, _ in found] == ["CollectiveReduceV2"], found
 
 
-@pytest.mark.parametrize("rows", [pytest.param(24, marks=pytest.mark.full), 29])
+@pytest.mark.full
+@pytest.mark.parametrize("rows", [24, 29])
 def test_several_steps_in_one_execution_change_nothing(rows, pool):
     def function(rows):
         import phalanx
