@@ -366,9 +366,20 @@ def own_steps():
         model.compile(O.SGD(0.1))
         return model
 
+    def tagger():
+        model = keras.Sequential([keras.layers.Embedding(9, 4), keras.layers.Dense(5)])
+        losses = equivalence_steps.mean_of_tagged, equivalence_steps.share_of_right
+        model.compile(O.LossScaleOptimizer(O.SGD(0.5), 4.0), losses[0], metrics=[losses[1]])
+        return model
+
+    def tagged_words():
+        lengths = 1 + 5 * np.arange(29) % 11
+        words = (1 + np.arange(29 * 11).reshape(29, 11) % 8) * (np.arange(11) < lengths[:, None])
+        return {"x": words, "y": (words * words) % 5 * (words > 0), "batch_size": 8}
+
     names = (
         "Adversaries", "GradientPenalty", "Unreduced", "SumOverRows", "FunctionsInside",
-        "Contrast", "MadeInTheStep",
+        "Contrast", "MadeInTheStep", "MeanOfCounted",
     )  # fmt: skip
     steps, square = equivalence_steps, keras.losses.MeanSquaredError
     return [
@@ -376,6 +387,7 @@ def own_steps():
         trained("Autoencoder", made(steps.Autoencoder, square), with_targets),
         trained("SumOfActivity", made(steps.SumOfActivity, equivalence_models.logits_loss)),
         trained("Adversaries_averaged", averaged),
+        trained("MeanOfTagged", tagger, tagged_words),
         trained("TwoKinds", made(steps.TwoKinds), unlike_rows),
     ]
 

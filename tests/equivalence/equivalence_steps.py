@@ -134,6 +134,42 @@ class SumOverRows(Regression):
         return self.note(loss)
 
 
+class MeanOfCounted(keras.Model):
+    """A sum over some rows by how many they are, none on some workers; a tracker of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 1)
+        self.seen = keras.metrics.Mean(name="loss")
+
+    def train_step(self, data):
+        x, y = data
+        counted = tf.cast(y == 1, tf.float32)
+        with tf.GradientTape() as tape:
+            losses = (self.network(x)[:, 0] - x[:, 0]) ** 2
+            mean = tf.reduce_sum(losses * counted) / tf.maximum(tf.reduce_sum(counted), 1.0)
+            decay = tf.add_n([tf.reduce_sum(w**2) for w in self.network.trainable_weights])
+            loss = 3 * mean + 0.01 * decay
+        weights = self.network.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        self.seen.update_state(loss)
+        return {"loss": self.seen.result()}
+
+
+def mean_of_tagged(y_true, y_pred):
+    """The loss of TensorFlow's tutorial on transformers: label 0 is padding."""
+    losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    mask = tf.cast(y_true != 0, tf.float32)
+    return tf.reduce_sum(losses(y_true, y_pred) * mask) / tf.reduce_sum(mask)
+
+
+def share_of_right(y_true, y_pred):
+    """The accuracy beside it."""
+    mask = tf.cast(y_true, tf.int64) != 0
+    right = mask & (tf.argmax(y_pred, -1) == tf.cast(y_true, tf.int64))
+    return tf.reduce_sum(tf.cast(right, tf.float32)) / tf.reduce_sum(tf.cast(mask, tf.float32))
+
+
 class SumOfActivity(keras.Model):
     """`add_loss` of a sum over rows, in `fit`'s own step."""
 

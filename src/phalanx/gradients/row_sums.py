@@ -1,15 +1,20 @@
-"""Which scalars of a step are sums over the rows of its batch.
+"""Which scalars of a step are sums over the rows of its batch, or means of counted entries.
 
 A worker's gradient of a mean over its rows is weighed by its share before it is added up. A sum
 over rows carries that weight already. Which of the two a loss is, its graph says:
 `tf.reduce_sum(losses)` and `tf.reduce_sum(losses) / 32` are sums, `tf.reduce_mean(losses)` and
 `tf.reduce_sum(losses) / tf.shape(x)[0]` are means. So is what does not depend on the batch, such as
 a sum over a kernel's squares. What a function within the step computes is taken for a mean.
+
+`tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)` is neither: workers count unlike numbers of
+entries, so the sum is to be divided by what all workers count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -17,14 +22,47 @@ import tensorflow as tf
 _PASSES = ("Identity", "Cast", "Neg", "Reshape", "Squeeze", "StopGradient", "Sum", "Mean")
 """Operations that leave a scalar a sum over rows."""
 _ADDS = ("AddV2", "Add", "AddN", "Sub")
-_MULTIPLIES = ("Mul", "RealDiv", "Div", "DivNoNan", "TrueDiv")
+_DIVIDES = ("RealDiv", "Div", "DivNoNan", "TrueDiv")
+_MULTIPLIES = ("Mul", *_DIVIDES)
+_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 
 
 Name = tuple[int, str]
 """A tensor's graph and name: TensorFlow makes a new object each time a graph is asked for it."""
 
-Term = tuple[Any, float]
-"""A scalar tensor, and 1 or -1."""
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """What a sum over rows is divided by: a sum over rows too, which no variable decides.
+
+    Attributes:
+        sum: this replica's part of it, a scalar.
+        finish: makes the divisor of the sum of all replicas, as the step does of its own.
+    """
+
+    sum: Any
+    finish: Callable[[Any], Any]
+
+    def then(self, step: Callable[[Any], Any]) -> Count:
+        """The count of which the step makes its divisor by one step more."""
+        return Count(sum=self.sum, finish=lambda total: step(self.finish(total)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """A part of a scalar: `factor` times `value`, both scalars.
+
+    Attributes:
+        value: a tensor.
+        factor: a number or a tensor that depends on no row.
+        is_sum: whether `value` is a sum over rows.
+        count: what such a sum is divided by besides; None where it is not.
+    """
+
+    value: Any
+    factor: Any = 1.0
+    is_sum: bool = False
+    count: Count | None = None
 
 
 class RowSums:
@@ -49,28 +87,93 @@ class RowSums:
             self._means.add(_name(tensor))
 
     def terms(self, scalar: Any) -> list[Term]:
-        """The terms of `scalar` that are sums over rows, factors included, each with its sign.
+        """What `scalar` is the sum of, where some of it is a sum over rows.
 
-        Empty where none is, where nobody can see it, or where `scalar` is not a symbolic scalar.
+        Empty where nothing is, where nobody can see it, or where `scalar` is not a symbolic scalar.
         """
         if not _is_symbolic(scalar) or scalar.shape.rank != 0:
             return []
-        return list(self._terms(scalar))
+        terms = list(self._terms(scalar, 1.0))
+        return terms if any(term.is_sum for term in terms) else []
 
     def depends_on_batch(self, tensor: Any) -> bool:
         """Whether a tensor is computed from the batch, or nobody can see."""
         return not _is_symbolic(tensor) or self._knows_batch(tensor)
 
-    def _terms(self, tensor: Any) -> Iterator[Term]:
+    def _terms(self, tensor: Any, factor: Any) -> Iterator[Term]:
+        operation = tensor.op
         if _name(tensor) in self._means:
-            return
-        if added := _added(tensor.op):
-            for place, one in enumerate(added):
-                minus = tensor.op.type == "Sub" and place == 1
-                for term, sign in self._terms(one):
-                    yield term, -sign if minus else sign
+            yield Term(value=tensor, factor=factor)
         elif self._is_row_sum(tensor):
-            yield tensor, 1.0
+            yield Term(value=tensor, factor=factor, is_sum=True)
+        elif (counted := self._counted(operation)) is not None:
+            yield Term(value=operation.inputs[0], factor=factor, is_sum=True, count=counted)
+        elif added := _added(operation):
+            for place, one in enumerate(added):
+                minus = operation.type == "Sub" and place == 1
+                yield from self._terms(one, -factor if minus else factor)
+        elif (scaled := self._scaled(operation)) is not None:
+            one, by = scaled
+            inner = list(self._terms(one, _product(factor, by)))
+            if any(term.is_sum for term in inner):
+                yield from inner
+            else:
+                yield Term(value=tensor, factor=factor)
+        else:
+            yield Term(value=tensor, factor=factor)
+
+    def _scaled(self, operation: Any) -> tuple[Any, Any] | None:
+        """The scalar that an operation multiplies, and by what; None where it does not."""
+        inputs = list(operation.inputs)
+        if not inputs or inputs[0].shape.rank != 0:
+            return None
+        if operation.type == "Cast":
+            return (inputs[0], 1.0) if inputs[0].dtype.is_floating else None
+        if operation.type in ("Identity", "Reshape", "Squeeze", "Sum", "Mean"):
+            return inputs[0], 1.0
+        if operation.type == "Neg":
+            return inputs[0], -1.0
+        if operation.type not in _MULTIPLIES or inputs[1].shape.rank != 0:
+            return None
+        first, second = inputs[:2]
+        if operation.type == "Mul" and self._knows_batch(second):
+            first, second = second, first
+        if self._knows_rows(second):
+            return None
+        return first, second if operation.type == "Mul" else 1 / second
+
+    def _counted(self, operation: Any) -> Count | None:
+        """What an operation divides a sum over rows by, if that is a count of entries."""
+        if operation.type not in _DIVIDES or not self._is_row_sum(operation.inputs[0]):
+            return None
+        return self._count(operation.inputs[1])
+
+    def _count(self, tensor: Any) -> Count | None:
+        if tensor.shape.rank != 0 or not self._knows_batch(tensor):
+            return None
+        if self._is_row_sum(tensor):
+            return None if self._reads_variables(tensor) else Count(sum=tensor, finish=_unchanged)
+        operation = tensor.op
+        inputs = list(operation.inputs)
+        if operation.type in ("Identity", "Cast") and (inner := self._count(inputs[0])):
+            return inner.then(lambda total: tf.cast(total, tensor.dtype))
+        if operation.type in ("Maximum", "Add", "AddV2"):  # against a division by zero
+            combine = tf.maximum if operation.type == "Maximum" else tf.add
+            for one, bound in (inputs, inputs[::-1]):
+                if not self._knows_batch(bound) and (inner := self._count(one)):
+                    return inner.then(functools.partial(combine, bound))
+        return None
+
+    def _reads_variables(self, tensor: Any) -> bool:
+        stack, seen = [tensor.op], set()
+        while stack:
+            operation = stack.pop()
+            if operation.type in _READS:
+                return True
+            if operation.name not in seen:
+                seen.add(operation.name)
+                stack.extend(one.op for one in operation.inputs)
+        return False
 
     def _is_row_sum(self, tensor: Any) -> bool:
         """Whether a scalar is one sum over rows, times factors that do not know the rows."""
@@ -132,6 +235,16 @@ class RowSums:
                 seen.add(name)
                 stack.extend(one.op.inputs)
         return False
+
+
+def _unchanged(total: Any) -> Any:
+    return total
+
+
+def _product(factor: Any, by: Any) -> Any:
+    if isinstance(by, float):
+        return factor * by
+    return by if isinstance(factor, float) and factor == 1.0 else tf.cast(factor, by.dtype) * by
 
 
 def _added(operation: Any) -> list[Any]:

@@ -16,7 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.row_sums import RowSums
+from phalanx.gradients.reduce import reduce_sum
+from phalanx.gradients.row_sums import RowSums, Term
 
 Keep = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 """Gets the step (int64), the position of the first bad variable (int64), whether this replica's own
@@ -64,6 +65,7 @@ class ReplicaShare:
         self.loss: tf.Tensor | None = None
         self.keep: Keep | None = None
         self._weighted_losses: set[int] = set()
+        self._counted: dict[tuple[int, str], Any] = {}
 
     @property
     def count(self) -> tf.Tensor:
@@ -140,22 +142,65 @@ class ReplicaShare:
     def for_mean(self, scalar: Any) -> Any:
         """`scalar` with what makes its mean over replicas, weighed by their samples, right.
 
-        A mean over rows stays as it is; the sums over rows in it are multiplied by total / count.
+        A mean over rows stays as it is; the sums over rows in it are multiplied by total / count,
+        and those that are divided by a count of entries are divided by that of all replicas.
         """
-        sums = self._sums(scalar)
-        if sums is None:
-            return scalar
-        return scalar + sums * (self.inverse_weight(scalar.dtype) - 1)
+        parts = self.parts(scalar)
+        return scalar if parts is None else self._added_up(parts, scalar.dtype)
 
     def weighed(self, loss: Any) -> Any:
         """This replica's part of the global `loss`, a scalar: means weighed, sums as they are."""
-        weight = tf.cast(self.weight, loss.dtype)
-        sums = self._sums(loss)
-        return loss * weight if sums is None else loss * weight + sums * (1 - weight)
+        parts = self.parts(loss, is_mean=False)
+        if parts is None:
+            return loss * tf.cast(self.weight, loss.dtype)
+        return self._added_up(parts, loss.dtype)
 
-    def _sums(self, scalar: Any) -> Any:
+    def parts(self, scalar: Any, *, is_mean: bool = True) -> list[tuple[Any, Any]] | None:
+        """Scalars and their factors, which add up to the replica's part of a global `scalar`.
+
+        Args:
+            scalar: a scalar of the step.
+            is_mean: whether replicas' parts are weighed by their samples and added up, else they
+                are added up as they are.
+
+        Returns:
+            Pairs of a tensor and a factor, float32 or float64; None where the whole is a mean
+            over rows.
+        """
         terms = self.row_sums.terms(scalar)
-        return tf.add_n([term * sign for term, sign in terms]) if terms else None
+        if not terms:
+            return None
+        return [(term.value, self._factor(term, is_mean)) for term in terms]
+
+    def _factor(self, term: Term, is_mean: bool) -> Any:
+        dtype = tf.float64 if term.value.dtype == tf.float64 else tf.float32
+        factor = tf.cast(term.factor, dtype)
+        if not term.is_sum:
+            return factor if is_mean else factor * tf.cast(self.weight, dtype)
+        if is_mean:
+            factor *= self.inverse_weight(dtype)
+        if term.count is None:
+            return factor
+        divisor = term.count.finish(self._whole(term.count.sum))
+        return tf.math.divide_no_nan(factor, tf.cast(divisor, dtype))
+
+    def _whole(self, part: Any) -> Any:
+        """The sum of what replicas count, added up once however often it is asked for."""
+        graph = tf.compat.v1.get_default_graph()
+        if (known := self._counted.get((id(graph), part.name))) is not None:
+            return known
+        whole = self._counted[id(graph), part.name] = self.over_replicas(part)
+        return whole
+
+    def _added_up(self, parts: list[tuple[Any, Any]], dtype: Any) -> Any:
+        whole = tf.add_n([tf.cast(one, dtype) * tf.cast(factor, dtype) for one, factor in parts])
+        self.row_sums.take_for_mean(whole)
+        return whole
+
+    def over_replicas(self, value: Any) -> Any:
+        """The sum of a scalar over the replicas that hold samples; no gradient flows."""
+        held = tf.where(self.count > 0, value, tf.zeros_like(value))
+        return reduce_sum([tf.stop_gradient(held)])[0]
 
 
 @functools.cache

@@ -84,7 +84,7 @@ def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
         if reduction == "sum":
             return tf.reduce_sum(values) * share.inverse_weight(values.dtype)
         if reduction == "mean_with_sample_weight" and sample_weight is not None:
-            divisor = _over_replicas(tf.reduce_sum(sample_weight), share)
+            divisor = share.over_replicas(tf.reduce_sum(sample_weight))
             total = tf.reduce_sum(values) * share.inverse_weight(values.dtype)
             return tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype))
         return original(values, sample_weight, reduction)
@@ -99,7 +99,7 @@ def _global_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(sample_weight, mask, dtype, reduction)
         # Keras spreads size / valid over the valid entries; both are the replica's own.
         local_valid = tf.reduce_sum(tf.cast(mask, dtype))
-        global_valid = _over_replicas(local_valid, share)
+        global_valid = share.over_replicas(local_valid)
         correction = tf.math.divide_no_nan(
             local_valid * share.inverse_weight(dtype), tf.cast(global_valid, dtype)
         )
@@ -107,12 +107,6 @@ def _global_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
         return weighted * correction
 
     return apply_mask
-
-
-def _over_replicas(value: Any, share: ReplicaShare) -> Any:
-    """The sum of a scalar over the replicas that hold samples; no gradient flows."""
-    held = tf.where(share.count > 0, value, tf.zeros_like(value))
-    return reduce_sum([tf.stop_gradient(held)])[0]
 
 
 def _global_moments(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -179,9 +173,10 @@ def _for_mean(share: ReplicaShare, target: Any) -> tuple[list[Any], list[Any]]:
     one = tf.ones_like(target)
     if target.shape.rank:
         return [target], [one * share.inverse_weight(target.dtype)]
-    terms = share.row_sums.terms(target)
-    more: Any = share.inverse_weight(target.dtype) - 1 if terms else None
-    return [target, *(term for term, _ in terms)], [one, *(more * sign for _, sign in terms)]
+    parts = share.parts(target)
+    if parts is None:
+        return [target], [one]
+    return [value for value, _ in parts], [tf.cast(factor, v.dtype) for v, factor in parts]
 
 
 class _ActivityRegularizer:

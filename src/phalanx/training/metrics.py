@@ -161,13 +161,18 @@ class MetricReader:
         return {name: fresh.get(name, means.get(name)) for name in weighted}
 
     def _stale_names(self) -> set[str]:
-        """Names of results of metrics that the steps never update."""
-        names: set[str] = set()
+        """Names of results of metrics that the steps never update.
+
+        Of several metrics of one name the last one counts, as in `get_metrics_result`: a model's
+        own "loss" comes after the tracker that `compile` makes.
+        """
+        stale: set[str] = set()
         for metric in self._model.metrics:
-            if not any(id(v) in self._steps.assigned for v in metric.variables):
-                result = metric.result()
-                names.update(result if isinstance(result, dict) else [metric.name])
-        return names
+            result = metric.result()
+            names = set(result) if isinstance(result, dict) else {metric.name}
+            is_updated = any(id(v) in self._steps.assigned for v in metric.variables)
+            stale = stale - names if is_updated else stale | names
+        return stale
 
 
 def reader_of(model: Any, function: StepFunction) -> MetricReader:
