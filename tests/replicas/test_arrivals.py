@@ -11,6 +11,7 @@ import phalanx
 from phalanx.flight.form import DIMENSIONS
 from phalanx.flight.reading import read_flight
 from phalanx.launch.who_waits import form_of
+from phalanx.testing import run_alone
 from phalanx.training.arrivals import GraphArrivals
 from phalanx.worker.flight import flight
 
@@ -142,3 +143,33 @@ def test_no_more_dimensions_than_there_is_room_for():
     arrivals = GraphArrivals()
     noting(arrivals, 1, rank=DIMENSIONS + 3)()
     assert arrivals.last().dimensions == (2,) * DIMENSIONS
+
+
+def test_a_step_that_must_be_deterministic_has_its_times_too():
+    """TensorFlow refuses `tf.timestamp` then, and Keras's page on reproducible runs asks for it."""
+
+    def function():
+        import time
+
+        import keras
+        import numpy as np
+        import tensorflow as tf
+
+        import phalanx
+        from phalanx.gradients.clock import now
+
+        keras.utils.set_random_seed(1)
+        tf.config.experimental.enable_op_determinism()
+        before = time.time()
+        read = tf.function(now)
+        times = [float(read()), float(read())]
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        pace = phalanx.callbacks.Throughput(every_seconds=0.001, log=False)
+        x = np.ones((32, 4), "float32")
+        history = phalanx.fit(model, x, x[:, :1], callbacks=[pace], verbose=0).history
+        return before, times, time.time(), history
+
+    before, times, after, history = run_alone(function)
+    assert before <= times[0] <= times[1] <= after
+    assert np.isfinite(history["loss"][0])

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from phalanx.gradients.clock import now
+
 
 class Stopwatch:
     """Collects the begins and ends of a step's reductions.
@@ -67,7 +69,7 @@ def _when_ready(value: Any) -> tf.Tensor:
     with tf.device("CPU:0"):
         entry = tf.identity(tf.reshape(first, [-1])[:1])
         with tf.control_dependencies([entry]):
-            return tf.timestamp()
+            return now()
 
 
 def _replica() -> int:

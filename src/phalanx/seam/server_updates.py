@@ -22,6 +22,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.errors import OptionError
+from phalanx.gradients.clock import now
 from phalanx.seam.patching import Patches
 from phalanx.seam.rules import innermost, rules_of
 from phalanx.seam.server_averages import move_averages
@@ -173,8 +174,8 @@ def _note(optimizer: Any, gradients: Sequence[Any]) -> None:
     if notes is not None:
         there = [_values(gradient) for gradient in gradients]
         with tf.control_dependencies(there):
-            count, now = tf.identity(value_of(innermost(optimizer)._iterations)), tf.timestamp()
-        notes.extend([count, tf.linalg.global_norm(there), now])
+            count, at = tf.identity(value_of(innermost(optimizer)._iterations)), now()
+        notes.extend([count, tf.linalg.global_norm(there), at])
 
 
 def _update(optimizer: Any, piece: _Piece, gradient: Any) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.flight.form import DIMENSIONS
+from phalanx.gradients.clock import now
 from phalanx.worker.flight import flight
 from phalanx.worker.recorded import Told
 
@@ -91,9 +92,9 @@ class GraphArrivals:
         rest = [*([number] if note.number is None else []), *sizes]
         with tf.device("CPU:0"):
             with tf.control_dependencies(_tensors(data)):
-                now = tf.timestamp()
+                came = now()
             floats = [tf.cast(each, tf.float64) for each in rest]
-            self._assign(note, tf.stack([now, *floats]) if floats else now)
+            self._assign(note, tf.stack([came, *floats]) if floats else came)
 
     def last(self) -> Told:
         """The last batch that came."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.gradients.clock import now
 from phalanx.gradients.stopwatch import Stopwatch, seconds_in, timing
 from phalanx.observe.throughput import StepSplit
 from phalanx.training.step import Outputs, StepFunction
@@ -103,9 +104,9 @@ class TimedSteps:
 
 def _fetch(iterator: Any) -> tuple[Any, tf.Tensor]:
     """The next element, and the seconds that it took to come."""
-    begin = tf.timestamp()
+    begin = now()
     with tf.control_dependencies([begin]):
         element = next(iterator)
     with tf.control_dependencies(tf.nest.flatten(element, expand_composites=True)):
-        end = tf.timestamp()
+        end = now()
     return element, end - begin

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
+from phalanx.gradients.clock import now
 from phalanx.seam.graphs import made_from_here
 from phalanx.seam.rules import innermost
 from phalanx.seam.server_updates import noting_updates
@@ -112,7 +113,7 @@ class WorkerStep:
         They are there when all that the step writes is written.
         """
         with tf.control_dependencies(_tensors(data)):
-            begun, began = self._count(), tf.timestamp()
+            begun, began = self._count(), now()
         made = made_from_here(tf.compat.v1.get_default_graph())
         with (
             tf.control_dependencies([begun, began]),
