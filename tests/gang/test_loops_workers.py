@@ -8,7 +8,7 @@ from phalanx.testing import run_alone
 WAYS = [
     (graph, kind, shared)
     for graph in (False, True)
-    for kind in ("mean", "sum", "scaled")
+    for kind in ("mean", "sum", "scaled", *(["compiled"] if graph else []))
     for shared in (False, True)
 ]
 NOW = [(True, "mean", False), (True, "mean", True), (False, "sum", True), (True, "scaled", True)]
@@ -48,7 +48,7 @@ def loop(graph, kind, shared):
         error.update_state(y, predicted)
         return {"loss": loss, "predicted": predicted}
 
-    step = tf.function(step) if graph else step
+    step = tf.function(step, jit_compile=kind == "compiled" or None) if graph else step
     step = phalanx.distribute_step(step) if shared else step
     for _ in range(2):
         for batch in tf.data.Dataset.from_tensor_slices(data(37)).batch(6):

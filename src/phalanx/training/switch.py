@@ -14,6 +14,7 @@ from typing import Any
 import keras
 
 from phalanx.seam.collectives import collectives_are_compared
+from phalanx.seam.compiled_functions import steps_without_xla
 from phalanx.seam.downloads import downloads_take_turns
 from phalanx.seam.patching import Patches
 from phalanx.seam.written_once import written_once
@@ -42,6 +43,7 @@ _ALL = (
     collectives_are_compared,
     written_once,
     downloads_take_turns,
+    steps_without_xla,
     TunersApart(),
 )
 

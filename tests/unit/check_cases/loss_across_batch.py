@@ -29,5 +29,7 @@ class SupervisedContrastiveLoss(keras.losses.Loss):
         return self.npairs(tf.squeeze(labels), logits)
 
 
-def dot_loss(users, movies):
-    return tf.tensordot(users, movies, 2)  # expect: loss-across-batch
+class Recommender(keras.Model):
+    def call(self, inputs):
+        users, movies = self.user(inputs[:, 0]), self.movie(inputs[:, 1])
+        return tf.sigmoid(ops.tensordot(users, movies, 2))  # expect: loss-across-batch

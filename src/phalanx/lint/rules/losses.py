@@ -11,7 +11,7 @@ from phalanx.lint.script import Script
 from phalanx.lint.walk import Function
 
 _STEPS = ("train_step", "test_step", "compute_loss")
-_PRODUCTS = ("matmul", "dot", "tensordot", "einsum")
+_PRODUCTS = ("matmul", "dot", "einsum")
 _COUNTS_ROWS = ("range", "arange", "eye")
 
 
@@ -26,6 +26,9 @@ def _across_batch(script: Script) -> Iterator[Spot]:
         for node in nodes:
             if isinstance(node, (ast.Call, ast.BinOp)) and _is_of_rows(node, numbered):
                 yield Spot(node=node, what="Each row of the batch is compared with all others")
+    for node in script.nodes:
+        if isinstance(node, ast.Call) and _contracts_all(node):
+            yield Spot(node=node, what="Two axes, the batch's among them, are added up")
 
 
 def _losses(script: Script) -> Iterator[Function]:
@@ -58,8 +61,6 @@ def _is_of_rows(node: ast.Call | ast.BinOp, numbered: bool) -> bool:
         if last_part(node.func) == "einsum":
             return numbered and _is_outer(node)
         factors = node.args[:2]
-        if last_part(node.func) == "tensordot":
-            return len(factors) == 2 and _contracts_all(node)
     else:
         return False
     if len(factors) < 2:
@@ -100,7 +101,9 @@ def _is_outer(node: ast.Call) -> bool:
 
 
 def _contracts_all(node: ast.Call) -> bool:
-    """Whether a tensordot adds up over two axes, the batch among them."""
+    """Whether a call is a tensordot over two axes, which are all that rows of features have."""
+    if last_part(node.func) != "tensordot":
+        return False
     axes = [*node.args[2:3], *(k.value for k in node.keywords if k.arg == "axes")]
     return any(isinstance(axis, ast.Constant) and axis.value == 2 for axis in axes)
 
@@ -109,8 +112,8 @@ RULES = (
     Rule(
         name="loss-across-batch",
         severity="warning",
-        why="A worker's rows are compared with its own rows alone, so that two workers compute "
-        "another loss than one device.",
+        why="A worker sees its own rows alone, so that two workers compute something else than one "
+        "device.",
         remedy="Gather the rows of all workers first: phalanx.all_gather_batch(tensor), which "
         "gradients go through.",
         find=_across_batch,
