@@ -55,7 +55,26 @@ def repeated():
     return (data,), {"steps_per_epoch": 7}
 
 
+class Shuffled(keras.utils.PyDataset):
+    """Shuffles where an epoch ends, as Keras's examples do."""
+
+    def __init__(self, workers):
+        super().__init__(workers=workers)
+        self.order = np.arange(SAMPLES)
+
+    def __len__(self):
+        return -(-SAMPLES // BATCH)
+
+    def __getitem__(self, index):
+        return self.order[BATCH * index : BATCH * (index + 1), None]
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
 CASES = {
+    "PyDataset": lambda: ((Shuffled(1),), {"shuffle": False}),
+    "PyDataset of two threads": lambda: ((Shuffled(2),), {"validation_data": Shuffled(1)}),
     "arrays": lambda: arrays(True),
     "arrays within batches": lambda: arrays("batch"),
     "validation split of arrays": lambda: (arrays(True)[0], {"validation_split": 0.3}),

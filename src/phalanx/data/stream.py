@@ -47,7 +47,12 @@ class BatchStream:
         return self._asked or self.source.num_batches or self._learned
 
     def start(self, epoch: int) -> None:
-        """Begin at `epoch` (from 0), as if the epochs before had been trained."""
+        """Begin at `epoch` (from 0), as if the epochs before had been trained.
+
+        Keras tells the data that an epoch has ended here too (`EpochIterator.reset`), which a
+        PyDataset may shuffle by.
+        """
+        self.source.on_epoch_end()
         self._position = epoch * (self.steps or 0)
         self._iterator = None
         self._passes = self._unread = 0

@@ -13,6 +13,7 @@ entries, so the sum is to be divided by what all workers count.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ _PASSES = ("Identity", "Cast", "Neg", "Reshape", "Squeeze", "StopGradient", "Sum
 _ADDS = ("AddV2", "Add", "AddN", "Sub")
 _DIVIDES = ("RealDiv", "Div", "DivNoNan", "TrueDiv")
 _MULTIPLIES = ("Mul", *_DIVIDES)
+_OF_SHAPE = re.compile(r"(?:.*/)?(Shape|Size)(?:_\d+)?")
+"""The names of the constants that `tf.shape` and `tf.size` become where a shape is known."""
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 
 
@@ -138,7 +141,7 @@ class RowSums:
         first, second = inputs[:2]
         if operation.type == "Mul" and self._knows_batch(second):
             first, second = second, first
-        if self._knows_rows(second):
+        if self._knows_rows(second) or _counts_entries(first, second):
             return None
         return first, second if operation.type == "Mul" else 1 / second
 
@@ -187,7 +190,11 @@ class RowSums:
             first, second = inputs[:2]
             if operation.type == "Mul" and self._is_row_sum(second):
                 first, second = second, first
-            return self._is_row_sum(first) and not self._knows_rows(second)
+            return (
+                self._is_row_sum(first)
+                and not self._knows_rows(second)
+                and not _counts_entries(first, second)
+            )
         if added := _added(operation):
             # One factor over several terms: all of them, or it is nobody's sum.
             return all(self._is_row_sum(one) for one in added)
@@ -229,12 +236,32 @@ class RowSums:
         while stack:
             one = stack.pop()
             name = _name(one)
-            if name in self._known or self._depends.get(name):
+            if name in self._known or self._depends.get(name) or self._is_shape(one):
                 return True
             if name not in seen and name not in self._depends:
                 seen.add(name)
                 stack.extend(one.op.inputs)
         return False
+
+    def _is_shape(self, tensor: Any) -> bool:
+        """Whether a constant is the shape or size of a tensor with the rows of the batch."""
+        found = _OF_SHAPE.fullmatch(tensor.op.name) if tensor.op.type == "Const" else None
+        if found is None:
+            return False
+        value = tf.get_static_value(tensor).reshape(-1)
+        rows = self._sizes - {None, 1}
+        return bool(value.size) and any(int(value[0]) % size == 0 for size in rows)
+
+
+def _counts_entries(total: Any, factor: Any) -> bool:
+    """Whether a constant is the number of the entries that were added up, or 1 by it."""
+    constant = tf.get_static_value(factor)
+    while total.op.type in _PASSES and total.op.inputs[0].shape.rank == 0:
+        total = total.op.inputs[0]
+    entries = total.op.inputs[0].shape.num_elements() if total.op.type == "Sum" else None
+    if not entries or constant is None or constant.size != 1 or not float(constant):
+        return False
+    return float(constant) == entries or abs(float(constant) * entries - 1) < 1e-6
 
 
 def _unchanged(total: Any) -> Any:

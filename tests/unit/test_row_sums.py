@@ -1,0 +1,107 @@
+"""Which scalars of a graph are sums over the rows of a batch, and which are divided by a count."""
+
+import pytest
+import tensorflow as tf
+
+from phalanx.gradients.row_sums import RowSums
+
+ROWS, WIDTH = 8, 5
+
+
+def losses(x):
+    return tf.reduce_sum(x**2, axis=1)
+
+
+SUMS = {
+    "a sum": lambda x: tf.reduce_sum(losses(x)),
+    "a sum of all entries": lambda x: tf.reduce_sum(x**2),
+    "by the global batch": lambda x: tf.reduce_sum(losses(x)) / 32,
+    "by twice this part's rows, not its entries": lambda x: tf.reduce_sum(x**2) / (2 * ROWS),
+    "by a feature's size": lambda x: tf.reduce_sum(losses(x)) / 7.0,
+    "scaled": lambda x: 4.0 * tf.reduce_sum(losses(x)),
+}
+MEANS = {
+    "a mean": lambda x: tf.reduce_mean(losses(x)),
+    "by the rows": lambda x: tf.reduce_sum(losses(x)) / tf.cast(tf.shape(x)[0], tf.float32),
+    "by the size": lambda x: tf.reduce_sum(x**2) / tf.cast(tf.size(x), tf.float32),
+    "by the rows of what follows": lambda x: (
+        tf.reduce_sum(losses(x)) / tf.cast(tf.shape(losses(x))[0], tf.float32)
+    ),
+    "twice, by the rows": lambda x: (
+        2 * tf.reduce_sum(losses(x)) / tf.cast(tf.shape(x)[0], tf.float32)
+    ),
+    "of a kernel": lambda x: tf.reduce_sum(tf.ones((WIDTH, 3)) ** 2),
+}
+COUNTED = {
+    "by a mask": lambda x, m: tf.reduce_sum(losses(x) * m) / tf.reduce_sum(m),
+    "by a mask, at least one": lambda x, m: (
+        tf.reduce_sum(losses(x) * m) / tf.maximum(tf.reduce_sum(m), 1.0)
+    ),
+    "by a mask and a little": lambda x, m: tf.reduce_sum(losses(x) * m) / (tf.reduce_sum(m) + 1e-7),
+    "times a factor": lambda x, m: 3.0 * tf.reduce_sum(losses(x) * m) / tf.reduce_sum(m),
+    "by a count": lambda x, m: (
+        tf.reduce_sum(losses(x) * m) / tf.cast(tf.math.count_nonzero(m), tf.float32)
+    ),
+}
+
+
+def terms(function, rows, with_mask=False):
+    found = []
+
+    def step(x, m):
+        sums = RowSums((x, m))
+        found.extend(sums.terms(function(x, m) if with_mask else function(x)))
+        return x
+
+    tf.function(step).get_concrete_function(
+        tf.TensorSpec((rows, WIDTH), tf.float32), tf.TensorSpec((rows,), tf.float32)
+    )
+    return found
+
+
+both_kinds = pytest.mark.parametrize("rows", [None, ROWS], ids=["unknown", "static"])
+
+
+@both_kinds
+@pytest.mark.parametrize("name", SUMS)
+def test_sums(name, rows):
+    (term,) = terms(SUMS[name], rows)
+    assert term.is_sum
+    assert term.count is None
+
+
+@both_kinds
+@pytest.mark.parametrize("name", MEANS)
+def test_means(name, rows):
+    assert terms(MEANS[name], rows) == []
+
+
+def test_a_constant_that_counts_this_parts_entries_makes_a_mean():
+    assert terms(lambda x: tf.reduce_sum(x**2) / (ROWS * WIDTH), ROWS) == []
+    assert terms(lambda x: tf.reduce_sum(x**2) * (1 / (ROWS * WIDTH)), ROWS) == []
+
+
+@both_kinds
+@pytest.mark.parametrize("name", COUNTED)
+def test_sums_by_a_count(name, rows):
+    (term,) = terms(COUNTED[name], rows, with_mask=True)
+    assert term.is_sum
+    assert term.count is not None
+
+
+@both_kinds
+def test_a_sum_has_its_terms(rows):
+    def loss(x, m):
+        counted = tf.reduce_sum(losses(x) * m) / tf.reduce_sum(m)
+        return 2.0 * (counted + tf.reduce_mean(x)) - tf.reduce_sum(x)
+
+    found = terms(loss, rows, with_mask=True)
+    assert [(t.is_sum, t.count is not None) for t in found] == [
+        (True, True), (False, False), (True, False),
+    ]  # fmt: skip
+
+
+def test_a_count_that_a_variable_decides_is_none():
+    variable = tf.Variable(tf.ones(1))
+    found = terms(lambda x: tf.reduce_sum(x) / tf.reduce_sum(x * variable), None)
+    assert all(term.count is None for term in found)
