@@ -261,7 +261,8 @@ def _counts_entries(total: Any, factor: Any) -> bool:
     entries = total.op.inputs[0].shape.num_elements() if total.op.type == "Sum" else None
     if not entries or constant is None or constant.size != 1 or not float(constant):
         return False
-    return float(constant) == entries or abs(float(constant) * entries - 1) < 1e-6
+    number = float(constant)
+    return bool(number == entries or abs(number * entries - 1) < 1e-6)
 
 
 def _unchanged(total: Any) -> Any:
