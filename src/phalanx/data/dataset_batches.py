@@ -77,7 +77,7 @@ class DatasetBatches:
             self._adapter.on_epoch_end()
         opened = before + position.unread
         for _ in range(opened - (restores and opened > 0)):
-            iter(self._dataset)
+            self.open_unread()
         if position.taken is None:
             return None
         if state is None:

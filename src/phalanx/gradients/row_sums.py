@@ -115,9 +115,9 @@ class RowSums:
             for place, one in enumerate(added):
                 minus = operation.type == "Sub" and place == 1
                 yield from self._terms(one, -factor if minus else factor)
-        elif (scaled := self._scaled(operation)) is not None:
+        elif (scaled := self._scaled(operation)) is not None and _can_be_split(operation):
             one, by = scaled
-            inner = list(self._terms(one, _product(factor, by)))
+            inner = list(self._terms(one, _product(factor, by, operation)))
             if any(term.is_sum for term in inner):
                 yield from inner
             else:
@@ -126,24 +126,21 @@ class RowSums:
             yield Term(value=tensor, factor=factor)
 
     def _scaled(self, operation: Any) -> tuple[Any, Any] | None:
-        """The scalar that an operation multiplies, and by what; None where it does not."""
+        """The scalar that an operation passes on, and what it multiplies or divides it by, if any.
+
+        None where it does something else, or by something that knows the rows.
+        """
         inputs = list(operation.inputs)
-        if not inputs or inputs[0].shape.rank != 0:
-            return None
-        if operation.type == "Cast":
-            return (inputs[0], 1.0) if inputs[0].dtype.is_floating else None
-        if operation.type in ("Identity", "Reshape", "Squeeze", "Sum", "Mean"):
-            return inputs[0], 1.0
-        if operation.type == "Neg":
-            return inputs[0], -1.0
-        if operation.type not in _MULTIPLIES or inputs[1].shape.rank != 0:
+        if operation.type in _PASSES and inputs[0].shape.rank == 0:
+            return inputs[0], None
+        if operation.type not in _MULTIPLIES:
             return None
         first, second = inputs[:2]
         if operation.type == "Mul" and self._knows_batch(second):
             first, second = second, first
         if self._knows_rows(second) or _counts_entries(first, second):
             return None
-        return first, second if operation.type == "Mul" else 1 / second
+        return first, second
 
     def _counted(self, operation: Any) -> Count | None:
         """What an operation divides a sum over rows by, if that is a count of entries."""
@@ -183,18 +180,8 @@ class RowSums:
         if _name(tensor) in self._means:
             return False
         operation = tensor.op
-        inputs = list(operation.inputs)
-        if operation.type in _PASSES and inputs[0].shape.rank == 0:
-            return self._is_row_sum(inputs[0])
-        if operation.type in _MULTIPLIES:
-            first, second = inputs[:2]
-            if operation.type == "Mul" and self._is_row_sum(second):
-                first, second = second, first
-            return (
-                self._is_row_sum(first)
-                and not self._knows_rows(second)
-                and not _counts_entries(first, second)
-            )
+        if (scaled := self._scaled(operation)) is not None:
+            return self._is_row_sum(scaled[0])
         if added := _added(operation):
             # One factor over several terms: all of them, or it is nobody's sum.
             return all(self._is_row_sum(one) for one in added)
@@ -269,10 +256,17 @@ def _unchanged(total: Any) -> Any:
     return total
 
 
-def _product(factor: Any, by: Any) -> Any:
-    if isinstance(by, float):
-        return factor * by
-    return by if isinstance(factor, float) and factor == 1.0 else tf.cast(factor, by.dtype) * by
+def _can_be_split(operation: Any) -> bool:
+    """Whether gradients go through an operation to what it passes on."""
+    return operation.type != "StopGradient" and bool(operation.inputs[0].dtype.is_floating)
+
+
+def _product(factor: Any, by: Any, operation: Any) -> Any:
+    """`factor` times what `operation` multiplies by, given what it takes besides."""
+    if by is None:
+        return -factor if operation.type == "Neg" else factor
+    by = by if operation.type == "Mul" else 1 / by
+    return tf.cast(factor, by.dtype) * by
 
 
 def _added(operation: Any) -> list[Any]:

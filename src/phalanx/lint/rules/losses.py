@@ -66,14 +66,11 @@ def _is_of_rows(node: ast.Call | ast.BinOp, numbered: bool) -> bool:
     if len(factors) < 2:
         return False
     turned = [_turned(factor) for factor in factors]
-    if isinstance(node, ast.Call):
-        flags = [k for k in node.keywords if k.arg in ("transpose_a", "transpose_b")]
-        if not any(turned) and not flags:
-            return False
-    elif not any(turned):
+    flags = {keyword.arg for keyword in getattr(node, "keywords", ())}
+    if not any(turned) and not flags & {"transpose_a", "transpose_b"}:
         return False
-    plain = [_turned(factor) or factor for factor in factors]
-    return numbered or ast.dump(plain[0]) == ast.dump(plain[1])
+    one, other = (ast.dump(of or factor) for of, factor in zip(turned, factors, strict=True))
+    return numbered or one == other
 
 
 def _turned(node: ast.expr) -> ast.expr | None:
