@@ -1,7 +1,4 @@
-"""A GAN with two optimizers: a generator learns to draw small images of crosses.
-
-The noise that the generator starts from is part of the data.
-"""
+"""A GAN with two optimizers: a generator learns to draw small images of crosses."""
 
 import json
 
@@ -52,6 +49,7 @@ class GAN(keras.Model):
         super().__init__()
         self.discriminator = discriminator
         self.generator = generator
+        self.seed_generator = keras.random.SeedGenerator(1337)
         self.d_loss_tracker = keras.metrics.Mean(name="d_loss")
         self.g_loss_tracker = keras.metrics.Mean(name="g_loss")
 
@@ -65,10 +63,11 @@ class GAN(keras.Model):
     def metrics(self):
         return [self.d_loss_tracker, self.g_loss_tracker]
 
-    def train_step(self, data):
-        real_images, noise_d, noise_g = data
+    def train_step(self, real_images):
         batch_size = tf.shape(real_images)[0]
-        generated_images = self.generator(noise_d)
+        shape = (batch_size, LATENT)
+        random_latent_vectors = keras.random.normal(shape, seed=self.seed_generator)
+        generated_images = self.generator(random_latent_vectors)
         combined_images = tf.concat([generated_images, real_images], axis=0)
         labels = tf.concat([tf.ones((batch_size, 1)), tf.zeros((batch_size, 1))], axis=0)
 
@@ -80,9 +79,10 @@ class GAN(keras.Model):
             zip(grads, self.discriminator.trainable_weights, strict=True)
         )
 
+        random_latent_vectors = keras.random.normal(shape, seed=self.seed_generator)
         misleading_labels = tf.zeros((batch_size, 1))
         with tf.GradientTape() as tape:
-            predictions = self.discriminator(self.generator(noise_g))
+            predictions = self.discriminator(self.generator(random_latent_vectors))
             g_loss = self.loss_fn(misleading_labels, predictions)
         grads = tape.gradient(g_loss, self.generator.trainable_weights)
         self.g_optimizer.apply_gradients(zip(grads, self.generator.trainable_weights, strict=True))
@@ -95,8 +95,7 @@ class GAN(keras.Model):
 rng = np.random.default_rng(2)
 count = 115
 images = crosses(count, rng)
-noise = rng.normal(size=(2, count, LATENT)).astype("float32")
-dataset = tf.data.Dataset.from_tensor_slices((images, *noise)).batch(25)
+dataset = tf.data.Dataset.from_tensor_slices(images).batch(25)
 
 gan = GAN(discriminator, generator)
 gan.compile(
@@ -106,7 +105,7 @@ gan.compile(
 )
 history = gan.fit(dataset, epochs=3, verbose=2).history
 
-drawn = generator(noise[0][:7]).numpy()
+drawn = generator(rng.normal(size=(7, LATENT)).astype("float32")).numpy()
 result = {
     "d_loss": history["d_loss"],
     "g_loss": history["g_loss"],

@@ -30,7 +30,9 @@ def shapes(count, rng):
 
 def make_model():
     inputs = keras.Input((SIZE, SIZE, 1))
-    x = layers.Rescaling(0.5)(inputs)
+    x = layers.RandomFlip("horizontal")(inputs)
+    x = layers.RandomRotation(0.1)(x)
+    x = layers.Rescaling(0.5)(x)
     x = layers.Conv2D(8, 3, strides=2, padding="same", activation="relu")(x)
     previous = x
     for size in (12, 16):
@@ -40,6 +42,7 @@ def make_model():
         x = layers.add([x, residual])
         previous = x
     x = layers.GlobalAveragePooling2D()(x)
+    x = layers.Dropout(0.25)(x)
     return keras.Model(inputs, layers.Dense(CLASSES)(x))
 
 

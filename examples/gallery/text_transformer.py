@@ -12,7 +12,7 @@ keras.utils.set_random_seed(31)
 
 
 class TransformerBlock(layers.Layer):
-    def __init__(self, embed_dim, num_heads, ff_dim, **kwargs):
+    def __init__(self, embed_dim, num_heads, ff_dim, rate=0.1, **kwargs):
         super().__init__(**kwargs)
         self.att = layers.MultiHeadAttention(
             num_heads=num_heads, key_dim=embed_dim // num_heads, use_bias=False
@@ -22,10 +22,12 @@ class TransformerBlock(layers.Layer):
         )
         self.layernorm1 = layers.LayerNormalization(epsilon=1e-6)
         self.layernorm2 = layers.LayerNormalization(epsilon=1e-6)
+        self.dropout1 = layers.Dropout(rate)
+        self.dropout2 = layers.Dropout(rate)
 
     def call(self, inputs):
-        out1 = self.layernorm1(inputs + self.att(inputs, inputs))
-        return self.layernorm2(out1 + self.ffn(out1))
+        out1 = self.layernorm1(inputs + self.dropout1(self.att(inputs, inputs)))
+        return self.layernorm2(out1 + self.dropout2(self.ffn(out1)))
 
 
 class TokenAndPositionEmbedding(layers.Layer):
@@ -56,6 +58,7 @@ inputs = layers.Input(shape=(LENGTH,))
 embedded = TokenAndPositionEmbedding(LENGTH, vectorize.vocabulary_size(), WIDTH)(inputs)
 hidden = TransformerBlock(WIDTH, 2, 32)(embedded)
 hidden = layers.GlobalAveragePooling1D()(hidden)
+hidden = layers.Dropout(0.1)(hidden)
 hidden = layers.Dense(16, activation="relu")(hidden)
 outputs = layers.Dense(2, activation="softmax")(hidden)
 model = keras.Model(inputs, outputs)

@@ -37,7 +37,7 @@ dataset_train, dataset_val = windows(0, split), windows(split, len(features))
 
 inputs = keras.Input((PAST, 3))
 x = layers.Conv1D(8, 3, padding="causal", activation="relu")(inputs)
-x = layers.GRU(12)(x)
+x = layers.GRU(12, dropout=0.1, recurrent_dropout=0.1)(x)
 outputs = layers.Dense(1)(x)
 model = keras.Model(inputs, outputs)
 model.compile(optimizer=keras.optimizers.Adam(0.005), loss="mse", metrics=["mae"])

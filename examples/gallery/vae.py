@@ -1,7 +1,4 @@
-"""A variational autoencoder: a model without `call`, trained by a `train_step` of its own.
-
-Each row brings the noise that its latent vector is drawn with, so that a run can be repeated.
-"""
+"""A variational autoencoder: a model without `call`, trained by a `train_step` of its own."""
 
 import json
 
@@ -16,23 +13,28 @@ keras.utils.set_random_seed(7)
 
 
 class Sampling(layers.Layer):
-    """Uses (z_mean, z_log_var, noise) to draw z."""
+    """Uses (z_mean, z_log_var) to draw z."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.seed_generator = keras.random.SeedGenerator(1337)
 
     def call(self, inputs):
-        z_mean, z_log_var, noise = inputs
-        return z_mean + ops.exp(0.5 * z_log_var) * noise
+        z_mean, z_log_var = inputs
+        batch, dim = ops.shape(z_mean)[0], ops.shape(z_mean)[1]
+        epsilon = keras.random.normal(shape=(batch, dim), seed=self.seed_generator)
+        return z_mean + ops.exp(0.5 * z_log_var) * epsilon
 
 
 def build_encoder():
     inputs = keras.Input((SIZE, SIZE, 1))
-    noise = keras.Input((LATENT,))
     x = layers.Conv2D(8, 3, activation="relu", strides=2, padding="same")(inputs)
     x = layers.Flatten()(x)
     x = layers.Dense(16, activation="relu")(x)
     z_mean = layers.Dense(LATENT, name="z_mean")(x)
     z_log_var = layers.Dense(LATENT, name="z_log_var")(x)
-    z = Sampling()([z_mean, z_log_var, noise])
-    return keras.Model([inputs, noise], [z_mean, z_log_var, z], name="encoder")
+    z = Sampling()([z_mean, z_log_var])
+    return keras.Model(inputs, [z_mean, z_log_var, z], name="encoder")
 
 
 def build_decoder():
@@ -61,10 +63,9 @@ class VAE(keras.Model):
             self.kl_loss_tracker,
         ]
 
-    def train_step(self, data):
-        images, noise = data
+    def train_step(self, images):
         with tf.GradientTape() as tape:
-            z_mean, z_log_var, z = self.encoder([images, noise])
+            z_mean, z_log_var, z = self.encoder(images)
             reconstruction = self.decoder(z)
             reconstruction_loss = ops.mean(
                 ops.sum(keras.losses.binary_crossentropy(images, reconstruction), axis=(1, 2))
@@ -89,14 +90,13 @@ count = 99
 centre = rng.uniform(1, SIZE - 2, (count, 2, 1, 1))
 grid = np.mgrid[:SIZE, :SIZE][None]
 images = np.exp(-np.sum((grid - centre) ** 2, axis=1) / 3)[..., None].astype("float32")
-noise = rng.normal(size=(count, LATENT)).astype("float32")
-dataset = tf.data.Dataset.from_tensor_slices((images, noise)).batch(33)
+dataset = tf.data.Dataset.from_tensor_slices(images).batch(33)
 
 vae = VAE(build_encoder(), build_decoder())
 vae.compile(optimizer=keras.optimizers.Adam(learning_rate=0.003))
 history = vae.fit(dataset, epochs=4, verbose=2).history
 
-z_mean, _, _ = vae.encoder.predict([images, noise], verbose=0)
+z_mean, _, _ = vae.encoder.predict(images, verbose=0)
 decoded = vae.decoder.predict(np.array([[0.0, 0.0], [1.0, -1.0], [0.5, 2.0]]), verbose=0)
 result = {
     **{name: values[-1] for name, values in history.items()},

@@ -12,16 +12,18 @@ keras.utils.set_random_seed(11)
 
 
 class Sampling(layers.Layer):
-    """Draws z with the given noise, and adds the divergence from a normal distribution."""
+    """Draws z, and adds the divergence from a normal distribution."""
 
     def __init__(self, weight, **kwargs):
         super().__init__(**kwargs)
         self.weight = weight
+        self.seed_generator = keras.random.SeedGenerator(1337)
 
-    def call(self, z_mean, z_log_var, noise):
+    def call(self, z_mean, z_log_var):
         divergence = ops.square(z_mean) + ops.exp(z_log_var) - z_log_var - 1
         self.add_loss(self.weight * 0.5 * ops.mean(ops.sum(divergence, axis=-1)))
-        return z_mean + ops.exp(0.5 * z_log_var) * noise
+        epsilon = keras.random.normal(shape=ops.shape(z_mean), seed=self.seed_generator)
+        return z_mean + ops.exp(0.5 * z_log_var) * epsilon
 
 
 class Encoder(layers.Layer):
@@ -32,9 +34,9 @@ class Encoder(layers.Layer):
         self.log_var = layers.Dense(latent)
         self.sampling = Sampling(weight=0.1)
 
-    def call(self, inputs, noise):
+    def call(self, inputs):
         x = self.hidden(inputs)
-        return self.sampling(self.mean(x), self.log_var(x), noise)
+        return self.sampling(self.mean(x), self.log_var(x))
 
 
 class Decoder(layers.Layer):
@@ -54,21 +56,20 @@ class VariationalAutoEncoder(keras.Model):
         self.decoder = Decoder(features)
 
     def call(self, inputs):
-        return self.decoder(self.encoder(inputs["x"], inputs["noise"]))
+        return self.decoder(self.encoder(inputs))
 
 
 rng = np.random.default_rng(5)
 count = 111
 x = (rng.normal(size=(count, 2)) @ rng.normal(size=(2, FEATURES))).astype("float32")
-noise = rng.normal(size=(count, LATENT)).astype("float32")
 
 vae = VariationalAutoEncoder(FEATURES, LATENT)
 vae.compile(optimizer=keras.optimizers.Adam(0.005), loss=keras.losses.MeanSquaredError())
-history = vae.fit({"x": x, "noise": noise}, x, batch_size=27, epochs=5, verbose=2).history
-evaluated = vae.evaluate({"x": x, "noise": noise * 0}, x, batch_size=40, verbose=0)
+history = vae.fit(x, x, batch_size=27, epochs=5, verbose=2).history
+evaluated = vae.evaluate(x, x, batch_size=40, verbose=0)
 result = {
     "loss": history["loss"],
     "evaluated": evaluated,
-    "predicted": float(np.mean(np.square(vae.predict({"x": x, "noise": noise}, verbose=0)))),
+    "predicted": float(np.mean(np.square(vae.predict(x, verbose=0)))),
 }
 print("RESULT", json.dumps(result))

@@ -1,7 +1,4 @@
-"""A Wasserstein GAN with gradient penalty, on points around a circle.
-
-Noise and the places of interpolation are part of the data.
-"""
+"""A Wasserstein GAN with gradient penalty, on points around a circle."""
 
 import json
 
@@ -36,6 +33,7 @@ class WGAN(keras.Model):
         self.generator = generator
         self.d_steps = discriminator_steps
         self.gp_weight = gp_weight
+        self.seed_generator = keras.random.SeedGenerator(9)
 
     def compile(self, d_optimizer, g_optimizer, d_loss_fn, g_loss_fn):
         super().compile()
@@ -44,7 +42,8 @@ class WGAN(keras.Model):
         self.d_loss_fn = d_loss_fn
         self.g_loss_fn = g_loss_fn
 
-    def gradient_penalty(self, real, fake, alpha):
+    def gradient_penalty(self, batch_size, real, fake):
+        alpha = keras.random.uniform((batch_size, 1), seed=self.seed_generator)
         interpolated = real + alpha * (fake - real)
         with tf.GradientTape() as gp_tape:
             gp_tape.watch(interpolated)
@@ -53,22 +52,24 @@ class WGAN(keras.Model):
         norm = tf.sqrt(tf.reduce_sum(tf.square(grads), axis=1) + 1e-12)
         return tf.reduce_mean((norm - 1.0) ** 2)
 
-    def train_step(self, data):
-        real, noise, alphas = data
-        for step in range(self.d_steps):
+    def train_step(self, real):
+        batch_size = tf.shape(real)[0]
+        for _ in range(self.d_steps):
+            noise = keras.random.normal((batch_size, LATENT), seed=self.seed_generator)
             with tf.GradientTape() as tape:
-                fake = self.generator(noise[:, step], training=True)
+                fake = self.generator(noise, training=True)
                 fake_logits = self.discriminator(fake, training=True)
                 real_logits = self.discriminator(real, training=True)
                 d_cost = self.d_loss_fn(real_logits, fake_logits)
-                gp = self.gradient_penalty(real, fake, alphas[:, step, None])
+                gp = self.gradient_penalty(batch_size, real, fake)
                 d_loss = d_cost + gp * self.gp_weight
             d_gradient = tape.gradient(d_loss, self.discriminator.trainable_variables)
             self.d_optimizer.apply_gradients(
                 zip(d_gradient, self.discriminator.trainable_variables, strict=True)
             )
+        noise = keras.random.normal((batch_size, LATENT), seed=self.seed_generator)
         with tf.GradientTape() as tape:
-            generated = self.generator(noise[:, self.d_steps], training=True)
+            generated = self.generator(noise, training=True)
             g_loss = self.g_loss_fn(self.discriminator(generated, training=True))
         gen_gradient = tape.gradient(g_loss, self.generator.trainable_variables)
         self.g_optimizer.apply_gradients(
@@ -99,21 +100,19 @@ class PointMonitor(keras.callbacks.Callback):
 
 
 rng = np.random.default_rng(4)
-count, d_steps = 145, 3
+count = 145
 angle = rng.uniform(0, 2 * np.pi, count)
 points = 2 * np.stack([np.cos(angle), np.sin(angle)], axis=1).astype("float32")
-noise = rng.normal(size=(count, d_steps + 1, LATENT)).astype("float32")
-alphas = rng.uniform(size=(count, d_steps)).astype("float32")
 
-wgan = WGAN(build_discriminator(), build_generator(), d_steps)
+wgan = WGAN(build_discriminator(), build_generator())
 wgan.compile(
     d_optimizer=keras.optimizers.Adam(0.002, beta_1=0.5, beta_2=0.9),
     g_optimizer=keras.optimizers.Adam(0.002, beta_1=0.5, beta_2=0.9),
     d_loss_fn=discriminator_loss,
     g_loss_fn=generator_loss,
 )
-monitor = PointMonitor(noise[:9, 0])
-dataset = tf.data.Dataset.from_tensor_slices((points, noise, alphas)).batch(29)
+monitor = PointMonitor(rng.normal(size=(9, LATENT)).astype("float32"))
+dataset = tf.data.Dataset.from_tensor_slices(points).batch(29)
 history = wgan.fit(dataset, epochs=4, verbose=2, callbacks=[monitor]).history
 result = {"radii": monitor.radii, "d_loss": history["d_loss"], "g_loss": history["g_loss"]}
 print("RESULT", json.dumps(result))

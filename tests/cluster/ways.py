@@ -1,7 +1,6 @@
 """The ways to train that each `phalanx submit` must bring about on two hosts."""
 
 import functools
-import importlib.util
 import json
 import re
 import subprocess
@@ -21,14 +20,10 @@ SERVERS = "--strategy parameter-server --ps 2"
 DATA_WORKERS = "--data-workers 1"
 HOROVOD = "--strategy horovod"
 
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None,
-    reason="Horovod is not built here: scripts/build_horovod.sh",
-)
 IN_STEP = [
     pytest.param("", IN_MEMORY, id="plain"),
     pytest.param(DATA_WORKERS, SERVED, id="data-workers", marks=pytest.mark.full),
-    pytest.param(HOROVOD, IN_MEMORY, id="horovod", marks=[needs_horovod, pytest.mark.full]),
+    pytest.param(HOROVOD, IN_MEMORY, id="horovod", marks=[pytest.mark.horovod, pytest.mark.full]),
 ]
 """Options of `phalanx run`, and the data: those that end with the weights of one device."""
 

@@ -8,6 +8,7 @@ pytestmark = pytest.mark.horovod
 TRAINING = """
 import os, signal, sys
 import keras, numpy as np
+import phalanx
 import tensorflow as tf
 keras.utils.set_random_seed(1)
 x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
@@ -46,7 +47,7 @@ def test_a_script_trains_as_on_one_device(command):
 KILLED = """
 class Kill(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
-        if epoch == 1 and tf.distribute.get_strategy().extended.horovod.rank() == 1:
+        if epoch == 1 and phalanx.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 model.fit(x, y, batch_size=16, epochs=50, verbose=0, callbacks=[Kill()])
 """

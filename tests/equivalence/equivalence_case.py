@@ -73,17 +73,12 @@ def run(case, methods):
 
 def outcome_of(model, history, evaluation=None, predictions=()):
     return Outcome(
-        weights=[np.array(v.numpy()) for v in compared(model)],
+        weights=[np.array(v.numpy()) for v in model.variables],
         optimizer=[np.array(v.numpy()) for v in model.optimizer.variables],
         history={k: np.array(v, "float64") for k, v in history.items()},
         evaluation={k: float(v) for k, v in (evaluation or {}).items()},
         predictions=[np.array(p) for p in keras.tree.flatten(predictions)],
     )
-
-
-def compared(model):
-    """The weights that must be equal: all but the state of random generators."""
-    return [v for v in model.variables if "seed_generator_state" not in v.path]
 
 
 def default_held_out():

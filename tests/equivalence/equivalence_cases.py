@@ -9,14 +9,17 @@ from equivalence_case import Case, features, labels, tokens
 from equivalence_models import (
     CountingMetric,
     HandWrittenLoss,
+    LatentVector,
     Lazy,
     OwnTrainStep,
     RandomBatches,
+    WordsAndPlaces,
     compiled,
     conv,
     dense,
     embedding,
     lstm_tagger,
+    noisy,
     two_in_two_out,
 )
 
@@ -137,6 +140,11 @@ def layers():
     def words(n=29):
         return {"x": tokens(n), "y": labels(n), "batch_size": 8}
 
+    def padded_words():
+        rows = tf.data.Dataset.from_tensor_slices((tokens(29, length=9), labels(29)))
+        rows = rows.map(lambda x, y: (x[: 3 + y], y))
+        return {"x": rows.padded_batch(8)}
+
     return [
         case("conv", conv(), images, held_out=lambda: images(13)),
         case(
@@ -166,6 +174,7 @@ def layers():
             held_out=lambda: words(13),
         ),
         case("lazy_subclass", compiled(Lazy)),
+        trained("embedded_places", compiled(WordsAndPlaces, optimizer=O.Adam), padded_words),
         case(
             "mixed_bfloat16",
             policy="mixed_bfloat16",
@@ -173,6 +182,50 @@ def layers():
             why="bfloat16 keeps 8 bits, and sums in another order",
         ),
         trained("frozen_layer", dense(lambda: O.Adam(0.01), freeze_first=True)),
+    ]
+
+
+def random_numbers():
+    def images():
+        return {"x": features(29, width=64).reshape(29, 8, 8, 1), "y": labels(29), "batch_size": 8}
+
+    def sequences():
+        return {"x": features(29, width=20).reshape(29, 5, 4), "y": labels(29), "batch_size": 8}
+
+    def dropped():
+        return L.Dropout(0.3, seed=1)
+
+    def exact_batches():
+        rows = tf.data.Dataset.from_tensor_slices((features(28), labels(28)))
+        return {"x": rows.batch(8, drop_remainder=True)}
+
+    augment = [
+        lambda: L.RandomFlip("horizontal", seed=1),
+        lambda: L.RandomRotation(0.2, seed=2),
+        lambda: L.RandomTranslation(0.1, 0.1, seed=3),
+        lambda: L.RandomBrightness(0.2, value_range=(-3, 3), seed=4),
+    ]
+    pooled = [L.GlobalAveragePooling1D]
+    return [
+        case("dropout", noisy(dropped)),
+        trained(
+            "dropout_odd_width", noisy(lambda: L.Dense(5), dropped, lambda: L.Dense(3), dropped)
+        ),
+        trained("dropout_static_batch", noisy(dropped), exact_batches),
+        trained("dropout_eagerly", noisy(dropped, run_eagerly=True)),
+        trained("dropout_steps", noisy(dropped, steps_per_execution=3)),
+        trained("gaussian", noisy(lambda: L.GaussianNoise(0.5, seed=1), LatentVector)),
+        trained(
+            "spatial_dropout",
+            noisy(lambda: L.SpatialDropout1D(0.3, seed=1), shape=(5, 4), head=pooled),
+            sequences,
+        ),
+        trained(
+            "recurrent_dropout",
+            noisy(lambda: L.LSTM(4, dropout=0.3, recurrent_dropout=0.3, seed=1), shape=(5, 4)),
+            sequences,
+        ),
+        trained("augmented", noisy(*augment, shape=(8, 8, 1), head=[L.Flatten]), images),
     ]
 
 
@@ -399,6 +452,7 @@ FAMILIES = {
         shapes_of_data,
         losses,
         layers,
+        random_numbers,
         metrics,
         executions,
         sources,

@@ -122,12 +122,55 @@ def two_in_two_out():
     return build
 
 
-def compiled(kind, **more):
+def clipped():
+    return keras.optimizers.SGD(0.1, global_clipnorm=0.05)
+
+
+def compiled(kind, optimizer=clipped, **more):
     def build():
         options = {"loss": logits_loss(), "metrics": ["accuracy"], **more}
-        return compile_like(kind(), keras.optimizers.SGD(0.1, global_clipnorm=0.05), **options)
+        return compile_like(kind(), optimizer(), **options)
 
     return build
+
+
+class LatentVector(L.Layer):
+    """A vector drawn for each sample, as a variational autoencoder draws it."""
+
+    def __init__(self):
+        super().__init__()
+        self.seed_generator = keras.random.SeedGenerator(7)
+
+    def call(self, mean):
+        rows, width = keras.ops.shape(mean)[0], keras.ops.shape(mean)[1]
+        return mean + 0.3 * keras.random.normal((rows, width), seed=self.seed_generator)
+
+
+def noisy(*layers, shape=(6,), head=(), **more):
+    """A model of layers that draw random numbers; `layers` makes them."""
+
+    def build():
+        made = [layer() for layer in layers]
+        tail = [layer() for layer in head] or [L.Dense(8, activation="tanh")]
+        model = keras.Sequential([keras.Input(shape), *made, *tail, L.Dense(3)])
+        return compile_like(
+            model, keras.optimizers.SGD(0.1), loss=logits_loss(), metrics=["accuracy"], **more
+        )
+
+    return build
+
+
+class WordsAndPlaces(keras.Model):
+    """Words and their places in a sequence, embedded; the length is not known while traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = L.Embedding(12, 4), L.Embedding(9, 4)
+        self.head = L.Dense(3)
+
+    def call(self, x):
+        places = self.places(keras.ops.arange(keras.ops.shape(x)[-1]))
+        return self.head(keras.ops.mean(keras.ops.tanh(self.words(x) + places), axis=1))
 
 
 class Lazy(keras.Model):

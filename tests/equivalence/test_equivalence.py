@@ -16,7 +16,7 @@ from equivalence_cases import CASES, FAMILIES
 ON_COPIES = {
     "adam", "accumulation_clipped", "loss_scale_clipped", "remainder_1", "only_1_samples",
     "batchnorm_synchronized_few", "embedding_clipped", "lazy_subclass", "steps_per_execution_3",
-    "own_train_step", "optimizer_outside_scope", "Adversaries",
+    "own_train_step", "optimizer_outside_scope", "Adversaries", "dropout",
 }  # fmt: skip
 """The cases that `make test` trains on two replicas in one process: what their copies of variables,
 uneven parts and readings can make different from two workers."""
@@ -32,6 +32,7 @@ LATER = {
     "masked_sequences", "initial_epoch", "drop_remainder", "restores_best",
     "steps_per_execution_4", "Adversaries_averaged", "SumOfActivity", "validation_split", "nadam",
     "steps_per_execution_unknown_length", "embedding_adam", "batchnorm_synchronized",
+    "dropout_odd_width", "dropout_eagerly", "dropout_steps", "spatial_dropout",
 }  # fmt: skip
 """The cases that `make test` does not train on two workers, beside others that are like them."""
 

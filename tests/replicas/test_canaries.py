@@ -219,9 +219,51 @@ class TestSteps:
         NN.moments(tf.constant(features(4)), axes=[0], synchronized=True)
         assert calls
 
-    def test_dropout_draws_from_a_seed_generator(self, monkeypatch):
-        calls = self.spy(monkeypatch, keras.random.SeedGenerator, "next")
-        keras.layers.Dropout(0.5)(tf.ones([2, 2]), training=True)
+    @pytest.mark.parametrize(
+        ("name", "draw"),
+        [
+            ("uniform_v2", lambda: keras.layers.Dropout(0.5)(tf.ones([2, 2]), training=True)),
+            ("uniform_v2", lambda: keras.random.uniform((2,))),
+            ("uniform_int_v2", lambda: tf.random.stateless_uniform((2,), (1, 2), 0, 9, tf.int32)),
+            (
+                "uniform_full_int_v2",
+                lambda: tf.random.stateless_uniform((2,), (1, 2), None, None, tf.int32),
+            ),
+            ("normal_v2", lambda: keras.random.normal((2,))),
+            ("normal_v2", lambda: tf.random.get_global_generator().normal((2,))),
+        ],
+    )
+    def test_stateless_draws_pass_one_function(self, name, draw, monkeypatch):
+        module = importlib.import_module("tensorflow.python.ops.gen_stateless_random_ops_v2")
+        calls = self.spy(monkeypatch, module, f"stateless_random_{name}")
+        draw()
+        assert calls
+
+    @pytest.mark.parametrize(
+        ("name", "draw"),
+        [
+            ("random_standard_normal", lambda: tf.random.normal((2,))),
+            ("random_uniform", lambda: tf.random.uniform((2,))),
+            ("random_uniform", lambda: tf.nn.dropout(tf.ones([2, 2]), 0.5)),
+            ("random_uniform_int", lambda: tf.random.uniform((2,), maxval=9, dtype=tf.int32)),
+            ("truncated_normal", lambda: tf.random.truncated_normal((2,))),
+            ("random_gamma", lambda: tf.random.gamma((2,), 1.0)),
+        ],
+    )
+    def test_draws_with_a_state_pass_one_function(self, name, draw, monkeypatch):
+        module = importlib.import_module("tensorflow.python.ops.gen_random_ops")
+        calls = self.spy(monkeypatch, module, name)
+        draw()
+        assert calls
+
+    def test_a_variable_draws_its_initial_value_there(self, monkeypatch):
+        calls = self.spy(monkeypatch, keras.Variable, "_initialize")
+        keras.layers.Dense(2).build((None, 3))
+        assert len(calls) == 2
+
+    def test_a_generator_is_advanced_there(self, monkeypatch):
+        calls = self.spy(monkeypatch, tf.random.Generator, "_prepare_key_counter")
+        tf.random.Generator.from_seed(1).uniform((2,))
         assert calls
 
     def test_moving_statistics_and_metrics_are_assigned_through_the_variable(self, monkeypatch):

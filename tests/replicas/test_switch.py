@@ -18,7 +18,7 @@ OWNERS = {
         keras.optimizers.LossScaleOptimizer,
         keras.metrics.Mean,
         keras.Variable,
-        keras.random.SeedGenerator,
+        tf.random.Generator,
         keras.layers.Dense,
     )
     for owner in kind.__mro__
@@ -26,8 +26,13 @@ OWNERS = {
 }
 MODULES = {
     importlib.import_module(name)
-    for name in ("keras.src.losses.loss", "keras.src.backend.tensorflow.nn")
-}
+    for name in (
+        "keras.src.losses.loss",
+        "keras.src.backend.tensorflow.nn",
+        "tensorflow.python.ops.gen_random_ops",
+        "tensorflow.python.ops.gen_stateless_random_ops_v2",
+    )
+} | {tf.random}
 
 
 def everything():

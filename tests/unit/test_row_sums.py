@@ -105,3 +105,14 @@ def test_a_count_that_a_variable_decides_is_none():
     variable = tf.Variable(tf.ones(1))
     found = terms(lambda x: tf.reduce_sum(x) / tf.reduce_sum(x * variable), None)
     assert all(term.count is None for term in found)
+
+
+@pytest.mark.parametrize("rows", [ROWS, None])
+def test_a_length_to_which_samples_are_padded_does_not_depend_on_the_rows(rows):
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, (rows, None))
+        found = RowSums([x])
+        assert not found.depends_on_batch(tf.range(tf.shape(x)[-1]))
+        assert not found.depends_on_batch(tf.range(tf.shape(tf.cast(x, tf.int32))[1]))
+        assert found.depends_on_batch(tf.range(tf.shape(x)[-2]))
+        assert found.depends_on_batch(tf.shape(tf.transpose(x))[1])

@@ -97,6 +97,11 @@ def total_rows(data: Any) -> tf.Tensor:
     return rows_in(tensors_of(data)[0])
 
 
+def static_rows(data: Any) -> int | None:
+    """Rows of the first tensor of `data`, where its shape says it."""
+    return next((None if v.shape.rank is None else v.shape[0] for v in tensors_of(data)), None)
+
+
 def cut(
     data: Any,
     replica: int,

@@ -165,7 +165,7 @@ class Replay:
 
         def goes_wrong(row: int) -> bool:
             one = tf.nest.map_structure(lambda a: None if a is None else a[row : row + 1], data)
-            return not self._again.run(one, part).is_finite
+            return not self._again.run(one, part, first=row).is_finite
 
         return [row for row in range(min(part.count, _MOST_ALONE)) if goes_wrong(row)]
 

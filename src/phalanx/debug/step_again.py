@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from phalanx.debug.trace import Call, Trace
 from phalanx.seam.models import set_loss_scale
-from phalanx.seam.probes import chance_of, gradients_of, in_float32, looking_into
+from phalanx.seam.probes import draws_of, gradients_of, in_float32, looking_into
+from phalanx.seam.random_draws import Rows
 from phalanx.state.captured import Captured, Part
 from phalanx.state.naming import model_variables
 
@@ -65,13 +66,12 @@ class StepAgain:
         )
         return tuple(cut)
 
-    def run(self, data: Any, part: Part, *, watched: bool = True) -> Run:
-        """One step on `data`; it changes no weight."""
+    def run(self, data: Any, part: Part, *, first: int = 0, watched: bool = True) -> Run:
+        """One step on `data`, samples of `part` from its `first` on; it changes no weight."""
         trace = Trace()
         tensors = tf.nest.map_structure(lambda a: None if a is None else tf.constant(a), data)
         with ExitStack() as stack:
-            if self._captured.about.replicas > 1:
-                stack.enter_context(chance_of(part.replica))
+            stack.enter_context(draws_of(self._rows(data, part, first)))
             caught = stack.enter_context(gradients_of(self._model.optimizer))
             stack.enter_context(looking_into(trace) if watched else nullcontext())
             for variable, before in self._before:
@@ -79,6 +79,16 @@ class StepAgain:
             self._model.train_step(tensors)
         bad = [v for g, v in caught if g is not None and not is_finite(g)]
         return Run(trace=trace, bad_variables=tuple(self._path(v) for v in bad))
+
+    def _rows(self, data: Any, part: Part, first: int) -> Rows:
+        count = len(next(a for a in tf.nest.flatten(data) if a is not None))
+        return Rows(
+            start=part.start + first,
+            count=count,
+            total=self._captured.about.total,
+            static_count=count,
+            replica=part.replica,
+        )
 
     def run_in_float32(self, data: Any, part: Part) -> Run:
         """The same with every layer computing in float32."""

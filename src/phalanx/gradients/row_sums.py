@@ -212,7 +212,7 @@ class RowSums:
         return any(abs(float(constant)) in (size, 1 / size) for size in static if size)
 
     def _knows_batch(self, tensor: Any) -> bool:
-        """Whether a tensor is computed from the batch, its shape included."""
+        """Whether a tensor is computed from the batch, the number of its rows included."""
         own = _name(tensor)
         if own not in self._depends:
             self._depends[own] = self._is_reached_from(tensor)
@@ -225,10 +225,26 @@ class RowSums:
             name = _name(one)
             if name in self._known or self._depends.get(name) or self._is_shape(one):
                 return True
-            if name not in seen and name not in self._depends:
+            if name not in seen and name not in self._depends and not self._is_other_axis(one):
                 seen.add(name)
                 stack.extend(one.op.inputs)
         return False
+
+    def _is_other_axis(self, tensor: Any) -> bool:
+        """Whether a scalar is the size of a tensor of the batch along another axis than its rows.
+
+        All replicas have the same there: a length to which the samples of a batch are padded.
+        """
+        if tensor.op.type != "StridedSlice" or tensor.shape.rank != 0:
+            return False
+        shape, begin = tensor.op.inputs[:2]
+        axis = tf.get_static_value(begin)
+        if shape.op.type != "Shape" or axis is None:
+            return False
+        of = shape.op.inputs[0]
+        while of.op.type in ("Identity", "Cast"):
+            of = of.op.inputs[0]
+        return bool(_name(of) in self._known and of.shape.rank and int(axis[0]) % of.shape.rank)
 
     def _is_shape(self, tensor: Any) -> bool:
         """Whether a constant is the shape or size of a tensor with the rows of the batch."""

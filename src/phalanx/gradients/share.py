@@ -30,6 +30,8 @@ class ReplicaShare:
     Attributes:
         count: samples this replica holds, scalar int32; 0 for a replica without any.
         total: samples in the global batch, scalar int32.
+        start: the first of this replica's samples in the global batch, scalar int32.
+        static_count: rows of this replica's data, where they are known while the step is traced.
         weight: count / total, scalar float32.
         may_be_empty: whether `count` can be 0; False saves the guards against it.
         alike: ids of Keras variables that every replica assigns the same value, so that
@@ -49,11 +51,15 @@ class ReplicaShare:
         count: tf.Tensor,
         total: tf.Tensor,
         *,
+        start: Any = 0,
+        static_count: int | None = None,
         may_be_empty: bool = True,
         alike: frozenset[int] = frozenset(),
     ) -> None:
         self._count = count
         self._total = total
+        self._start = start
+        self.static_count = static_count
         self.may_be_empty = may_be_empty
         self.alike = alike
         self._weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
@@ -70,12 +76,17 @@ class ReplicaShare:
     @property
     def count(self) -> tf.Tensor:
         """Samples this replica holds."""
-        return self._count if self.is_at_home() else _published()[0].read_value()
+        return self._count if self.is_at_home() else _published().read_value()[0]
 
     @property
     def total(self) -> tf.Tensor:
         """Samples in the global batch."""
-        return self._total if self.is_at_home() else _published()[1].read_value()
+        return self._total if self.is_at_home() else _published().read_value()[1]
+
+    @property
+    def start(self) -> tf.Tensor:
+        """The first of this replica's samples in the global batch."""
+        return self._start if self.is_at_home() else _published().read_value()[2]
 
     @property
     def weight(self) -> tf.Tensor:
@@ -92,12 +103,10 @@ class ReplicaShare:
         tensors of one: it reads variables, which say "a batch of its own" outside of steps.
         """
         held = _published()
-        held[0].assign(self._count)
-        held[1].assign(self._total)
+        held.assign(tf.stack([self._count, self._total, self._start]))
         self._is_published = True
         yield
-        for variable in held:
-            variable.assign(1)
+        held.assign(_OF_ITS_OWN)
 
     def is_at_home(self) -> bool:
         """Whether what is being traced is the step itself, or its branches, and no function."""
@@ -107,6 +116,10 @@ class ReplicaShare:
         while getattr(graph, "is_control_flow_graph", False):
             graph = graph.outer_graph
         return tf.is_symbolic_tensor(self._count) and graph is self._count.graph
+
+    def is_within_reach(self) -> bool:
+        """Whether what runs now can read the share: not where a graph is left by `init_scope`."""
+        return not (tf.executing_eagerly() and tf.is_symbolic_tensor(self._count))
 
     def note_weighted_loss(self, optimizer: object) -> None:
         """Remember that `optimizer`'s loss, so its gradients, already carry the weight."""
@@ -203,14 +216,14 @@ class ReplicaShare:
         return reduce_sum([tf.stop_gradient(held)])[0]
 
 
+_OF_ITS_OWN = (1, 1, 0)
+
+
 @functools.cache
-def _published() -> tuple[tf.Variable, tf.Variable]:
-    """Samples of this worker's part, and of the batch, of the step under way."""
+def _published() -> tf.Variable:
+    """Count, total and start of the step under way, int32."""
     with tf.init_scope():
-        return tuple(
-            tf.Variable(1, trainable=False, dtype=tf.int32, name=name)
-            for name in ("phalanx_own_samples", "phalanx_batch_samples")
-        )
+        return tf.Variable(_OF_ITS_OWN, trainable=False, dtype=tf.int32, name="phalanx_share")
 
 
 _thread = threading.local()
@@ -223,8 +236,8 @@ def current_share() -> ReplicaShare | None:
 
 
 @contextlib.contextmanager
-def sharing(share: ReplicaShare) -> Iterator[ReplicaShare]:
-    """Make `share` the current one for the length of a replica's step."""
+def sharing(share: ReplicaShare | None) -> Iterator[ReplicaShare | None]:
+    """Make `share` the current one for the length of a replica's step; None: there is none."""
     previous = current_share()
     _thread.share = share
     try:

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.seam.patching import Patches
-from phalanx.seam.steps import SEED_STRIDE
+from phalanx.seam.random_draws import Rows, draws_by_rows
 
 _MASK = "_keras_mask"
 
@@ -143,17 +143,6 @@ def in_float32(model: Any) -> Iterator[None]:
             layer.dtype_policy = policy
 
 
-def chance_of(replica: int) -> Patches:
-    """While entered, layers draw what `replica` drew beside others; see `seam.steps`."""
-
-    def replacements() -> Mapping[tuple[Any, str], Any]:
-        original = keras.random.SeedGenerator.next
-
-        def next_seed(self: Any, *args: Any, **kwargs: Any) -> Any:
-            seed = tf.convert_to_tensor(original(self, *args, **kwargs))
-            offset = tf.constant([(replica * SEED_STRIDE) % 2**32, 0], tf.int64)
-            return seed + tf.cast(offset, seed.dtype)
-
-        return {(keras.random.SeedGenerator, "next"): next_seed}
-
-    return Patches(replacements)
+def draws_of(rows: Rows) -> Patches:
+    """While entered, layers draw what the replica that held `rows` drew for them."""
+    return Patches(lambda: draws_by_rows(lambda: rows))

@@ -13,7 +13,8 @@ step that Phalanx does not run is left alone. What is replaced, and why:
 - `backend.tensorflow.nn._compute_moments_sync` (synchronized BatchNormalization) uses
   E[x^2] - E[x]^2, which cancels in float32, and counts rows that only stand in.
 - `Variable.assign`: a replica without samples runs on a stand-in row, and keeps its state.
-- `SeedGenerator.next`: replicas draw distinct random numbers, reproducibly.
+- `Variable._initialize` draws an initial value, on every replica the same.
+- What draws random numbers gives a replica those of its rows; see `seam.random_draws`.
 
 All names are guarded by tests/replicas/test_canaries.py.
 """
@@ -29,11 +30,10 @@ import keras
 import tensorflow as tf
 
 from phalanx.gradients.reduce import reduce_sum
-from phalanx.gradients.share import ReplicaShare, current_share
+from phalanx.gradients.share import ReplicaShare, current_share, sharing
 from phalanx.seam.optimizers import applying_total, in_a_plain_loop, in_many_replicas
 from phalanx.seam.patching import Patches
-
-SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
+from phalanx.seam.random_draws import Rows, draws_by_rows
 
 
 def _share_of_many() -> ReplicaShare | None:
@@ -54,7 +54,8 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (keras.metrics.Mean, "update_state"): _weighted_mean(keras.metrics.Mean.update_state),
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
         (keras.Variable, "assign"): _assign_if_samples(keras.Variable.assign),
-        (keras.random.SeedGenerator, "next"): _distinct_seeds(keras.random.SeedGenerator.next),
+        (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
+        **draws_by_rows(_rows_of_share),
     }
     if "batch_size" not in inspect.getsource(keras.layers.Layer.__call__):
         replacements[keras.layers.Layer, "activity_regularizer"] = _ActivityRegularizer()
@@ -211,16 +212,26 @@ def _assign_if_samples(original: Callable[..., Any]) -> Callable[..., Any]:
     return assign
 
 
-def _distinct_seeds(original: Callable[..., Any]) -> Callable[..., Any]:
-    def next_seed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        seed = original(self, *args, **kwargs)
-        if _share_of_many() is None:
-            return seed
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        offset = tf.cast(replica, tf.int64) * SEED_STRIDE
-        return tf.convert_to_tensor(seed) + tf.cast(tf.stack([offset, 0]), seed.dtype)
+def _outside_of_steps(original: Callable[..., Any]) -> Callable[..., Any]:
+    def initialize(self: Any, value: Any) -> Any:
+        with sharing(None):
+            return original(self, value)
 
-    return next_seed
+    return initialize
+
+
+def _rows_of_share() -> Rows | None:
+    share = _share_of_many()
+    if share is None or not share.is_within_reach():
+        return None
+    context = tf.distribute.get_replica_context()
+    return Rows(
+        start=share.start,
+        count=share.count,
+        total=share.total,
+        static_count=share.static_count,
+        replica=context.replica_id_in_sync_group,
+    )
 
 
 steps_know_their_share = Patches(_replacements)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from phalanx.data.batches import static_rows
 from phalanx.data.place import ReplicaPlace, place_in, rows_of
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.errors import DataError, OptionError
@@ -102,9 +103,10 @@ class _DistributedStep:
                 "or call strategy.run in the loop."
             )
         total, parts = _cut((args, kwargs), place)
-        _, count = rows_of(place.first, place.total, total)
+        start, count = rows_of(place.first, place.total, total)
+        held = [tf.constant(number) for number in (start, count, total)]
         with optimizers_reduce_first, steps_know_their_share:
-            return self._on_worker(strategy, tf.constant(total), tf.constant(count), *parts)
+            return self._on_worker(strategy, held, *parts)
 
 
 def _cut(arguments: Any, place: ReplicaPlace) -> tuple[Any, Any]:
@@ -140,11 +142,16 @@ def _has_rows(value: Any) -> bool:
 
 
 def _on_worker(
-    step: Callable[..., Any], strategy: Any, total: Any, count: Any, args: Any, kwargs: Any
+    step: Callable[..., Any], strategy: Any, held: Sequence[Any], args: Any, kwargs: Any
 ) -> Any:
+    start, count, total = held
+
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def on_replica() -> Any:
-        share = ReplicaShare(count, total)
+        rows = static_rows(
+            [value for value in keras.tree.flatten((args, kwargs)) if _has_rows(value)]
+        )
+        share = ReplicaShare(count, total, start=start, static_count=rows)
         share.wants_before = True
         with sharing(share), share.published(), share.looking_at((args, kwargs)):
             result = step(*args, **kwargs)

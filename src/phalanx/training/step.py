@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from phalanx.data.place import ReplicaPlace, this_replica
+from phalanx.data.batches import static_rows
+from phalanx.data.place import ReplicaPlace, rows_of, this_replica
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.gradients.share import ReplicaShare, sharing
 from phalanx.seam.models import assigned_alike
@@ -232,26 +233,30 @@ class StepFunction:
         )
 
     def _on_replica(self, total: Any, parts: Any) -> tuple[tf.Tensor, Any]:
+        place, replica = self.plan.place, this_replica()
         if self.plan.counted:
-            count, data = parts[this_replica() - self.plan.place.first]
+            start, _ = rows_of(replica, place.total, total)
+            count, data = parts[replica - place.first]
         else:
-            total, count, data = count_share(parts)
+            total, start, count, data = count_share(parts, replica, place.total)
         share = ReplicaShare(
             count,
             total,
+            start=start,
+            static_count=static_rows(data),
             may_be_empty=self.plan.may_be_empty,
             alike=assigned_alike(self._model) if self.plan.may_be_empty else frozenset(),
         )
         kept = self.companions.get(KeptStep)
         if kept is not None and not self._whole:
-            share.keep = partial(kept.keep, this_replica(), total, (count, data))
+            share.keep = partial(kept.keep, replica, total, (count, data))
         plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
         with (
             sharing(share),
-            share.published() if plain and self.plan.place.total > 1 else nullcontext(),
+            share.published() if plain and place.total > 1 else nullcontext(),
             share.looking_at(data),
-            in_replica(this_replica()),
-            axis_0_explained(data, self.plan.place.total),
+            in_replica(replica),
+            axis_0_explained(data, place.total),
         ):
             logs = self._step(data)
             if isinstance(logs, dict):

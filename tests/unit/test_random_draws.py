@@ -1,0 +1,172 @@
+"""N replicas together draw the random numbers that one device draws for the whole batch."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from phalanx.data.place import rows_of
+from phalanx.seam.patching import Patches
+from phalanx.seam.random_draws import Rows, draws_by_rows
+
+TOTAL = 7
+SEED = (5, 11)
+
+STATELESS = {
+    "uniform": tf.random.stateless_uniform,
+    "normal": tf.random.stateless_normal,
+    "truncated": tf.random.stateless_truncated_normal,
+}
+KERAS = {
+    "uniform": lambda shape: keras.random.uniform(shape, seed=3),
+    "normal": lambda shape: keras.random.normal(shape, seed=3),
+    "truncated": lambda shape: keras.random.truncated_normal(shape, seed=3),
+    "integers": lambda shape: keras.random.randint(shape, 0, 1000, seed=3),
+    "dropout": lambda shape: keras.random.dropout(tf.ones(shape), 0.5, seed=3),
+    "channels": lambda shape: keras.random.dropout(
+        tf.ones(shape), 0.5, noise_shape=(shape[0], *[1] * (len(shape) - 2), shape[-1]), seed=3
+    ),
+}
+STATEFUL = {
+    "uniform": lambda shape: tf.random.uniform(shape, seed=1),
+    "normal": lambda shape: tf.random.normal(shape, seed=1),
+    "truncated": lambda shape: tf.random.truncated_normal(shape, seed=1),
+    "integers": lambda shape: tf.random.uniform(shape, maxval=1000, dtype=tf.int32, seed=1),
+    "gamma": lambda shape: tf.random.gamma(shape, 2.0, seed=1),
+    "dropout": lambda shape: tf.nn.dropout(tf.ones(shape), 0.5, seed=1),
+}
+INNER = [(), (4,), (3,), (3, 5)]
+
+
+def rows(replica, replicas, total=TOTAL, *, static=True):
+    start, count = rows_of(replica, replicas, total)
+    return Rows(
+        start=start,
+        count=count,
+        total=total,
+        static_count=count if static else None,
+        replica=replica,
+    )
+
+
+def drawn_by(held, draw, times=1, inner=(), *, traced=False):
+    """What a replica with the rows `held` draws, in a graph in which their number is not known."""
+    leading = max(held.count, 1) * times if held else TOTAL * times
+
+    def on_rows(leading):
+        return draw((leading, *inner))
+
+    with Patches(lambda: draws_by_rows(lambda: held)):
+        if not traced:
+            return on_rows(leading).numpy()
+        return tf.function(on_rows, autograph=False)(tf.constant(leading)).numpy()
+
+
+def assert_as_one_device(draw, inner, *, times=1, traced=False, before=lambda: None):
+    before()
+    expected = drawn_by(None, draw, times, inner, traced=traced)
+    for replicas in (2, 3):
+        parts = []
+        for replica in range(replicas):
+            before()
+            held = rows(replica, replicas, static=not traced)
+            parts.append(drawn_by(held, draw, times, inner, traced=traced))
+        np.testing.assert_array_equal(np.concatenate(parts), expected)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("kind", STATELESS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_draws_from_a_seed_are_those_of_the_rows(kind, inner, dtype, traced):
+    def draw(shape):
+        return tf.cast(STATELESS[kind](shape, SEED, dtype=dtype), tf.float64)
+
+    assert_as_one_device(draw, inner, traced=traced)
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("most", [1000, None])
+def test_integers_from_a_seed_are_those_of_the_rows(inner, dtype, most):
+    least = None if most is None else 0
+
+    def draw(shape):
+        return tf.random.stateless_uniform(shape, SEED, minval=least, maxval=most, dtype=dtype)
+
+    assert_as_one_device(draw, inner)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("kind", KERAS)
+def test_what_keras_draws_is_that_of_the_rows(kind, traced):
+    assert_as_one_device(KERAS[kind], (3, 5), traced=traced)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_several_entries_a_row_are_those_of_the_rows(traced):
+    assert_as_one_device(KERAS["normal"], (3,), times=2, traced=traced)
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_draws_of_operations_with_a_state_are_those_of_the_rows(kind, inner):
+    def draw(shape):
+        return tf.stack([STATEFUL[kind](shape), STATEFUL[kind](shape)], axis=1)
+
+    assert_as_one_device(draw, inner, before=lambda: tf.random.set_seed(2))
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_generator_is_advanced_alike_on_all_replicas(replicas):
+    def draw(shape):
+        return tf.stack([generator.normal(shape), generator.uniform(shape)], axis=1)
+
+    generator = tf.random.Generator.from_seed(4)
+    expected, after = drawn_by(None, draw, 1, (3,)), generator.state.numpy()
+    parts = []
+    for replica in range(replicas):
+        generator = tf.random.Generator.from_seed(4)
+        parts.append(drawn_by(rows(replica, replicas), draw, 1, (3,)))
+        np.testing.assert_array_equal(generator.state.numpy(), after)
+    np.testing.assert_array_equal(np.concatenate(parts), expected)
+
+
+@pytest.mark.parametrize("shape", [(), (10,), (10, 4)])
+@pytest.mark.parametrize("kind", [STATELESS["normal"], KERAS["normal"], STATEFUL["normal"]])
+def test_what_has_no_row_a_sample_is_the_same_on_every_replica(kind, shape):
+    def draw(held):
+        tf.random.set_seed(1)
+        with Patches(lambda: draws_by_rows(lambda: held)):
+            return kind(shape, SEED) if kind is STATELESS["normal"] else kind(shape)
+
+    for held in (rows(0, 2), rows(1, 2), rows(1, 2, static=False)):
+        np.testing.assert_array_equal(draw(held), draw(None))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda n: keras.random.categorical(tf.zeros((n, 50)), 20, seed=1),
+        lambda n: keras.random.gamma((n, 9), 2.0, seed=1),
+        lambda n: keras.random.beta((n, 9), 2.0, 2.0, seed=1),
+        lambda n: keras.random.binomial((n, 9), 50.0, 0.5, seed=1),
+        lambda n: tf.random.stateless_poisson((n, 9), SEED, 9.0),
+    ],
+)
+def test_other_distributions_draw_from_a_seed_of_the_replicas_own(draw):
+    def drawn(held, count=2):
+        with Patches(lambda: draws_by_rows(lambda: held)):
+            return np.asarray(draw(count))
+
+    first, second = drawn(rows(0, 2, 4)), drawn(rows(1, 2, 4))
+    assert (first != second).any()
+    np.testing.assert_array_equal(first, drawn(None))
+    np.testing.assert_array_equal(second, drawn(rows(1, 2, 4)))
+
+
+def test_a_replica_without_rows_draws_for_the_row_that_stands_in():
+    held = rows(2, 3, 2)
+    assert held.count == 0
+    assert drawn_by(held, KERAS["normal"], 1, (3,), traced=True).shape == (1, 3)
+    assert drawn_by(held, STATEFUL["normal"], 1, (3,), traced=True).shape == (1, 3)
