@@ -86,6 +86,42 @@ def test_a_loop_comes_out_as_on_one_device(workers, ways, pool):
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=str(name))
 
 
+def own_batches(rows, unknown_length):
+    """Weights after two passes over the worker's own batches of `rows`, at most 36 rows in all."""
+    import keras
+    import tensorflow as tf
+
+    import phalanx
+
+    phalanx.enable()
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    optimizer, loss_of = keras.optimizers.Adam(0.05), keras.losses.MeanSquaredError()
+    dataset = tf.data.Dataset.from_tensor_slices(data(36 if rows == 6 else 39)).batch(rows)
+    if unknown_length:
+        dataset = dataset.filter(lambda *_: True)
+    batches = phalanx.data.shard(dataset)
+    count = 0
+    for _ in range(2):
+        for x, y in batches:
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x, training=True))
+            gradients = tape.gradient(loss, model.trainable_weights)
+            optimizer.apply(gradients, model.trainable_weights)
+            count += 1
+    phalanx.disable()
+    return count, [weight.numpy() for weight in model.weights]
+
+
+@pytest.mark.parametrize("unknown_length", [False, True])
+def test_a_loop_over_batches_of_each_workers_own(unknown_length, pool):
+    steps, expected = run_alone(own_batches, args=(6, unknown_length), deadline=300)
+    for count, weights in pool(2).run(own_batches, args=(3, unknown_length), deadline=300):
+        assert count == steps == 12
+        for found, one_device in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(found, one_device, rtol=1e-5, atol=1e-6)
+
+
 def test_what_scripts_ask_of_each_other(pool):
     def function():
         import tensorflow as tf

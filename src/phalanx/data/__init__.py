@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from phalanx.data.pipelines.build import pipeline as pipeline
     from phalanx.data.pipelines.build import skipped as skipped
     from phalanx.data.pipelines.padding import Padding as Padding
+    from phalanx.data.sharding import shard as shard
     from phalanx.data.sources.array_records import array_records as array_records
     from phalanx.data.sources.idx import idx as idx
     from phalanx.data.sources.images import images as images
@@ -34,6 +35,7 @@ _HOMES = {
     "mix": "phalanx.data.pipelines.build",
     "parquet": "phalanx.data.sources.tables",
     "pipeline": "phalanx.data.pipelines.build",
+    "shard": "phalanx.data.sharding",
     "skipped": "phalanx.data.pipelines.build",
     "tfrecords": "phalanx.data.sources.tfrecords.source",
     "write_tfrecords": "phalanx.data.sources.tfrecords.write",
