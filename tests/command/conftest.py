@@ -104,6 +104,12 @@ def command_in(shared_fork_server):
 
 
 @pytest.fixture
+def cold_command(tmp_path):
+    """The command in a directory of this test's, as a user starts it."""
+    return Command(tmp_path)
+
+
+@pytest.fixture
 def command(command_in, tmp_path):
     """The command in a directory of this test's."""
     return command_in(tmp_path)

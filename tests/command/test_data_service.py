@@ -36,7 +36,8 @@ say("weights", [float(w) for v in model.get_weights() for w in v.ravel()])
 """
 
 
-def test_a_killed_data_worker_changes_nothing(command):
+def test_a_killed_data_worker_changes_nothing(cold_command):
+    command = cold_command  # the servers are the launcher's children, as the workers are
     script = command.script(SCRIPT)
     served = command.run("--workers", "2", "--data-workers", "2", "--tee", "all", script)
     assert served.code == 0, served.err

@@ -58,7 +58,8 @@ model.fit(x, x[:, :1], batch_size=2, epochs=1000, callbacks=[Slow()], verbose=0)
 
 
 @pytest.mark.full
-def test_a_restart_is_forked_from_the_process_that_stands_ready(command):
+def test_a_restart_is_forked_from_the_process_that_stands_ready(cold_command):
+    command = cold_command
     process = command.start("--workers", "2", "--max-restarts", "3", command.script(STEADY))
     run = command.directory / "runs"
 

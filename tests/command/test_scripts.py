@@ -114,8 +114,8 @@ import tensorflow as tf
 keras.backend.clear_session()
 model = keras.Sequential([keras.layers.Dense(1, input_shape=(3,))])
 model.compile("sgd", "mse")
-history = model.fit(x, y, batch_size=16, epochs=2, verbose=0)
-say("loss", history.history["loss"])
+model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+say("weights", [weight.tolist() for weight in model.get_weights()])
 say("replicas", tf.distribute.get_strategy().num_replicas_in_sync)
 say("fit", type(model).fit.__module__)
 """
@@ -276,5 +276,5 @@ def test_a_module_and_one_multiworker(command):
     assert finished.said() == {
         "argv": ["--workers", "9"],
         "price": 3,
-        "kind": "CollectiveAllReduceStrategy",
+        "kind": "MultiWorkerStrategy",
     }

@@ -41,7 +41,7 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: i
         self.collectives = collectives
 
 
-class _Context(tf.distribute.ReplicaContext):  # type: ignore[misc]
+class WorkerContext(tf.distribute.ReplicaContext):  # type: ignore[misc]
     """What code in a replica's step asks."""
 
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
@@ -67,7 +67,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     # Where code runs, and what the replicas are.
 
     def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        with tf.device(self._device), _Context(self._strategy, self._collectives.rank):
+        with tf.device(self._device), WorkerContext(self._strategy, self._collectives.rank):
             return fn(*args, **kwargs)
 
     @property

@@ -11,11 +11,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.distributed.strategy import WorkerContext
 from phalanx.gradients.compared import compared
 from phalanx.seam.patching import Patches
 from phalanx.worker.alike.check import current_check
 
 _CONTEXT = tf.distribute.ReplicaContext
+_GATHER = ((_CONTEXT, "all_gather"), (WorkerContext, "all_gather"))  # which overrides it
 
 
 def _replacements() -> Mapping[tuple[Any, str], Any]:
@@ -23,7 +25,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         return {}
     return {
         (_CONTEXT, "all_reduce"): _compared_all_reduce(_CONTEXT.all_reduce),
-        (_CONTEXT, "all_gather"): _compared_all_gather(_CONTEXT.all_gather),
+        **{(kind, name): _compared_all_gather(getattr(kind, name)) for kind, name in _GATHER},
     }
 
 
