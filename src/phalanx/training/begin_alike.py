@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from phalanx.distributed.strategy import MultiWorkerStrategy, uses_horovod
 from phalanx.errors import DisagreementError
 from phalanx.training.exchange import all_gather_rows
+from phalanx.training.made_in_step import (
+    MadeInStep,
+    differs,
+    state_variables,
+    tell_of_others,
+)
 from phalanx.training.prepare import Stage
+from phalanx.training.step import StepFunction
 from phalanx.worker.flight import flight
 
-_log = logging.getLogger(__name__)
 
-
-def begin_alike(stage: Stage) -> None:
+def begin_alike(stage: Stage, function: StepFunction) -> None:
     """Give every worker the chief's model and optimizer; all workers must call it.
 
     A script may have read weights on one worker alone, and expect them to be everybody's, as
@@ -27,15 +31,16 @@ def begin_alike(stage: Stage) -> None:
     if not isinstance(stage.strategy, MultiWorkerStrategy) or not stage.place.has_peers:
         return
     known = _alike_in_number(stage)
+    make_alike_lazily(stage, function, known)
     size = sum(v.value.dtype.size * math.prod(v.shape) for v in known)
     with flight.collective("hand-over of the chief's state", size):
         values = stage.strategy.collectives.broadcast([v.value for v in known])
-    own = [_differ(v, value) for v, value in zip(known, values, strict=True)]
+    own = [differs(v, value) for v, value in zip(known, values, strict=True)]
     differ = all_gather_rows(stage.strategy, stage.place, np.array([*own, False], np.int64))
     for number in np.flatnonzero(differ.any(axis=0)):
         known[number].assign(values[number])
     if stage.place.is_chief and not uses_horovod(stage.strategy):
-        _tell(known, differ)
+        tell_of_others(known, differ)
 
 
 def _alike_in_number(stage: Stage) -> list[Any]:
@@ -50,8 +55,7 @@ def _alike_in_number(stage: Stage) -> list[Any]:
     built = all_gather_rows(stage.strategy, stage.place, np.array([is_built], np.int64))
     if built.any() and not is_built:  # some worker has read its state, or used it
         optimizer.build(model.trainable_variables)
-    variables = [*model.variables, *getattr(optimizer, "variables", [])]
-    known = list({id(v): v for v in variables}.values())
+    known = state_variables(model)
     numbers = all_gather_rows(stage.strategy, stage.place, np.array([len(known)], np.int64))[:, 0]
     if len(set(numbers)) > 1:
         found = ", ".join(f"{number} on worker {rank}" for rank, number in enumerate(numbers))
@@ -62,22 +66,11 @@ def _alike_in_number(stage: Stage) -> list[Any]:
     return known
 
 
-def _differ(variable: Any, value: tf.Tensor) -> bool:
-    return not np.array_equal(
-        variable.numpy(), value.numpy(), equal_nan=bool(value.dtype.is_floating)
-    )
-
-
-def _tell(variables: list[Any], differ: Any) -> None:
-    numbers = np.flatnonzero(differ.any(axis=0))
-    if not numbers.size:
+def make_alike_lazily(stage: Stage, function: StepFunction, known: Sequence[Any] = ()) -> None:
+    """Have the first step give every worker the chief's values of variables but those `known`."""
+    if not isinstance(stage.strategy, MultiWorkerStrategy) or not stage.place.has_peers:
         return
-    workers = ", ".join(str(rank) for rank in np.flatnonzero(differ.any(axis=1)))
-    more = f" and {numbers.size - 1} more" if numbers.size > 1 else ""
-    _log.warning(
-        "Workers begin with different values of %s%s: worker %s differs from the chief. All go on "
-        "with the chief's. Initialise and load weights alike on every worker.",
-        variables[numbers[0]].path,
-        more,
-        workers,
-    )
+    if not function.is_traced:
+        tells = not uses_horovod(stage.strategy)  # its scripts begin with other seeds
+        made = MadeInStep(stage.model, stage.strategy.collectives, known, tells=tells)
+        function.companions.setdefault(MadeInStep, made)

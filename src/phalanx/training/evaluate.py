@@ -15,6 +15,7 @@ from phalanx.training.batch_loop import BatchLoop
 from phalanx.training.cadence import ReadingCadence
 from phalanx.training.callback_list import callback_list
 from phalanx.training.failing_step import told_where
+from phalanx.training.local_state import LocalState
 from phalanx.training.metrics import reader_of
 from phalanx.training.parameter_server.evaluate import evaluation_on_servers
 from phalanx.training.parameter_server.stage import on_server_stage, trains_on_servers
@@ -148,6 +149,7 @@ class Evaluation:
         outputs = batches.run()
         if not outputs:
             raise DataError("Asked to evaluate, but the data gave no batch. Pass at least one.")
+        LocalState.of(model, self._function).average()
         logs, _ = self._reader.read(outputs)
         callbacks.on_test_end(logs)
         return logs

@@ -143,7 +143,7 @@ def fit(
         )
         keeps = checkpoint_among(flat_callbacks(callbacks)) is not None
         function = make_function(stage, "train", source, built=keeps)
-        begin_alike(stage)
+        begin_alike(stage, function)
         steps = steps_of_trial(steps_per_epoch, source.num_batches)
         stream = make_stream(stage, source, steps, uneven_data)
         listed = callback_list(

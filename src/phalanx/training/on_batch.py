@@ -12,6 +12,7 @@ from phalanx.data.batches import with_free_batch_axis
 from phalanx.data.single import one_batch
 from phalanx.errors import OptionError
 from phalanx.seam.models import assert_compiled, class_weights_of, ordered_metrics
+from phalanx.training.begin_alike import make_alike_lazily
 from phalanx.training.local_state import LocalState
 from phalanx.training.metrics import reader_of
 from phalanx.training.parameter_server.on_batch import on_batch_of_servers
@@ -66,6 +67,8 @@ def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return
     with on_stage(model) as stage, pulse.during("compute"):
         spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
         function = make_function(stage, kind, _OneBatch(spec))
+        if kind == "train":
+            make_alike_lazily(stage, function)
         model.reset_metrics()
         outputs = function.on_batch(one_batch(stage.place, data))
         logs, _ = reader_of(model, function).read(outputs)

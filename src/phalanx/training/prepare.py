@@ -153,7 +153,9 @@ def make_function(
         source: the batches.
         built: whether everything that the first step would make must exist now.
     """
-    if kind != "predict" and replicates_variables(stage.strategy):
+    before = getattr(stage.model, f"{kind}_function")
+    is_traced = isinstance(before, StepFunction) and before.is_traced
+    if kind != "predict" and replicates_variables(stage.strategy) and not is_traced:
         if kind == "train" and has_own_step(stage.model, kind):
             build_by_step(step_of(stage.model, kind), source.batch_spec, stage.strategy)
         else:

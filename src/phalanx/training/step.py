@@ -24,6 +24,7 @@ from phalanx.training.arrivals import GraphArrivals, HostArrival
 from phalanx.training.compiled import compiled_train_step, must_compile_apart
 from phalanx.training.failing_step import axis_0_explained, in_replica
 from phalanx.training.kept_step import KeptStep
+from phalanx.training.made_in_step import MadeInStep
 from phalanx.training.run_switches import runs_eagerly
 from phalanx.training.uncounted import count_share
 from phalanx.worker.flight import flight
@@ -70,6 +71,7 @@ class StepFunction:
         assigned: by id, the Keras variables that a replica assigned outside its optimizer
             (metrics, moving statistics, seeds). Complete after the first call.
         companions: by class, what was made for this function and lives as long.
+        is_traced: whether a step has been traced or run.
         version: how often what was traced has been outdated.
     """
 
@@ -77,6 +79,7 @@ class StepFunction:
         self.plan = plan
         self.assigned: dict[int, Any] = {}
         self.companions: dict[type, Any] = {}
+        self.is_traced = False
         self._model = model
         self._kind = kind
         self._eager = runs_eagerly(model)
@@ -262,6 +265,9 @@ class StepFunction:
             if isinstance(logs, dict):
                 logs = tf.nest.map_structure(share.for_mean, logs)
         self.assigned.update(share.assigned)
+        self.is_traced = True
+        if self._kind == "train" and (made := self.companions.get(MadeInStep)):
+            made.make_alike()
         return count, {} if logs is None else logs
 
 

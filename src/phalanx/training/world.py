@@ -83,6 +83,8 @@ def all_gather(value: Any) -> list[Any]:
     """
     if not _is_tensor(value):
         return _objects(value)
+    if tf.convert_to_tensor(value).shape.num_elements() == 0:  # TensorFlow's gather crashes
+        return [value] * world_size()
     with _collective("all_gather", _bytes([value])):
         stacked = _collectives().all_gather(tf.expand_dims(value, 0))
     parts = tf.unstack(stacked, world_size())
