@@ -55,7 +55,7 @@ class Collectives(abc.ABC):
                 return total
             return tf.IndexedSlices(total.values / self.size, total.indices, total.dense_shape)
         tensor = tf.convert_to_tensor(value)
-        if self.size == 1:
+        if self.size == 1 or tensor.shape.num_elements() == 0:  # TensorFlow crashes on nothing
             return tf.identity(tensor)
         carrier = self.carriers.get(tensor.dtype, tensor.dtype)
         total = self.sum(tf.cast(tensor, carrier))
