@@ -252,12 +252,21 @@ if spec.attempt == 0: until(lambda: False)
 
 @pytest.mark.process
 def test_a_host_that_is_lost_comes_back(scene):
-    """The leader's wire to it breaks; its workers end; both find each other again."""
-    source = "if spec.attempt == 0: until(lambda: False)"
+    """The leader's wire to it breaks; its workers end before both begin again together."""
+    source = """
+import psutil
+first = Path(spec.run_dir) / f"first-{spec.rank}"
+if spec.attempt == 0:
+    first.write_text(str(os.getpid()))
+    until(lambda: False)
+before = [each for each in psutil.process_iter() if each.pid == int(first.read_text())]
+if any(each.status() != psutil.STATUS_ZOMBIE for each in before): sys.exit(9)
+"""
     with ThreadPoolExecutor() as pool:
         runs = [pool.submit(scene.launch, i, source, max_restarts=2) for i in (0, 1)]
         log = scene.directory / "runs/both/attempts/0/worker-1.log"
         wait(lambda: log.exists() and b"worker 1 of 2" in log.read_bytes())
+        wait((scene.directory / "runs/both/first-1").exists)
         cut_all_wires()
         assert [each.result(120).exit_code for each in runs] == [0, 0]
     assert any("its host, or the launcher there, is gone" in line for line in scene.said[0])

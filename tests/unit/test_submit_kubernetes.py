@@ -90,6 +90,17 @@ def test_pods_find_each_other(place):
     assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (3, 3)
 
 
+def test_a_pod_that_has_saved_and_stopped_is_no_failure(place):
+    job = objects("--workers", "3", "train.py")[-1]
+    rules = job["spec"]["podFailurePolicy"]["rules"]
+    by_code = {
+        code: rule["action"]
+        for rule in rules
+        for code in rule.get("onExitCodes", {}).get("values", [])
+    }
+    assert by_code == {2: "FailJob", 75: "Ignore"}
+
+
 def test_the_containers_command_is_one_of_phalanx(place):
     job = objects("--workers", "3", "--run-options", "--seed 7", "train.py", "--epochs", "2")[-1]
     (container,) = pod_of(job)["containers"]

@@ -345,13 +345,17 @@ def test_it_grows_after_a_checkpoint(tmp_path):
     records = tmp_path / "it" / "records"
     records.mkdir(parents=True)
 
-    def saved(cluster):
-        record = {"kind": "checkpoint", "t": cluster.clock.time, "step": 1}
+    def write(time):
+        record = {"kind": "checkpoint", "t": time, "step": 1}
         (records / "worker-0.jsonl").write_text(json.dumps(record) + "\n")
+
+    def saved(cluster):
+        write(cluster.clock.time)
 
     def there_is_room(cluster):
         cluster.room += 1
 
+    write(500.0)  # by an earlier start: what was trained since would be lost
     happens = [(100, there_is_room), (200, saved)]
     script = [(10_000, lambda launchers: None), ends(0)]
     got, cluster, said = driven(tmp_path, 1, *script, least=1, happens=happens, retries=0)
