@@ -25,6 +25,7 @@ discriminator = keras.Sequential(
         keras.layers.Conv2D(16, 3, strides=2, padding="same"),
         keras.layers.LeakyReLU(negative_slope=0.2),
         keras.layers.GlobalMaxPooling2D(),
+        keras.layers.Dropout(0.2),
         keras.layers.Dense(1),
     ],
     name="discriminator",
@@ -70,9 +71,10 @@ class GAN(keras.Model):
         generated_images = self.generator(random_latent_vectors)
         combined_images = tf.concat([generated_images, real_images], axis=0)
         labels = tf.concat([tf.ones((batch_size, 1)), tf.zeros((batch_size, 1))], axis=0)
+        labels += 0.05 * keras.random.uniform(tf.shape(labels), seed=self.seed_generator)
 
         with tf.GradientTape() as tape:
-            predictions = self.discriminator(combined_images)
+            predictions = self.discriminator(combined_images, training=True)
             d_loss = self.loss_fn(labels, predictions)
         grads = tape.gradient(d_loss, self.discriminator.trainable_weights)
         self.d_optimizer.apply_gradients(

@@ -62,16 +62,25 @@ def drawn_by(held, draw, times=1, inner=(), *, traced=False):
         return tf.function(on_rows, autograph=False)(tf.constant(leading)).numpy()
 
 
-def assert_as_one_device(draw, inner, *, times=1, traced=False, before=lambda: None):
+def as_one_device(draw, inner, *, times=1, traced=True, before=lambda: None):
     before()
-    expected = drawn_by(None, draw, times, inner, traced=traced)
+    return drawn_by(None, draw, times, inner, traced=traced)
+
+
+def by_replicas(draw, inner, replicas, *, times=1, traced=True, before=lambda: None):
+    for replica in range(replicas):
+        before()
+        yield drawn_by(
+            rows(replica, replicas, static=not traced), draw, times, inner, traced=traced
+        )
+
+
+def assert_as_one_device(draw, inner, **how):
+    how = {"traced": False, **how}
+    expected = as_one_device(draw, inner, **how)
     for replicas in (2, 3):
-        parts = []
-        for replica in range(replicas):
-            before()
-            held = rows(replica, replicas, static=not traced)
-            parts.append(drawn_by(held, draw, times, inner, traced=traced))
-        np.testing.assert_array_equal(np.concatenate(parts), expected)
+        found = np.concatenate(list(by_replicas(draw, inner, replicas, **how)))
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -106,6 +115,23 @@ def test_what_keras_draws_is_that_of_the_rows(kind, traced):
 @pytest.mark.parametrize("traced", [False, True])
 def test_several_entries_a_row_are_those_of_the_rows(traced):
     assert_as_one_device(KERAS["normal"], (3,), times=2, traced=traced)
+
+
+@pytest.mark.parametrize("kind", [KERAS["normal"], KERAS["dropout"], STATEFUL["normal"]])
+@pytest.mark.parametrize("inner", [(4,), (3,)])
+def test_batches_put_together_get_the_rows_of_each(kind, inner):
+    def draw(shape):
+        batch = tf.ones(shape)
+        both = tf.nn.relu(tf.concat([batch, 2 * batch], 0))
+        return kind((tf.shape(both)[0], *inner))
+
+    before = {"before": lambda: tf.random.set_seed(2)}
+    expected = np.split(as_one_device(draw, inner, **before), 2)
+    for replicas in (2, 3):
+        parts = [np.split(each, 2) for each in by_replicas(draw, inner, replicas, **before)]
+        for batch in (0, 1):
+            found = np.concatenate([part[batch] for part in parts])
+            np.testing.assert_array_equal(found, expected[batch])
 
 
 @pytest.mark.parametrize("inner", INNER)

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.data.place import ReplicaPlace
 from phalanx.seam.csv_log import go_on_from
 from phalanx.state.callback_state import CallbackStates
 from phalanx.state.chance import read_chance, write_chance
+from phalanx.state.copies import assign_local
 from phalanx.state.naming import model_variables, optimizer_variables
 from phalanx.state.plain import NotPlainError, decode, encode
 
@@ -162,3 +164,20 @@ def test_a_csv_file_that_is_not_there_is_not_made(tmp_path):
     go_on_from(callback, 2)
     assert not callback.append
     assert not (tmp_path / "log.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "dtype", "expected"),
+    [
+        ("sum", "float32", [[5.0, 7.0], [0.0, 0.0], [0.0, 0.0]]),
+        ("mean", "float32", [[2.5, 3.5]] * 3),
+        ("none", "int32", [[1, 2]] * 3),
+    ],
+)
+def test_other_numbers_of_replicas_share_out_what_each_had(aggregation, dtype, expected):
+    arrays = {"local/0/v": np.array([1, 2], dtype), "local/1/v": np.array([4, 5], dtype)}
+    for replica in range(3):
+        variable = keras.Variable(np.zeros(2, dtype), dtype=dtype, aggregation=aggregation)
+        place = ReplicaPlace(first=replica, local=1, total=3)
+        assign_local({"v": variable}, arrays, place)
+        assert variable.numpy().tolist() == expected[replica]

@@ -56,9 +56,15 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class _Own:
-    """The rows of a draw that are the replica's; scalars int64."""
+    """The rows of a draw that are the replica's; scalars int64.
 
-    start: Any
+    Attributes:
+        parts: (start, rows) of neighbouring rows, in order: one part, or one for each of the
+            batches that were put together before the draw.
+        total: the rows of the whole draw.
+    """
+
+    parts: tuple[tuple[Any, Any], ...]
     total: Any
 
 
@@ -122,21 +128,31 @@ def _advanced(original: Callable[..., Any], counters: int, find: Find) -> Callab
             return original(shape, key=key, counter=counter, alg=alg, **options)
         dtype = tf.as_dtype(options.get("dtype") or getattr(options.get("minval"), "dtype", "f4"))
         block = 2 if dtype.size == 8 else 4  # values that one call of Philox gives
-        entries = tf.reduce_prod(tf.cast(shape[1:], tf.int64))
-        first = own.start * entries
-        skipped = first // block * (counters * block // 4 if counters > 1 else 1)
-        counter = tf.bitcast(
-            tf.bitcast(counter, tf.int64) + tf.pad(skipped[None], [[0, tf.size(counter) - 1]]),
-            tf.uint64,
-        )
+        step = counters * block // 4 if counters > 1 else 1
         inner = _static(shape)[1:]
-        if inner.is_fully_defined() and math.prod(inner) % block == 0:
-            return original(shape, key=key, counter=counter, alg=alg, **options)
-        size = tf.reduce_prod(tf.cast(shape, tf.int64))
-        drawn = original((size + block - 1)[None], key=key, counter=counter, alg=alg, **options)
-        return tf.reshape(tf.slice(drawn, [first % block], size[None]), shape)
+        is_whole = inner.is_fully_defined() and math.prod(inner) % block == 0
+
+        def rows_from(start: Any, number: Any) -> Any:
+            part = tf.concat([tf.cast(number, shape.dtype)[None], shape[1:]], 0)
+            first = start * tf.reduce_prod(tf.cast(shape[1:], tf.int64))
+            later = _later(counter, first // block * step)
+            if is_whole:
+                return original(part, key=key, counter=later, alg=alg, **options)
+            size = tf.reduce_prod(tf.cast(part, tf.int64))
+            more = (size + block - 1)[None]
+            drawn = original(more, key=key, counter=later, alg=alg, **options)
+            return tf.reshape(tf.slice(drawn, [first % block], size[None]), part)
+
+        drawn = [rows_from(start, number) for start, number in own.parts]
+        return tf.ensure_shape(_together(drawn), _static(shape))
 
     return draw
+
+
+def _later(counter: Any, skipped: Any) -> Any:
+    """A counter of Philox, uint64, advanced."""
+    more = tf.pad(skipped[None], [[0, tf.size(counter) - 1]])
+    return tf.bitcast(tf.bitcast(counter, tf.int64) + more, tf.uint64)
 
 
 def _of_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
@@ -148,11 +164,12 @@ def _of_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
         if own is None:
             return original(shape, *args, **options)
         drawn = original(_whole(shape, own), *args, **options)
-        leading = tf.cast(shape[0], tf.int64)
-        start = tf.minimum(own.start, own.total - leading)  # without rows one stands in
-        taken = drawn[start : start + leading]
+        taken = []
+        for start, number in own.parts:
+            begin = tf.minimum(start, own.total - number)  # without rows one stands in
+            taken.append(drawn[begin : begin + number])
         known = _static(shape)
-        return tf.ensure_shape(taken, known.concatenate(drawn.shape[known.rank :]))
+        return tf.ensure_shape(_together(taken), known.concatenate(drawn.shape[known.rank :]))
 
     return draw
 
@@ -206,15 +223,69 @@ def _own_rows(rows: Rows, shape: Any) -> _Own | None:
         if not rows.static_count or known[0] % rows.static_count:
             return None
         times = known[0] // rows.static_count
-        return _Own(start=start * times, total=total * times)
+        leading = tf.constant(known[0], tf.int64)
+        return _Own(parts=((start * times, leading),), total=total * times)
     leading = tf.cast(shape[0], tf.int64)
     count = tf.maximum(tf.cast(rows.count, tf.int64), 1)  # without rows one stands in
     times = leading // count
     is_by_row = tf.equal(times * count, leading)
-    return _Own(
-        start=tf.where(is_by_row, start * times, 0),
-        total=tf.where(is_by_row, total * times, leading),
-    )
+    first = tf.where(is_by_row, start * times, 0)
+    whole = tf.where(is_by_row, total * times, leading)
+    batches = batches_in(shape)
+    if batches == 1:
+        return _Own(parts=((first, leading),), total=whole)
+    each, times = leading // batches, times // batches
+    alike = tf.equal(times * batches * count, leading)
+    parts = []
+    for i in range(batches):
+        begin = tf.where(alike, i * total * times + start * times, first + i * each)
+        parts.append((begin, each if i < batches - 1 else leading - each * i))
+    return _Own(parts=tuple(parts), total=whole)
+
+
+_KEEPS_ROWS = """
+AddV2 AvgPool BiasAdd Cast Conv2D DepthwiseConv2dNative Elu Exp FusedBatchNormV3 Identity LeakyRelu
+Log MatMul MaxPool Maximum Minimum Mul Neg OnesLike Pow RealDiv Relu Relu6 Reshape Rsqrt SelectV2
+Selu Sigmoid Softmax Softplus Sqrt Square Sub Tanh ZerosLike
+""".split()  # noqa: SIM905 - as a list it would be forty lines
+
+
+def batches_in(shape: Any) -> int:
+    """How many batches were concatenated into the tensor whose shape is drawn; 1 if unseen."""
+    while tf.is_symbolic_tensor(shape):
+        operation = shape.op
+        if operation.type in ("Pack", "ConcatV2", "StridedSlice", "Identity", "Cast"):
+            shape = operation.inputs[0]  # what its first entry comes from
+        elif operation.type == "Shape":
+            return _concatenated(operation.inputs[0])
+        else:
+            return 1
+    return 1
+
+
+def _concatenated(tensor: Any) -> int:
+    while True:
+        operation = tensor.op
+        inputs = [one for one in operation.inputs if one.shape.rank and one.shape[0] is None]
+        if not inputs and operation.type != "Fill":
+            return 1
+        if operation.type == "ConcatV2":
+            axis = tf.get_static_value(operation.inputs[-1])
+            if axis is not None and int(axis) % tensor.shape.rank == 0:
+                return len(operation.inputs) - 1
+        elif operation.type == "Fill":
+            return batches_in(operation.inputs[0])
+        elif operation.type in ("Max", "Mean", "Min", "Sum"):
+            axes = tf.get_static_value(operation.inputs[1])
+            if axes is None or not all(axis % inputs[0].shape.rank for axis in axes.reshape(-1)):
+                return 1
+        elif operation.type not in _KEEPS_ROWS:
+            return 1
+        tensor = inputs[0]
+
+
+def _together(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
 def _whole(shape: Any, own: _Own) -> Any:
