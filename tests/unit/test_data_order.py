@@ -102,6 +102,14 @@ def test_a_mix_changes_places_and_samples_from_epoch_to_epoch():
     assert [row for row in first if row < 20] != [row for row in second if row < 20]
 
 
+def test_a_mix_goes_on_with_a_group_where_the_epoch_before_stopped():
+    order = MixedOrder([np.arange(4), np.arange(100, 106)], [1, 1], 10)
+    first, second = (set(joined(epoch)) for epoch in epochs_of(order, 1))
+    later = {row for row in range(100, 106)}
+    assert len(first & later) == 5  # of each epoch's ten, half
+    assert later <= first | second
+
+
 def test_buckets_change_places_and_samples_from_epoch_to_epoch():
     order = BucketedOrder([np.arange(20), np.arange(20, 40)], 5, shuffle=True)
     first, second = epochs_of(order, 1)

@@ -180,6 +180,14 @@ def test_the_callbacks_of_keras(make, wishes, tmp_path):
     assert wishes_of(make(tmp_path), "train") == wishes
 
 
+def test_a_saver_that_has_counted_batches_saves_so_much_earlier(tmp_path):
+    saver = saving(tmp_path, save_freq=7)
+    saver.set_model(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
+    for batch in range(3):
+        saver.on_train_batch_end(batch)
+    assert wishes_of(saver, "train") == [Every(steps=7, already=3)]
+
+
 def test_keras_s_own_display_counts_as_progress():
     wishes = Wishes.of([keras.callbacks.ProgbarLogger()], "train", shows_progress=False)
     assert wishes == Wishes(shows_progress=True)
