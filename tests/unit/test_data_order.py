@@ -105,7 +105,7 @@ def test_a_mix_changes_places_and_samples_from_epoch_to_epoch():
 def test_a_mix_goes_on_with_a_group_where_the_epoch_before_stopped():
     order = MixedOrder([np.arange(4), np.arange(100, 106)], [1, 1], 10)
     first, second = (set(joined(epoch)) for epoch in epochs_of(order, 1))
-    later = {row for row in range(100, 106)}
+    later = set(range(100, 106))
     assert len(first & later) == 5  # of each epoch's ten, half
     assert later <= first | second
 
