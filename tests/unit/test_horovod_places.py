@@ -22,6 +22,11 @@ def test_ranks_on_their_hosts_and_across_them():
     assert [(p["rank"], p["size"]) for p in places] == [(0, 3), (1, 3), (2, 3)]
 
 
+def test_a_later_host_may_have_more_workers():
+    places = places_of(("10.0.0.2:1", "10.0.0.1:1", "10.0.0.1:2"))
+    assert [(p["cross_rank"], p["cross_size"]) for p in places] == [(0, 2), (1, 2), (0, 1)]
+
+
 def test_the_environment_of_a_process():
     spec = WorkerSpec(rank=2, world_size=3, addresses=TWO_HOSTS, strategy="horovod")
     interfaces = {"lo": ["127.0.0.1"], "eth0": ["fe80::1", "10.0.0.2"]}

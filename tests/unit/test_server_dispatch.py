@@ -1,0 +1,80 @@
+"""Steps given to the workers of a parameter-server cluster, some of which are lost."""
+
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from phalanx.training.parameter_server import dispatch as module
+from phalanx.training.parameter_server.dispatch import Dispatch
+from phalanx.training.parameter_server.worker_step import StepResult
+
+
+class Coordinator:
+    """Runs each step where it is scheduled; some are lost before they tell."""
+
+    def __init__(self, lost):
+        self.given, self._lost = [], set(lost)
+
+    def schedule(self, function, args):
+        ticket = int(args[1])
+        self.given.append(ticket)
+        return SimpleNamespace(fetch=lambda: self._told(ticket))
+
+    def _told(self, ticket):
+        if ticket in self._lost:
+            self._lost.remove(ticket)
+            raise tf.errors.UnavailableError(None, None, "the worker is gone")
+        return ticket
+
+    def join(self):
+        pass
+
+
+class Data:
+    """Batches by their number."""
+
+    steps, ends_by_worker = 6, False
+
+    def __init__(self):
+        self._heard = set()
+
+    def on_workers(self, coordinator):
+        return "iterator"
+
+    def ticket(self, position):
+        return position
+
+    def untold(self):
+        return ()
+
+    def is_news(self, worker, batch):
+        is_new = batch not in self._heard
+        self._heard.add(batch)
+        return is_new
+
+
+@pytest.mark.parametrize("lost", [(), (0,), (2, 5), range(6)])
+def test_a_batch_of_a_lost_worker_is_given_again(monkeypatch, lost):
+    coordinator = Coordinator(lost)
+    monkeypatch.setattr(module, "coordinator_of", lambda _: coordinator)
+    monkeypatch.setattr(module, "workers_that_serve", lambda _: 2)
+
+    def read(told):
+        return StepResult(
+            samples=1,
+            worker=0,
+            batch=told,
+            staleness=0,
+            seconds=0.0,
+            gradient_norm=0.0,
+            returned={},
+            states=(),
+            outputs=(),
+        )
+
+    steps = Dispatch(None, SimpleNamespace(function=None, read=read), Data())
+    told = [result.batch for result in steps.epoch(None)]
+    assert sorted(told) == list(range(6))
+    assert sorted(coordinator.given) == sorted([*range(6), *lost])
+    assert steps.position == 6
