@@ -19,6 +19,7 @@ class Coordinator:
     def schedule(self, function, args):
         ticket = int(args[1])
         self.given.append(ticket)
+        assert len(self.given) < 50, "it never ends"
         return SimpleNamespace(fetch=lambda: self._told(ticket))
 
     def _told(self, ticket):
