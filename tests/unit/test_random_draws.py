@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from phalanx.data.place import rows_of
 from phalanx.seam.patching import Patches
-from phalanx.seam.random_draws import Rows, draws_by_rows
+from phalanx.seam.random_draws import ReplicaRows, draws_by_rows
 
 TOTAL = 7
 SEED = (5, 11)
@@ -40,7 +40,7 @@ INNER = [(), (4,), (3,), (3, 5)]
 
 def rows(replica, replicas, total=TOTAL, *, static=True):
     start, count = rows_of(replica, replicas, total)
-    return Rows(
+    return ReplicaRows(
         start=start,
         count=count,
         total=total,

@@ -13,7 +13,7 @@ import tensorflow as tf
 from phalanx.debug.trace import Call, Trace
 from phalanx.seam.models import set_loss_scale
 from phalanx.seam.probes import draws_of, gradients_of, in_float32, looking_into
-from phalanx.seam.random_draws import Rows
+from phalanx.seam.random_draws import ReplicaRows
 from phalanx.state.captured import Captured, Part
 from phalanx.state.naming import model_variables
 
@@ -80,9 +80,9 @@ class StepAgain:
         bad = [v for g, v in caught if g is not None and not is_finite(g)]
         return Run(trace=trace, bad_variables=tuple(self._path(v) for v in bad))
 
-    def _rows(self, data: Any, part: Part, first: int) -> Rows:
+    def _rows(self, data: Any, part: Part, first: int) -> ReplicaRows:
         count = len(next(a for a in tf.nest.flatten(data) if a is not None))
-        return Rows(
+        return ReplicaRows(
             start=part.start + first,
             count=count,
             total=self._captured.about.total,

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.seam.patching import Patches
-from phalanx.seam.random_draws import Rows, draws_by_rows
+from phalanx.seam.random_draws import ReplicaRows, draws_by_rows
 
 _MASK = "_keras_mask"
 
@@ -143,6 +143,6 @@ def in_float32(model: Any) -> Iterator[None]:
             layer.dtype_policy = policy
 
 
-def draws_of(rows: Rows) -> Patches:
+def draws_of(rows: ReplicaRows) -> Patches:
     """While entered, layers draw what the replica that held `rows` drew for them."""
     return Patches(lambda: draws_by_rows(lambda: rows))

@@ -36,7 +36,7 @@ _THREEFRY = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class ReplicaRows:
     """Which rows of a batch a replica holds.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Own:
     total: Any
 
 
-Find = Callable[[], Rows | None]
+Find = Callable[[], ReplicaRows | None]
 """The rows of the replica whose step is being traced or run; None outside of one."""
 
 
@@ -210,7 +210,7 @@ def own_seed(seed: Any, replica: Any) -> Any:
     return seed + tf.pad(tf.cast(offset, seed.dtype)[None], [[0, tf.size(seed) - 1]])
 
 
-def _own_rows(rows: Rows, shape: Any) -> _Own | None:
+def _own_rows(rows: ReplicaRows, shape: Any) -> _Own | None:
     """The replica's rows of a draw of `shape`; None where all replicas draw the same.
 
     A leading dimension of several times the replica's rows holds several entries for each row.
@@ -254,13 +254,21 @@ def batches_in(shape: Any) -> int:
     """How many batches were concatenated into the tensor whose shape is drawn; 1 if unseen."""
     while tf.is_symbolic_tensor(shape):
         operation = shape.op
-        if operation.type in ("Pack", "ConcatV2", "StridedSlice", "Identity", "Cast"):
+        is_slice = operation.type == "StridedSlice"
+        if is_slice and not _begins_at_0(operation):
+            return 1
+        if is_slice or operation.type in ("Pack", "ConcatV2", "Identity", "Cast"):
             shape = operation.inputs[0]  # what its first entry comes from
         elif operation.type == "Shape":
             return _concatenated(operation.inputs[0])
         else:
             return 1
     return 1
+
+
+def _begins_at_0(strided_slice: Any) -> bool:
+    begin = tf.get_static_value(strided_slice.inputs[1])
+    return begin is not None and not begin.any()
 
 
 def _concatenated(tensor: Any) -> int:

@@ -33,7 +33,7 @@ from phalanx.gradients.reduce import reduce_sum
 from phalanx.gradients.share import ReplicaShare, current_share, sharing
 from phalanx.seam.optimizers import applying_total, in_a_plain_loop, in_many_replicas
 from phalanx.seam.patching import Patches
-from phalanx.seam.random_draws import Rows, draws_by_rows
+from phalanx.seam.random_draws import ReplicaRows, draws_by_rows
 
 
 def _share_of_many() -> ReplicaShare | None:
@@ -220,12 +220,12 @@ def _outside_of_steps(original: Callable[..., Any]) -> Callable[..., Any]:
     return initialize
 
 
-def _rows_of_share() -> Rows | None:
+def _rows_of_share() -> ReplicaRows | None:
     share = _share_of_many()
     if share is None or not share.is_within_reach():
         return None
     context = tf.distribute.get_replica_context()
-    return Rows(
+    return ReplicaRows(
         start=share.start,
         count=share.count,
         total=share.total,

@@ -33,3 +33,13 @@ class Recommender(keras.Model):
     def call(self, inputs):
         users, movies = self.user(inputs[:, 0]), self.movie(inputs[:, 1])
         return tf.sigmoid(ops.tensordot(users, movies, 2))  # expect: loss-across-batch
+
+
+class OrthogonalRegularizer(keras.regularizers.Regularizer):
+    def __call__(self, x):
+        x = ops.reshape(x, (-1, 3, 3))
+        xxt = ops.tensordot(x, x, axes=(2, 2))  # expect: loss-across-batch
+        return ops.sum(ops.square(xxt - ops.eye(3)))
+
+
+keras.layers.Dense(9, activity_regularizer=OrthogonalRegularizer())

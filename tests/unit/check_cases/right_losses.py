@@ -21,3 +21,13 @@ def gram(features):
 
 def style_loss(one, other):
     return tf.reduce_mean(gram(one) - gram(other))
+
+
+class Orthogonal(keras.regularizers.Regularizer):
+    """Of a kernel, which has no rows."""
+
+    def __call__(self, x):
+        return tf.reduce_sum(tf.tensordot(x, x, axes=(1, 1)) ** 2)
+
+
+keras.layers.Dense(9, kernel_regularizer=Orthogonal())

@@ -26,6 +26,10 @@ def _across_batch(script: Script) -> Iterator[Spot]:
         for node in nodes:
             if isinstance(node, (ast.Call, ast.BinOp)) and _is_of_rows(node, numbered):
                 yield Spot(node=node, what="Each row of the batch is compared with all others")
+    for function in _regularizers_of_activity(script):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and _meets_itself(node):
+                yield Spot(node=node, what="Each row of the batch is multiplied with all others")
     for node in script.nodes:
         if isinstance(node, ast.Call) and _contracts_all(node):
             yield Spot(node=node, what="Two axes, the batch's among them, are added up")
@@ -43,6 +47,25 @@ def _losses(script: Script) -> Iterator[Function]:
         ):
             for item in node.body:
                 if isinstance(item, ast.FunctionDef) and item.name == "call":
+                    yield item
+
+
+def _regularizers_of_activity(script: Script) -> Iterator[Function]:
+    """What regularizers compute, in a script that gives a layer's output to one.
+
+    Those of kernels, which have no rows, are written alike.
+    """
+    if not any(
+        isinstance(node, ast.keyword) and node.arg == "activity_regularizer"
+        for node in script.nodes
+    ):
+        return
+    for node in script.nodes:
+        if isinstance(node, ast.ClassDef) and any(
+            "regularizer" in last_part(base).lower() for base in node.bases
+        ):
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef) and item.name == "__call__":
                     yield item
 
 
@@ -95,6 +118,15 @@ def _is_outer(node: ast.Call) -> bool:
         return False
     first, second = (factor[0] for factor in factors)
     return first != second and {first, second} <= set(result)
+
+
+def _meets_itself(node: ast.Call) -> bool:
+    """Whether a call is a tensordot of a tensor with itself, over axes that are not the rows'."""
+    if last_part(node.func) != "tensordot" or len(node.args) < 2:
+        return False
+    axes = [*node.args[2:3], *(k.value for k in node.keywords if k.arg == "axes")]
+    numbers = [n.value for axis in axes for n in ast.walk(axis) if isinstance(n, ast.Constant)]
+    return ast.dump(node.args[0]) == ast.dump(node.args[1]) and len(numbers) > 1 and all(numbers)
 
 
 def _contracts_all(node: ast.Call) -> bool:
