@@ -160,6 +160,20 @@ def noisy(*layers, shape=(6,), head=(), **more):
     return build
 
 
+class LazyNoise(keras.Model):
+    """What replicas assign alike is made in the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = L.Dense(8, activation="tanh"), L.Dense(3)
+        self.normalize = L.BatchNormalization(synchronized=True, momentum=0.5)
+        self.drop = L.Dropout(0.3, seed=1)
+
+    def call(self, x, training=None):
+        x = self.normalize(self.first(x), training=training)
+        return self.last(self.drop(x, training=training))
+
+
 class WordsAndPlaces(keras.Model):
     """Words and their places in a sequence, embedded; the length is not known while traced."""
 

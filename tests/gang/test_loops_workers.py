@@ -8,10 +8,12 @@ from phalanx.testing import run_alone
 WAYS = [
     (graph, kind, shared)
     for graph in (False, True)
-    for kind in ("mean", "sum", "scaled", *(["compiled"] if graph else []))
+    for kind in ("mean", "sum", "scaled", "dropout", *(["compiled"] if graph else []))
     for shared in (False, True)
 ]
-NOW = [(True, "mean", False), (True, "mean", True), (False, "sum", True), (True, "scaled", True)]
+NOW = [
+    (True, "mean", False), (True, "dropout", True), (False, "sum", True), (True, "scaled", True),
+]  # fmt: skip
 """The ways that `make test` trains."""
 
 
@@ -31,6 +33,8 @@ def loop(graph, kind, shared):
     keras.utils.set_random_seed(1)
     layers = keras.layers
     model = keras.Sequential([layers.Dense(8, activation="tanh"), layers.Dense(1)])
+    if kind == "dropout":
+        model = keras.Sequential([layers.Dense(8), layers.Dropout(0.3, seed=2), layers.Dense(1)])
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=0.1)
     if kind == "scaled":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)

@@ -34,8 +34,8 @@ class ReplicaShare:
         static_count: rows of this replica's data, where they are known while the step is traced.
         weight: count / total, scalar float32.
         may_be_empty: whether `count` can be 0; False saves the guards against it.
-        alike: ids of Keras variables that every replica assigns the same value, so that
-            one without samples does too.
+        is_alike: whether every replica assigns a Keras variable the same value in a step, so
+            that one without samples does too.
         assigned: Keras variables that the step assigned before its gradient was applied,
             by id, in order of first assignment.
         loss: the replica's loss as its optimizer was given it, scalar, once that is known.
@@ -54,14 +54,14 @@ class ReplicaShare:
         start: Any = 0,
         static_count: int | None = None,
         may_be_empty: bool = True,
-        alike: frozenset[int] = frozenset(),
+        is_alike: Callable[[Any], bool] = lambda variable: is_seed(variable),
     ) -> None:
         self._count = count
         self._total = total
         self._start = start
         self.static_count = static_count
         self.may_be_empty = may_be_empty
-        self.alike = alike
+        self.is_alike = is_alike
         self._weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
         self.assigned: dict[int, Any] = {}
         self.before: dict[int, Any] = {}
@@ -214,6 +214,11 @@ class ReplicaShare:
         """The sum of a scalar over the replicas that hold samples; no gradient flows."""
         held = tf.where(self.count > 0, value, tf.zeros_like(value))
         return reduce_sum([tf.stop_gradient(held)])[0]
+
+
+def is_seed(variable: Any) -> bool:
+    """Whether a Keras variable is the state of a `SeedGenerator`, which counts draws."""
+    return bool(variable.path.endswith("seed_generator_state"))
 
 
 _OF_ITS_OWN = (1, 1, 0)

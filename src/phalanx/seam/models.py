@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.distributed.strategy import MultiWorkerStrategy
+from phalanx.gradients.share import is_seed
 
 _REPLICATES = (tf.distribute.MirroredStrategy, tf.distribute.TPUStrategy)
 """Strategies whose variables are replicated, be it over a single replica."""
@@ -186,16 +187,17 @@ def has_own_step(model: Any, kind: str) -> bool:
     return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
 
 
-def assigned_alike(model: Any) -> frozenset[int]:
-    """Ids of the variables that every replica assigns the same value in a step.
+def is_assigned_alike(model: Any, variable: Any) -> bool:
+    """Whether every replica assigns a variable the same value in a step.
 
     Seeds count calls, and synchronized BatchNormalization knows the whole batch.
     """
-    layers = model._flatten_layers()
-    synchronized = [layer for layer in layers if getattr(layer, "synchronized", False)]
-    statistics = [v for layer in synchronized for v in layer.non_trainable_variables]
-    seeds = [v for v in model.variables if v.path.endswith("seed_generator_state")]
-    return frozenset(id(v) for v in [*statistics, *seeds])
+    return is_seed(variable) or any(
+        variable is each
+        for layer in model._flatten_layers()
+        if getattr(layer, "synchronized", False)
+        for each in layer.non_trainable_variables
+    )
 
 
 def _metric_variables(model: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.seam.models import assigned_alike
+from phalanx.seam.models import is_assigned_alike
 from phalanx.seam.rules import own_clipper_state
 from phalanx.state.naming import model_variables, optimizer_variables
 from phalanx.training.step import StepFunction
@@ -26,7 +26,6 @@ def compared_variables(model: Any, function: StepFunction, *, is_resumed: bool) 
             run yet: then nothing says which variables these are.
     """
     optimizer = getattr(model, "optimizer", None)
-    alike = assigned_alike(model)
     apart = {id(v) for metric in model.metrics for v in metric.variables}
     apart |= {id(v) for v in own_clipper_state(optimizer)}
     apart |= function.assigned.keys()
@@ -35,7 +34,7 @@ def compared_variables(model: Any, function: StepFunction, *, is_resumed: bool) 
     for variable in {id(v): v for v in weights}.values():
         is_own = id(variable) in apart or variable.aggregation in ("mean", "sum")
         is_own = is_own or (is_resumed and not variable.trainable)
-        if id(variable) in alike or not is_own:
+        if not is_own or is_assigned_alike(model, variable):
             chosen.append(variable)
     chosen += [v for v in optimizer_variables(model).values() if id(v) not in apart]
     return [v for v in chosen if str(v.dtype) != "string"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.place import ReplicaPlace, this_replica
+from phalanx.data.place import ReplicaPlace
 from phalanx.errors import DisagreementError
 from phalanx.worker.alike.brought import Tensor
 from phalanx.worker.alike.check import before_collective
@@ -18,7 +17,6 @@ from phalanx.worker.flight import flight
 from phalanx.worker.pulse import pulse
 
 _WORD = np.dtype(np.int64)  # what TensorFlow gathers on every kind of device
-_gathers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def all_gather_arrays(
@@ -41,12 +39,11 @@ def all_gather_rows(strategy: tf.distribute.Strategy, place: ReplicaPlace, row: 
     A collective that all workers must call. The wait in it is not the time of a callback
     that calls it.
     """
-    gather = _gathers.get(strategy)
-    if gather is None:
-        gather = _gathers.setdefault(strategy, _make_gather(strategy, place.first))
+    if not place.has_peers:
+        return row.reshape(1, -1)
     before_collective("what workers agree on", lambda: [_described(row)])
     with pulse.during("compute", instead_of="callbacks"), flight.collective("gather", row.nbytes):
-        return gather(tf.constant(row)).numpy().reshape(-1, row.size)
+        return strategy.collectives.all_gather(tf.constant(row.reshape(1, -1))).numpy()
 
 
 def on_any_worker(
@@ -77,51 +74,14 @@ def tell_all(
             f"{', '.join(f'{8 * size} bytes on worker {w}' for w, size in enumerate(sizes))}. "
             "Build the same model and optimizer on every worker."
         )
-    chiefs = words if place.is_chief else np.zeros_like(words)
-    before_collective("the chief's state", lambda: [_described(chiefs)])
-    # Zeros and one summand: what comes out is the chief's, to the last bit.
+    before_collective("the chief's state", lambda: [_described(words)])
     with flight.collective("hand-over of the chief's state", words.nbytes):
-        return from_words(_make_sum(strategy, place.first)(tf.constant(chiefs)).numpy())
+        (chiefs,) = strategy.collectives.broadcast([tf.constant(words)])
+    return from_words(chiefs.numpy())
 
 
 def _described(row: Any) -> Tensor:
     return Tensor(name="a row", shape=tuple(row.shape), dtype=row.dtype.name)
-
-
-def _make_sum(strategy: tf.distribute.Strategy, first: int) -> Any:
-    """A function that adds up the vectors which the workers' first replicas bring."""
-
-    @tf.function(  # type: ignore[untyped-decorator]
-        autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)]
-    )
-    def add_up(vector: tf.Tensor) -> Any:
-        def on_replica(vector: tf.Tensor) -> Any:
-            mine = vector if this_replica() == first else tf.zeros_like(vector)
-            context = tf.distribute.get_replica_context()
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(mine))
-
-        per_replica = strategy.run(on_replica, args=(vector,))
-        return strategy.experimental_local_results(per_replica)[0]
-
-    return add_up
-
-
-def _make_gather(strategy: tf.distribute.Strategy, first: int) -> Any:
-    """A function that concatenates the vectors which the workers' first replicas bring."""
-
-    @tf.function(  # type: ignore[untyped-decorator]
-        autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)]
-    )
-    def gather(vector: tf.Tensor) -> Any:
-        def on_replica(vector: tf.Tensor) -> Any:
-            mine = vector if this_replica() == first else vector[:0]
-            # A tensor made in the step, since TensorFlow asks on which device it lives.
-            return tf.distribute.get_replica_context().all_gather(tf.identity(mine), axis=0)
-
-        per_replica = strategy.run(on_replica, args=(vector,))
-        return strategy.experimental_local_results(per_replica)[0]
-
-    return gather
 
 
 def to_words(arrays: Sequence[Any]) -> Any:

@@ -16,6 +16,8 @@ from phalanx.data.pipelines.repair import named_in
 from phalanx.data.place import ReplicaPlace, place_in
 from phalanx.data.source import global_batches
 from phalanx.data.stream import BatchStream
+from phalanx.distributed.strategy import MultiWorkerStrategy
+from phalanx.errors import OptionError
 from phalanx.seam.building_steps import build_by_step
 from phalanx.seam.models import (
     adopt,
@@ -85,8 +87,15 @@ def on_stage(model: Any) -> Iterator[Stage]:
         for patches in (*PATCHES, strategy.scope()):
             stack.enter_context(patches)
         adopt(model, strategy)
+        place = place_in(strategy)
+        if place.has_peers and not isinstance(strategy, MultiWorkerStrategy):
+            raise OptionError(
+                f"Asked to train under {type(strategy).__name__} of TensorFlow with "
+                f"{place.workers} workers; Phalanx trains on several workers under its own. Write "
+                'strategy = phalanx.strategy("multiworker"), or start the script by phalanx run.'
+            )
         try:
-            yield Stage(model=model, strategy=strategy, place=place_in(strategy), exit=stack)
+            yield Stage(model=model, strategy=strategy, place=place, exit=stack)
         except Exception as error:
             advise(error)
             if (unfit := named_in(error)) is not None:

@@ -19,7 +19,7 @@ from phalanx.data.batches import static_rows
 from phalanx.data.place import ReplicaPlace, rows_of, this_replica
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.gradients.share import ReplicaShare, sharing
-from phalanx.seam.models import assigned_alike
+from phalanx.seam.models import is_assigned_alike
 from phalanx.training.arrivals import GraphArrivals, HostArrival
 from phalanx.training.compiled import compiled_train_step, must_compile_apart
 from phalanx.training.failing_step import axis_0_explained, in_replica
@@ -248,7 +248,7 @@ class StepFunction:
             start=start,
             static_count=static_rows(data),
             may_be_empty=self.plan.may_be_empty,
-            alike=assigned_alike(self._model) if self.plan.may_be_empty else frozenset(),
+            is_alike=partial(is_assigned_alike, self._model),
         )
         kept = self.companions.get(KeptStep)
         if kept is not None and not self._whole:

@@ -173,8 +173,6 @@ def _run(target: Target) -> tuple[dict[str, object], int]:
 
 def _meet_peers(strategy: Any, *, saved: bool) -> None:
     """Leave together; once all is saved, a peer that went without a word is no failure."""
-    from phalanx.worker.peers import wait_for_peers
-
     with suppress(*([Exception] if saved else [])), flight.collective("last meeting", 0):
         before_collective("the end of the script")
-        wait_for_peers(strategy)
+        strategy.collectives.barrier()

@@ -63,7 +63,7 @@ def preload() -> None:
     import tensorflow as tf
 
     import phalanx
-    from phalanx.worker import adopt, bootstrap, devices, peers, strategy  # noqa: F401
+    from phalanx.worker import adopt, bootstrap, devices, strategy  # noqa: F401
 
     # Keras and TensorFlow load much of themselves on first use.
     _ = tf.distribute.MultiWorkerMirroredStrategy, tf.data.Dataset, phalanx.enable
