@@ -1,6 +1,11 @@
 """Scripts that people have run as they are."""
 
+import subprocess
+import sys
+
 import pytest
+
+from phalanx.testing.ports import free_ports
 
 FULL = pytest.mark.full
 
@@ -278,3 +283,38 @@ def test_a_module_and_one_multiworker(command):
         "price": 3,
         "kind": "MultiWorkerStrategy",
     }
+
+
+BY_HAND = """
+import json, os, sys
+addresses, index = sys.argv[1].split(","), int(sys.argv[2])
+task = {"type": "worker", "index": index}
+os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+import keras, numpy as np
+import phalanx
+from phalanx.errors import OptionError
+with strategy.scope():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+try:
+    phalanx.fit(model, np.ones((8, 3)), np.ones((8, 1)), verbose=0)
+except OptionError as error:
+    print("REFUSED", 'phalanx.strategy("multiworker")' in str(error), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.full
+def test_tensorflows_own_strategy_on_several_workers_is_refused(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(BY_HAND)
+    addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    words = [sys.executable, str(script), addresses]
+    workers = [
+        subprocess.Popen([*words, str(index)], stdout=subprocess.PIPE, text=True)
+        for index in range(2)
+    ]
+    said = [worker.communicate(timeout=300)[0] for worker in workers]
+    assert all("REFUSED True" in text for text in said)

@@ -90,7 +90,7 @@ def on_stage(model: Any) -> Iterator[Stage]:
         place = place_in(strategy)
         if place.has_peers and not isinstance(strategy, MultiWorkerStrategy):
             raise OptionError(
-                f"Asked to train under {type(strategy).__name__} of TensorFlow with "
+                "Asked to train under TensorFlow's MultiWorkerMirroredStrategy with "
                 f"{place.workers} workers; Phalanx trains on several workers under its own. Write "
                 'strategy = phalanx.strategy("multiworker"), or start the script by phalanx run.'
             )
