@@ -99,7 +99,7 @@ def planted(directory, rank, wanted):
                 if rank == 1 and batch == 2:
                     change(self.model)
 
-        names = ("phalanx.training.replica_check", "phalanx.training.begin_alike")
+        names = ("phalanx.training.replica_check", "phalanx.training.broadcast_variables")
         logs, handler = [logging.getLogger(name) for name in names], Handler()
         for log in logs:
             log.addHandler(handler)

@@ -49,7 +49,9 @@ class TensorFlowCollectives(Collectives):
     def concatenate(self, tensor: tf.Tensor) -> tf.Tensor:
         """All workers' rows by rank, along axis 0."""
         if tf.executing_eagerly():  # the launcher gathers in functions alone
-            return self._gather(tensor)
+            inner = tensor.shape[1:]
+            rows = tf.reshape(tensor, [tensor.shape[0], inner.num_elements()])  # one trace for all
+            return tf.reshape(self._gather(rows), [-1, *inner])
         return self._launcher.all_gather(tensor, 0)
 
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from phalanx.distributed.collectives import Collectives
-from phalanx.errors import DisagreementError
-from phalanx.worker.flight import flight
-
-_log = logging.getLogger(__name__)
+from phalanx.data.place import ReplicaPlace
+from phalanx.distributed.strategy import MultiWorkerStrategy
+from phalanx.training.broadcast_variables import broadcast_variables
 
 
 class MadeInStep:
@@ -24,22 +18,21 @@ class MadeInStep:
     def __init__(
         self,
         model: Any,
-        collectives: Collectives,
+        strategy: MultiWorkerStrategy,
+        place: ReplicaPlace,
         known: Sequence[Any] = (),
-        *,
-        tells: bool = True,
     ) -> None:
         """Look for variables of model and optimizer beside those that are `known`.
 
         Args:
             model: a compiled model.
-            collectives: connected to all workers.
+            strategy: connected to all workers.
+            place: this worker's.
             known: variables that are alike already.
-            tells: whether to warn where workers' values differ.
         """
         self._model = model
-        self._tells = tells
-        self._collectives = collectives
+        self._strategy = strategy
+        self._place = place
         self._known = {id(v) for v in known}
         self._done = False
 
@@ -52,38 +45,9 @@ class MadeInStep:
         if self._done:
             return
         self._done = True
-        collectives = self._collectives
-        with tf.init_scope(), tf.device(collectives.device):
+        with tf.init_scope(), tf.device(self._strategy.collectives.device):
             made = [v for v in state_variables(self._model) if id(v) not in self._known]
-            kinds = [zlib.crc32(f"{v.dtype}{tuple(v.shape)}".encode()) for v in made]
-            numbers = collectives.all_gather(tf.constant([len(made)])).numpy()
-            if not numbers.any():
-                return
-            row = np.zeros([1, max(numbers)], np.int64)
-            row[0, : len(kinds)] = kinds
-            found = collectives.all_gather(tf.constant(row)).numpy()
-            unlike = np.flatnonzero((found != found[0]).any(axis=0))
-            if unlike.size:
-                raise _made_otherwise(made, int(unlike[0]), found, collectives.rank)
-            size = sum(v.value.dtype.size * math.prod(v.shape) for v in made)
-            with flight.collective("hand-over of what the first step makes", size):
-                values = collectives.broadcast([v.value for v in made])
-            own = [differs(v, value) for v, value in zip(made, values, strict=True)]
-            differ = collectives.all_gather(tf.constant([[*own, False]])).numpy()
-            for number in np.flatnonzero(differ.any(axis=0)):
-                made[number].assign(values[number])
-        if self._tells and collectives.rank == 0:
-            tell_of_others(made, differ)
-
-
-def _made_otherwise(made: list[Any], first: int, found: Any, rank: int) -> DisagreementError:
-    other = next(r for r, kinds in enumerate(found) if kinds[first] != found[rank][first])
-    own = made[first].path if first < len(made) else "no variable"
-    return DisagreementError(
-        "The first step must make the same variables of model and optimizer on every worker; "
-        f"worker {rank} makes {own} where worker {other} makes another or none. Build the same "
-        "model and optimizer on every worker."
-    )
+            broadcast_variables(self._strategy, self._place, made)
 
 
 def state_variables(model: Any) -> list[Any]:
@@ -91,26 +55,3 @@ def state_variables(model: Any) -> list[Any]:
     optimizer = getattr(model, "optimizer", None)
     variables = [*model.variables, *getattr(optimizer, "variables", [])]
     return list({id(v): v for v in variables}.values())
-
-
-def differs(variable: Any, value: tf.Tensor) -> bool:
-    """Whether a variable is not `value`."""
-    return not np.array_equal(
-        variable.numpy(), value.numpy(), equal_nan=bool(value.dtype.is_floating)
-    )
-
-
-def tell_of_others(variables: list[Any], differ: Any) -> None:
-    """Warn of variables whose values differed: `differ` has a row for each worker."""
-    numbers = np.flatnonzero(differ.any(axis=0))
-    if not numbers.size:
-        return
-    workers = ", ".join(str(rank) for rank in np.flatnonzero(differ.any(axis=1)))
-    more = f" and {numbers.size - 1} more" if numbers.size > 1 else ""
-    _log.warning(
-        "Workers begin with different values of %s%s: worker %s differs from the chief. All go on "
-        "with the chief's. Initialise and load weights alike on every worker.",
-        variables[numbers[0]].path,
-        more,
-        workers,
-    )

@@ -1,0 +1,90 @@
+"""Give every worker the chief's values of variables, and say where others' differed."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.data.place import ReplicaPlace
+from phalanx.distributed.strategy import MultiWorkerStrategy, uses_horovod
+from phalanx.errors import DisagreementError
+from phalanx.training.exchange import all_gather_rows
+from phalanx.worker.flight import flight
+
+_log = logging.getLogger(__name__)
+
+
+def broadcast_variables(
+    strategy: MultiWorkerStrategy, place: ReplicaPlace, variables: Sequence[Any]
+) -> None:
+    """Assign the chief's values on every worker; a collective that all workers must call.
+
+    The chief warns of variables whose values differed, but for Horovod's scripts, whose workers
+    begin with other seeds by custom.
+
+    Args:
+        strategy: connected to all workers.
+        place: this worker's.
+        variables: Keras variables, in the same order on every worker.
+
+    Raises:
+        DisagreementError: they are not equally many, or have other shapes or dtypes.
+    """
+    kinds = [zlib.crc32(f"{v.dtype}{tuple(v.shape)}".encode()) for v in variables]
+    own = np.array([len(kinds), zlib.crc32(repr(kinds).encode())], np.int64)
+    found = all_gather_rows(strategy, place, own)
+    if (found != own).any():
+        row = np.array(kinds + [0] * (found[:, 0].max() - len(kinds)), np.int64)
+        raise _unlike(variables, all_gather_rows(strategy, place, row), found[:, 0], place.rank)
+    if not variables:
+        return
+    size = sum(v.value.dtype.size * math.prod(v.shape) for v in variables)
+    with flight.collective("hand-over of the chief's state", size):
+        values = strategy.collectives.broadcast([v.value for v in variables])
+    differs = [not _is_equal(v, value) for v, value in zip(variables, values, strict=True)]
+    everyones = all_gather_rows(strategy, place, np.array(differs, np.int64)).astype(bool)
+    numbers = np.flatnonzero(everyones.any(axis=0)).tolist()
+    for number in numbers:
+        variables[number].assign(values[number])
+    if numbers and place.is_chief and not uses_horovod(strategy):
+        _warn([variables[number].path for number in numbers], everyones.any(axis=1))
+
+
+def _is_equal(variable: Any, value: Any) -> bool:
+    has_nan = bool(value.dtype.is_floating)
+    return np.array_equal(variable.numpy(), value.numpy(), equal_nan=has_nan)
+
+
+def _unlike(variables: Sequence[Any], kinds: Any, numbers: Any, rank: int) -> DisagreementError:
+    """The error that names the first variable which another worker does not have as this one."""
+    first = int(np.flatnonzero((kinds != kinds[rank]).any(axis=0))[0])
+    other = int(np.flatnonzero(kinds[:, first] != kinds[rank, first])[0])
+    own = (
+        f"{variables[first].path} of shape {tuple(variables[first].shape)}"
+        if first < len(variables)
+        else "no variable"
+    )
+    counts = ", ".join(f"{number} on worker {worker}" for worker, number in enumerate(numbers))
+    return DisagreementError(
+        "Training needs the same variables of model and optimizer on every worker; found "
+        f"{counts}, and worker {rank} has {own} where worker {other} has another or none. Build "
+        "the same model and optimizer on every worker."
+    )
+
+
+def _warn(paths: Sequence[str], differed: Sequence[bool]) -> None:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    workers = ", ".join(str(rank) for rank in itertools.compress(itertools.count(), differed))
+    _log.warning(
+        "Workers begin with different values of %s%s: worker %s differs from the chief. All go on "
+        "with the chief's. Initialise and load weights alike on every worker.",
+        paths[0],
+        more,
+        workers,
+    )
