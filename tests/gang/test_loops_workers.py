@@ -1,5 +1,7 @@
 """Loops written by hand: unchanged, and with the one line that shares their batches out."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -8,11 +10,12 @@ from phalanx.testing import run_alone
 WAYS = [
     (graph, kind, shared)
     for graph in (False, True)
-    for kind in ("mean", "sum", "scaled", "dropout", *(["compiled"] if graph else []))
+    for kind in ("mean", "sum", "scaled", "dropout", *(["compiled", "nested"] if graph else []))
     for shared in (False, True)
 ]
 NOW = [
     (True, "mean", False), (True, "dropout", True), (False, "sum", True), (True, "scaled", True),
+    (True, "nested", True),
 ]  # fmt: skip
 """The ways that `make test` trains."""
 
@@ -54,6 +57,9 @@ def loop(graph, kind, shared):
 
     step = tf.function(step, jit_compile=kind == "compiled" or None) if graph else step
     step = phalanx.distribute_step(step) if shared else step
+    if kind == "nested":  # a function of batches of any length calls the step
+        specs = [tf.TensorSpec([None, columns]) for columns in (4, 1)]
+        step = tf.function(functools.partial(step), input_signature=specs)
     for _ in range(2):
         for batch in tf.data.Dataset.from_tensor_slices(data(37)).batch(6):
             found = step(*batch)

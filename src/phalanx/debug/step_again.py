@@ -11,13 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.debug.trace import Call, Trace
+from phalanx.gradients.share import is_seed
 from phalanx.seam.models import set_loss_scale
 from phalanx.seam.probes import draws_of, gradients_of, in_float32, looking_into
 from phalanx.seam.random_draws import ReplicaRows
 from phalanx.state.captured import Captured, Part
 from phalanx.state.naming import model_variables
-
-_SEEDS = "seed_generator_state"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +105,7 @@ class StepAgain:
         own = {n: v for n, v in model_variables(self._model).items() if n in weights}
         for name, variable in own.items():
             variable.assign(weights[name])
-        seeds = {n: v for n, v in own.items() if v.path.endswith(_SEEDS)}
+        seeds = {n: v for n, v in own.items() if is_seed(v)}
         if not seeds:
             return
         # They were kept after the step: how far a step takes them, a step tells.

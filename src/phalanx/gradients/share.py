@@ -24,6 +24,11 @@ Keep = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 gradients were bad, and whether the total can be so by them (bool); gives any tensor."""
 
 
+def is_seed(variable: Any) -> bool:
+    """Whether a Keras variable is the state of a `SeedGenerator`, which counts draws."""
+    return bool(variable.path.endswith("seed_generator_state"))
+
+
 class ReplicaShare:
     """One replica's share of one global batch, while its step is traced or run.
 
@@ -54,7 +59,7 @@ class ReplicaShare:
         start: Any = 0,
         static_count: int | None = None,
         may_be_empty: bool = True,
-        is_alike: Callable[[Any], bool] = lambda variable: is_seed(variable),
+        is_alike: Callable[[Any], bool] = is_seed,
     ) -> None:
         self._count = count
         self._total = total
@@ -105,8 +110,10 @@ class ReplicaShare:
         held = _published()
         held.assign(tf.stack([self._count, self._total, self._start]))
         self._is_published = True
-        yield
-        held.assign(_OF_ITS_OWN)
+        try:
+            yield
+        finally:
+            held.assign(_OF_ITS_OWN)
 
     def is_at_home(self) -> bool:
         """Whether what is being traced is the step itself, or its branches, and no function."""
@@ -214,11 +221,6 @@ class ReplicaShare:
         """The sum of a scalar over the replicas that hold samples; no gradient flows."""
         held = tf.where(self.count > 0, value, tf.zeros_like(value))
         return reduce_sum([tf.stop_gradient(held)])[0]
-
-
-def is_seed(variable: Any) -> bool:
-    """Whether a Keras variable is the state of a `SeedGenerator`, which counts draws."""
-    return bool(variable.path.endswith("seed_generator_state"))
 
 
 _OF_ITS_OWN = (1, 1, 0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.batches import static_rows
+from phalanx.data.batches import cut, total_rows
 from phalanx.data.place import ReplicaPlace, place_in, rows_of
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.errors import DataError, OptionError
@@ -102,63 +102,47 @@ class _DistributedStep:
                 "in one process; it shares batches out among workers. Use phalanx run --workers, "
                 "or call strategy.run in the loop."
             )
-        total, parts = _cut((args, kwargs), place)
-        start, count = rows_of(place.first, place.total, total)
-        held = [tf.constant(number) for number in (start, count, total)]
         with optimizers_reduce_first, steps_know_their_share:
-            return self._on_worker(strategy, held, *parts)
-
-
-def _cut(arguments: Any, place: ReplicaPlace) -> tuple[Any, Any]:
-    """The rows of the global batch, and the arguments with this worker's rows of each tensor."""
-    tensors = [t for t in keras.tree.flatten(arguments) if _has_rows(t)]
-    rows = {int(t.shape[0]) if t.shape[0] is not None else None for t in tensors}
-    if not tensors or len(rows) > 1:
-        shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "none"
-        raise DataError(
-            "A step of distribute_step takes tensors whose axis 0 is the batch, all with equally "
-            f"many rows; found the shapes {shapes}. Pass what is no batch as a scalar, or let the "
-            "function read it from outside."
-        )
-    (total,) = rows
-    if total is None:
-        total = tf.shape(tensors[0])[0]
-    start, count = rows_of(place.first, place.total, total)
-    # Without samples a row stands in, since layers need not accept empty batches.
-    stands_in = tf.equal(count, 0) if isinstance(count, tf.Tensor) else count == 0
-    if isinstance(count, tf.Tensor):
-        start, count = tf.where(stands_in, 0, start), tf.maximum(count, 1)
-    elif stands_in:
-        start, count = 0, 1
-
-    def own(value: Any) -> Any:
-        return tf.convert_to_tensor(value[start : start + count]) if _has_rows(value) else value
-
-    return total, keras.tree.map_structure(own, arguments)
+            return self._on_worker(strategy, args, kwargs)
 
 
 def _has_rows(value: Any) -> bool:
     return isinstance(value, (tf.Tensor, np.ndarray)) and len(value.shape) > 0
 
 
-def _on_worker(
-    step: Callable[..., Any], strategy: Any, held: Sequence[Any], args: Any, kwargs: Any
-) -> Any:
-    start, count, total = held
+def _on_worker(step: Callable[..., Any], strategy: Any, args: Any, kwargs: Any) -> Any:
+    share, (args, kwargs) = _cut((args, kwargs), place_in(strategy))
+    share.wants_before = True
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def on_replica() -> Any:
-        rows = static_rows(
-            [value for value in keras.tree.flatten((args, kwargs)) if _has_rows(value)]
-        )
-        share = ReplicaShare(count, total, start=start, static_count=rows)
-        share.wants_before = True
         with sharing(share), share.published(), share.looking_at((args, kwargs)):
             result = step(*args, **kwargs)
             result = keras.tree.map_structure(share.for_mean, result)
         return _of_all(result, share, strategy)
 
     return strategy.run(on_replica)
+
+
+def _cut(arguments: Any, place: ReplicaPlace) -> tuple[ReplicaShare, Any]:
+    """This worker's share of the batch, and the arguments with its rows of each tensor."""
+    leaves = keras.tree.flatten(arguments)
+    tensors = {i: tf.convert_to_tensor(leaf) for i, leaf in enumerate(leaves) if _has_rows(leaf)}
+    rows = {tensor.shape[0] for tensor in tensors.values()}
+    if len(rows) != 1:
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors.values()) or "none"
+        raise DataError(
+            "A step of distribute_step takes tensors whose axis 0 is the batch, all with equally "
+            f"many rows; found the shapes {shapes}. Pass what is no batch as a scalar, or let the "
+            "function read it from outside."
+        )
+    (known,) = rows
+    total = total_rows(tensors)
+    start, count = rows_of(place.first, place.total, total)
+    static = None if known is None else max(rows_of(place.first, place.total, known)[1], 1)
+    _, own = cut(tensors, place.first, place.total, static=static)
+    parts = keras.tree.pack_sequence_as(arguments, [own.get(i, v) for i, v in enumerate(leaves)])
+    return ReplicaShare(count, total, start=start, static_count=static), parts
 
 
 def _of_all(result: Any, share: ReplicaShare, strategy: MultiWorkerStrategy) -> Any:
