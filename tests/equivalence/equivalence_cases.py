@@ -433,6 +433,19 @@ def own_steps():
         model.compile(O.LossScaleOptimizer(O.SGD(0.5), 4.0), losses[0], metrics=[losses[1]])
         return model
 
+    def by(loss):
+        def build():
+            model = equivalence_steps.network(8, 1)
+            model.compile(O.SGD(0.02), loss, metrics=[loss])
+            return model
+
+        return build
+
+    def one_row_left():
+        y = labels(25)
+        y[-1] = 1
+        return {"x": features(25), "y": y[:, None], "batch_size": 8}
+
     def tagged_words():
         lengths = 1 + 5 * np.arange(29) % 11
         words = (1 + np.arange(29 * 11).reshape(29, 11) % 8) * (np.arange(11) < lengths[:, None])
@@ -440,7 +453,7 @@ def own_steps():
 
     names = (
         "Adversaries", "GradientPenalty", "Unreduced", "SumOverRows", "FunctionsInside",
-        "Contrast", "MadeInTheStep", "MeanOfCounted",
+        "Contrast", "MadeInTheStep", "MeanOfCounted", "MeanOfSelected",
     )  # fmt: skip
     steps, square = equivalence_steps, keras.losses.MeanSquaredError
     return [
@@ -449,6 +462,8 @@ def own_steps():
         trained("SumOfActivity", made(steps.SumOfActivity, equivalence_models.logits_loss)),
         trained("Adversaries_averaged", averaged),
         trained("MeanOfTagged", tagger, tagged_words),
+        trained("SumOfSquares", by(steps.sum_of_squares), one_row_left),
+        trained("MeanOfOnes", by(steps.mean_of_ones), one_row_left),
         trained("TwoKinds", made(steps.TwoKinds), unlike_rows),
     ]
 

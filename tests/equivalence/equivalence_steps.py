@@ -156,6 +156,30 @@ class MeanOfCounted(keras.Model):
         return {"loss": self.seen.result()}
 
 
+class MeanOfSelected(Regression):
+    """Keras's loss of the rows that a mask selects, and a mean of others; none on some workers."""
+
+    def train_step(self, data):
+        x, y = data
+        loss_of = keras.losses.MeanAbsoluteError()
+        with tf.GradientTape() as tape:
+            found, others = self.network(x), tf.where(y != 1)[:, 0]
+            loss = loss_of(x[y == 1][:, :1], found[y == 1])
+            loss += 2 * tf.reduce_mean(tf.gather(found, others) ** 2)
+        self.descend(tape, loss, self.network.trainable_weights)
+        return self.note(loss)
+
+
+def sum_of_squares(y_true, y_pred):
+    """A loss that `compile` gets, a sum over the rows."""
+    return tf.reduce_sum((tf.cast(y_true, tf.float32) - y_pred) ** 2)
+
+
+def mean_of_ones(y_true, y_pred):
+    """A loss that `compile` gets, a mean over the rows that a mask selects."""
+    return tf.reduce_mean(tf.boolean_mask(y_pred, y_true == 1) ** 2)
+
+
 def mean_of_tagged(y_true, y_pred):
     """The loss of TensorFlow's tutorial on transformers: label 0 is padding."""
     losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")

@@ -12,6 +12,10 @@ def losses(x):
     return tf.reduce_sum(x**2, axis=1)
 
 
+def selected(x, m):
+    return losses(tf.boolean_mask(x, m > 0))
+
+
 SUMS = {
     "a sum": lambda x: tf.reduce_sum(losses(x)),
     "a sum of all entries": lambda x: tf.reduce_sum(x**2),
@@ -41,6 +45,19 @@ COUNTED = {
     "times a factor": lambda x, m: 3.0 * tf.reduce_sum(losses(x) * m) / tf.reduce_sum(m),
     "by a count": lambda x, m: (
         tf.reduce_sum(losses(x) * m) / tf.cast(tf.math.count_nonzero(m), tf.float32)
+    ),
+    "a sum of what a mask selects, by its size": lambda x, m: (
+        tf.reduce_sum(selected(x, m)) / tf.cast(tf.size(selected(x, m)), tf.float32)
+    ),
+    "a sum of what a mask selects, by its rows": lambda x, m: (
+        tf.reduce_sum(selected(x, m)) / tf.cast(tf.shape(selected(x, m))[0], tf.float32)
+    ),
+    "the mean of what a mask selects": lambda x, m: tf.reduce_mean(selected(x, m)),
+    "of rows found by a mask": lambda x, m: (
+        2.0 * tf.reduce_mean(losses(tf.gather(x, tf.where(m > 0)[:, 0])))
+    ),
+    "of entries found by a mask": lambda x, m: tf.reduce_mean(
+        tf.gather_nd(x, tf.where(x > 0)) ** 2
     ),
 }
 

@@ -7,7 +7,8 @@ over rows carries that weight already. Which of the two a loss is, its graph say
 a sum over a kernel's squares. What a function within the step computes is taken for a mean.
 
 `tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)` is neither: workers count unlike numbers of
-entries, so the sum is to be divided by what all workers count.
+entries, so the sum is to be divided by what all workers count. So is a mean of the rows that a mask
+selects, `tf.reduce_mean(tf.boolean_mask(losses, mask))`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+
+from phalanx.gradients.origin_of_rows import is_selection
 
 _PASSES = ("Identity", "Cast", "Neg", "Reshape", "Squeeze", "StopGradient", "Sum", "Mean")
 """Operations that leave a scalar a sum over rows."""
@@ -111,6 +114,10 @@ class RowSums:
             yield Term(value=tensor, factor=factor, is_sum=True)
         elif (counted := self._counted(operation)) is not None:
             yield Term(value=operation.inputs[0], factor=factor, is_sum=True, count=counted)
+        elif (entries := self._selected(operation)) is not None:
+            count = Count(sum=entries, finish=_unchanged)
+            times = tf.cast(factor, entries.dtype) * entries
+            yield Term(value=tensor, factor=times, is_sum=True, count=count)
         elif added := _added(operation):
             for place, one in enumerate(added):
                 minus = operation.type == "Sub" and place == 1
@@ -148,6 +155,19 @@ class RowSums:
             return None
         return self._count(operation.inputs[1])
 
+    def _selected(self, operation: Any) -> Any:
+        """Of how many entries that a mask selects an operation takes the mean; None elsewhere."""
+        if operation.type != "Mean" or operation.outputs[0].shape.rank != 0:
+            return None
+        values = operation.inputs[0]
+        return tf.cast(tf.size(values), tf.float32) if self.selects(values) else None
+
+    def selects(self, values: Any) -> bool:
+        """Whether the rows of a tensor are those that a mask, made of the batch, selects."""
+        if not _is_symbolic(values) or not values.shape.rank or values.shape[0] is not None:
+            return False
+        return is_selection(values) and self._knows_batch(values)
+
     def _count(self, tensor: Any) -> Count | None:
         if tensor.shape.rank != 0 or not self._knows_batch(tensor):
             return None
@@ -155,6 +175,8 @@ class RowSums:
             return None if self._reads_variables(tensor) else Count(sum=tensor, finish=_unchanged)
         operation = tensor.op
         inputs = list(operation.inputs)
+        if self._is_size_of_selection(operation):
+            return Count(sum=tensor, finish=_unchanged)
         if operation.type in ("Identity", "Cast") and (inner := self._count(inputs[0])):
             return inner.then(lambda total: tf.cast(total, tensor.dtype))
         if operation.type in ("Maximum", "Add", "AddV2"):  # against a division by zero
@@ -163,6 +185,13 @@ class RowSums:
                 if not self._knows_batch(bound) and (inner := self._count(one)):
                     return inner.then(functools.partial(combine, bound))
         return None
+
+    def _is_size_of_selection(self, operation: Any) -> bool:
+        if operation.type in ("Prod", "StridedSlice") and operation.inputs[0].op.type == "Shape":
+            operation = operation.inputs[0].op
+        elif operation.type != "Size":
+            return False
+        return self.selects(operation.inputs[0])
 
     def _reads_variables(self, tensor: Any) -> bool:
         stack, seen = [tensor.op], set()

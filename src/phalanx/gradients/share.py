@@ -197,8 +197,8 @@ class ReplicaShare:
         factor = tf.cast(term.factor, dtype)
         if not term.is_sum:
             return factor if is_mean else factor * tf.cast(self.weight, dtype)
-        if is_mean:
-            factor *= self.inverse_weight(dtype)
+        # A row that only stands in is nobody's.
+        factor *= self.inverse_weight(dtype) if is_mean else tf.cast(self.count > 0, dtype)
         if term.count is None:
             return factor
         divisor = term.count.finish(self._whole(term.count.sum))
@@ -213,7 +213,9 @@ class ReplicaShare:
         return whole
 
     def _added_up(self, parts: list[tuple[Any, Any]], dtype: Any) -> Any:
-        whole = tf.add_n([tf.cast(one, dtype) * tf.cast(factor, dtype) for one, factor in parts])
+        # The mean of no entry is NaN; its factor is 0.
+        factors = [(tf.cast(one, dtype), tf.cast(factor, dtype)) for one, factor in parts]
+        whole = tf.add_n([tf.math.multiply_no_nan(one, factor) for one, factor in factors])
         self.row_sums.take_for_mean(whole)
         return whole
 

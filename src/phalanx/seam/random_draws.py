@@ -30,6 +30,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.gradients.origin_of_rows import batches_in
+
 SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
 _RESERVED = 256  # counters that TensorFlow reserves for 4 values of a truncated normal
 _THREEFRY = 2
@@ -241,55 +243,6 @@ def _own_rows(rows: ReplicaRows, shape: Any) -> _Own | None:
         begin = tf.where(alike, i * total * times + start * times, first + i * each)
         parts.append((begin, each if i < batches - 1 else leading - each * i))
     return _Own(parts=tuple(parts), total=whole)
-
-
-_KEEPS_ROWS = """
-AddV2 AvgPool BiasAdd Cast Conv2D DepthwiseConv2dNative Elu Exp FusedBatchNormV3 Identity LeakyRelu
-Log MatMul MaxPool Maximum Minimum Mul Neg OnesLike Pow RealDiv Relu Relu6 Reshape Rsqrt SelectV2
-Selu Sigmoid Softmax Softplus Sqrt Square Sub Tanh ZerosLike
-""".split()  # noqa: SIM905 - as a list it would be forty lines
-
-
-def batches_in(shape: Any) -> int:
-    """How many batches were concatenated into the tensor whose shape is drawn; 1 if unseen."""
-    while tf.is_symbolic_tensor(shape):
-        operation = shape.op
-        is_slice = operation.type == "StridedSlice"
-        if is_slice and not _begins_at_0(operation):
-            return 1
-        if is_slice or operation.type in ("Pack", "ConcatV2", "Identity", "Cast"):
-            shape = operation.inputs[0]  # what its first entry comes from
-        elif operation.type == "Shape":
-            return _concatenated(operation.inputs[0])
-        else:
-            return 1
-    return 1
-
-
-def _begins_at_0(strided_slice: Any) -> bool:
-    begin = tf.get_static_value(strided_slice.inputs[1])
-    return begin is not None and not begin.any()
-
-
-def _concatenated(tensor: Any) -> int:
-    while True:
-        operation = tensor.op
-        inputs = [one for one in operation.inputs if one.shape.rank and one.shape[0] is None]
-        if not inputs and operation.type != "Fill":
-            return 1
-        if operation.type == "ConcatV2":
-            axis = tf.get_static_value(operation.inputs[-1])
-            if axis is not None and int(axis) % tensor.shape.rank == 0:
-                return len(operation.inputs) - 1
-        elif operation.type == "Fill":
-            return batches_in(operation.inputs[0])
-        elif operation.type in ("Max", "Mean", "Min", "Sum"):
-            axes = tf.get_static_value(operation.inputs[1])
-            if axes is None or not all(axis % inputs[0].shape.rank for axis in axes.reshape(-1)):
-                return 1
-        elif operation.type not in _KEEPS_ROWS:
-            return 1
-        tensor = inputs[0]
 
 
 def _together(parts: list[Any]) -> Any:

@@ -84,8 +84,13 @@ def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
     def for_share(share: ReplicaShare, values: Any, sample_weight: Any, reduction: Any) -> Any:
         if reduction == "sum":
             return tf.reduce_sum(values) * share.inverse_weight(values.dtype)
-        if reduction == "mean_with_sample_weight" and sample_weight is not None:
-            divisor = share.over_replicas(tf.reduce_sum(sample_weight))
+        weights = None
+        if reduction == "mean_with_sample_weight":
+            weights = sample_weight
+        elif reduction in ("mean", "sum_over_batch_size") and share.row_sums.selects(values):
+            weights = tf.ones_like(values)
+        if weights is not None:
+            divisor = share.over_replicas(tf.reduce_sum(weights))
             total = tf.reduce_sum(values) * share.inverse_weight(values.dtype)
             return tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype))
         return original(values, sample_weight, reduction)

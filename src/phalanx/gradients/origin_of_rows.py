@@ -1,0 +1,86 @@
+"""Where the rows of a tensor come from: the walk back through a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+_KEEPS_ROWS = """
+Abs AddV2 AvgPool BiasAdd Cast Conv2D DepthwiseConv2dNative Elu Exp ExpandDims FusedBatchNormV3
+Identity LeakyRelu Log Log1p MatMul MaxPool Maximum Minimum Mul Neg OnesLike Pow RealDiv Relu Relu6
+Reshape Rsqrt Select SelectV2 Selu Sigmoid Softmax SoftmaxCrossEntropyWithLogits Softplus
+SparseSoftmaxCrossEntropyWithLogits Sqrt Square SquaredDifference Squeeze Sub Tanh ZerosLike
+""".split()  # noqa: SIM905 - as a list it would be forty lines
+_REDUCES = ("Max", "Mean", "Min", "Sum")
+
+
+def origin_of_rows(tensor: Any) -> Any:
+    """The operation that makes the rows along axis 0 of a symbolic tensor.
+
+    Operations are walked back that leave the rows what they are: those on each entry, on other
+    axes, layers. The first of several inputs with a free axis 0 is followed.
+    """
+    while True:
+        operation = tensor.op
+        inputs = [one for one in operation.inputs if one.shape.rank and one.shape[0] is None]
+        if not inputs or not _keeps_rows(operation, inputs[0]):
+            return operation
+        tensor = inputs[0]
+
+
+def _keeps_rows(operation: Any, tensor: Any) -> bool:
+    if operation.type == "ConcatV2":
+        axis = tf.get_static_value(operation.inputs[-1])
+        return axis is not None and int(axis) % tensor.shape.rank != 0
+    if operation.type in _REDUCES:
+        axes = tf.get_static_value(operation.inputs[1])
+        return axes is not None and all(axis % tensor.shape.rank for axis in axes.reshape(-1))
+    if operation.type == "StridedSlice":
+        keeps_all = operation.get_attr("begin_mask") & operation.get_attr("end_mask") & 1
+        others = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+        return bool(keeps_all and not any(operation.get_attr(mask) & 1 for mask in others))
+    return operation.type in _KEEPS_ROWS
+
+
+def is_selection(tensor: Any) -> bool:
+    """Whether the rows of a symbolic tensor are those that a mask selects, as `tf.boolean_mask`.
+
+    How many they are, the data decides.
+    """
+    operation = origin_of_rows(tensor)
+    if operation.type == "GatherV2":
+        indices, axis = operation.inputs[1:]
+        if tf.get_static_value(axis) != 0 or operation.get_attr("batch_dims"):
+            return False
+    elif operation.type == "GatherNd":
+        indices = operation.inputs[1]
+    else:
+        return False
+    return bool(origin_of_rows(indices).type == "Where")
+
+
+def batches_in(shape: Any) -> int:
+    """How many batches were concatenated into the tensor whose shape this is; 1 if unseen."""
+    while tf.is_symbolic_tensor(shape):
+        operation = shape.op
+        is_slice = operation.type == "StridedSlice"
+        if is_slice and not _begins_at_0(operation):
+            return 1
+        if is_slice or operation.type in ("Pack", "ConcatV2", "Identity", "Cast"):
+            shape = operation.inputs[0]  # what its first entry comes from
+        elif operation.type == "Shape":
+            origin = origin_of_rows(operation.inputs[0])
+            if origin.type == "ConcatV2":
+                return len(origin.inputs) - 1
+            if origin.type != "Fill":
+                return 1
+            shape = origin.inputs[0]
+        else:
+            return 1
+    return 1
+
+
+def _begins_at_0(strided_slice: Any) -> bool:
+    begin = tf.get_static_value(strided_slice.inputs[1])
+    return begin is not None and not begin.any()
