@@ -454,6 +454,7 @@ def own_steps():
     names = (
         "Adversaries", "GradientPenalty", "Unreduced", "SumOverRows", "FunctionsInside",
         "Contrast", "MadeInTheStep", "MeanOfCounted", "MeanOfSelected",
+        "UnderOtherNames",
     )  # fmt: skip
     steps, square = equivalence_steps, keras.losses.MeanSquaredError
     return [

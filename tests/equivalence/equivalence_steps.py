@@ -156,6 +156,29 @@ class MeanOfCounted(keras.Model):
         return {"loss": self.seen.result()}
 
 
+class UnderOtherNames(Regression):
+    """Returns what metrics report under names that are not the metrics'."""
+
+    def __init__(self):
+        super().__init__()
+        self.trackers = [keras.metrics.Mean(name="total"), keras.metrics.AUC(name="area")]
+
+    @property
+    def metrics(self):
+        return self.trackers
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            losses = self.losses(x, y)
+            loss = tf.reduce_mean(losses)
+        self.descend(tape, loss, self.network.trainable_weights)
+        total, area = self.trackers
+        total.update_state(loss)
+        area.update_state(y == 1, tf.sigmoid(losses))
+        return {"loss": total.result(), "more": {"curve": area.result()}, "total": loss}
+
+
 class MeanOfSelected(Regression):
     """Keras's loss of the rows that a mask selects, and a mean of others; none on some workers."""
 

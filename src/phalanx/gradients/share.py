@@ -12,6 +12,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -22,6 +23,18 @@ from phalanx.gradients.row_sums import RowSums, Term
 Keep = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 """Gets the step (int64), the position of the first bad variable (int64), whether this replica's own
 gradients were bad, and whether the total can be so by them (bool); gives any tensor."""
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """What a metric reports, or one entry of the dictionary that it reports."""
+
+    metric: Any
+    names: tuple[str, ...] = ()
+
+    def compute(self) -> Any:
+        """The result, of what the metric's variables are now."""
+        return functools.reduce(lambda found, name: found[name], self.names, self.metric.result())
 
 
 def is_seed(variable: Any) -> bool:
@@ -49,6 +62,7 @@ class ReplicaShare:
         row_sums: finds the sums over rows among the scalars of the step.
         wants_before: whether to fill `before`.
         before: by id, what the variables in `assigned` were before.
+        results: by their ids, values that metrics gave as their results in the step, and which.
     """
 
     def __init__(
@@ -71,6 +85,7 @@ class ReplicaShare:
         self.assigned: dict[int, Any] = {}
         self.before: dict[int, Any] = {}
         self.wants_before = False
+        self.results: dict[int, tuple[Any, MetricResult]] = {}
         self.row_sums = RowSums(())
         self._is_published = False
         self.loss: tf.Tensor | None = None
@@ -127,6 +142,13 @@ class ReplicaShare:
     def is_within_reach(self) -> bool:
         """Whether what runs now can read the share: not where a graph is left by `init_scope`."""
         return not (tf.executing_eagerly() and tf.is_symbolic_tensor(self._count))
+
+    def note_result(self, value: Any, result: MetricResult) -> None:
+        """Remember that `value`, or those of that dictionary, are a metric's result."""
+        self.results.setdefault(id(value), (value, result))
+        if isinstance(value, dict):
+            for name, one in value.items():
+                self.note_result(one, MetricResult(result.metric, (*result.names, name)))
 
     def note_weighted_loss(self, optimizer: object) -> None:
         """Remember that `optimizer`'s loss, so its gradients, already carry the weight."""

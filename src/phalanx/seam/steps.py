@@ -13,6 +13,8 @@ step that Phalanx does not run is left alone. What is replaced, and why:
 - `backend.tensorflow.nn._compute_moments_sync` (synchronized BatchNormalization) uses
   E[x^2] - E[x]^2, which cancels in float32, and counts rows that only stand in.
 - `Variable.assign`: a replica without samples runs on a stand-in row, and keeps its state.
+- `result` of every class of metrics: a step returns it under any name, and what it reports is
+  computed from the counts of all replicas.
 - `Variable._initialize` draws an initial value, on every replica the same.
 - What draws random numbers gives a replica those of its rows; see `seam.random_draws`.
 
@@ -21,16 +23,17 @@ All names are guarded by tests/replicas/test_canaries.py.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from phalanx.gradients.reduce import reduce_sum
-from phalanx.gradients.share import ReplicaShare, current_share, sharing
+from phalanx.gradients.share import MetricResult, ReplicaShare, current_share, sharing
 from phalanx.seam.optimizers import applying_total, in_a_plain_loop, in_many_replicas
 from phalanx.seam.patching import Patches
 from phalanx.seam.random_draws import ReplicaRows, draws_by_rows
@@ -56,6 +59,11 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (keras.Variable, "assign"): _assign_if_samples(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
         **draws_by_rows(_rows_of_share),
+        **{
+            (kind, "result"): _noted_result(kind.result)
+            for kind in _subclasses(keras.Metric)
+            if "result" in vars(kind)
+        },
     }
     if "batch_size" not in inspect.getsource(keras.layers.Layer.__call__):
         replacements[keras.layers.Layer, "activity_regularizer"] = _ActivityRegularizer()
@@ -145,6 +153,24 @@ def _weighted_mean(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, values, sample_weight)
 
     return update_state
+
+
+def _subclasses(kind: Any) -> Iterator[Any]:
+    one: Any
+    for one in kind.__subclasses__():
+        yield one
+        yield from _subclasses(one)
+
+
+def _noted_result(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def result(self: Any) -> Any:
+        value = original(self)
+        if (share := current_share()) is not None:
+            share.note_result(value, MetricResult(self))
+        return value
+
+    return result
 
 
 def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -149,14 +149,16 @@ def _of_all(result: Any, share: ReplicaShare, strategy: MultiWorkerStrategy) -> 
     """What the step returned, and what it counted, of all workers."""
     leaves = keras.tree.flatten(result)
     own_rows = tf.maximum(share.count, 1)
+    results = {i: share.results[id(v)][1] for i, v in enumerate(leaves) if id(v) in share.results}
+    others = {i: leaf for i, leaf in enumerate(leaves) if i not in results}
     gathered = {
         i: strategy.collectives.all_gather(leaf[: share.count])
-        for i, leaf in enumerate(leaves)
+        for i, leaf in others.items()
         if _has_rows(leaf) and _is_by_row(leaf, own_rows)
     }
     means = {
         i: leaf
-        for i, leaf in enumerate(leaves)
+        for i, leaf in others.items()
         if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating and i not in gathered
     }
     counted = [v for v in share.assigned.values() if _is_shared(v)]
@@ -166,8 +168,8 @@ def _of_all(result: Any, share: ReplicaShare, strategy: MultiWorkerStrategy) -> 
     for variable, total in zip(counted, totals[len(means) :], strict=True):
         before = share.before[id(variable)]
         variable.value.assign(before + total if variable.aggregation == "sum" else total)
-    for i, mean in zip(means, totals, strict=False):
-        gathered[i] = mean
+    gathered |= zip(means, totals, strict=False)
+    gathered |= {i: metric.compute() for i, metric in results.items()}
     return keras.tree.pack_sequence_as(
         result, [gathered.get(i, leaf) for i, leaf in enumerate(leaves)]
     )

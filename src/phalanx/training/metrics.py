@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from phalanx.data.place import this_replica
 from phalanx.gradients.reduce import reduce_sum
-from phalanx.training.step import Outputs, StepFunction
+from phalanx.training.step import Outputs, StepFunction, flat_logs
 from phalanx.worker.flight import flight
 
 Notes = tuple[float, float, float, float]
@@ -44,7 +44,7 @@ class MetricReader:
     ) -> tuple[dict[str, float], tuple[float, ...]]:
         """The logs of the step that returned `outputs`, equal on every worker.
 
-        A value that a metric reports is taken from it, if the step updated that metric.
+        A value that a metric gave as its result is taken from that metric.
         Any other value of a custom step is the mean over the replicas, weighted by their
         samples.
 
@@ -85,7 +85,8 @@ class MetricReader:
         return flight.collective("reading of the metrics", _bytes(variables))
 
     def _metric_variables(self) -> list[Any]:
-        found = {id(v): v for metric in self._model.metrics for v in metric.variables}
+        metrics = [*self._model.metrics, *(r.metric for r in self._steps.results.values())]
+        found = {id(v): v for metric in metrics for v in metric.variables}
         return list(found.values())
 
     def _build(self, variables: list[Any]) -> Any:
@@ -139,7 +140,7 @@ class MetricReader:
         self, variables: list[Any], count: tf.Tensor, returned: Any
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor], list[tf.Tensor]]:
         """What one replica counted, to be added up: samples, values by them, metrics."""
-        own = _flat(returned) if isinstance(returned, dict) else {}
+        own = flat_logs(returned) if isinstance(returned, dict) else {}
         weight = tf.cast(count, tf.float32)
         weighted = {name: tf.cast(value, tf.float32) * weight for name, value in own.items()}
         return weight, weighted, [tf.convert_to_tensor(v.value) for v in variables]
@@ -150,29 +151,12 @@ class MetricReader:
         """The logs, from what was added up."""
         with keras.StatelessScope(state_mapping=list(zip(variables, states, strict=True))):
             # A metric may return its variable, which is the sum in this scope alone.
-            results: dict[str, Any] = keras.tree.map_structure(
-                tf.convert_to_tensor, dict(self._model.get_metrics_result())
-            )
-            stale = self._stale_names()
-        if not weighted:
-            return results
-        fresh = {name: value for name, value in results.items() if name not in stale}
+            results: dict[str, Any] = {n: r.compute() for n, r in self._steps.results.items()}
+            if not weighted:
+                results = dict(self._model.get_metrics_result())
+            results = keras.tree.map_structure(tf.convert_to_tensor, results)
         means = {name: value / weight for name, value in weighted.items()}
-        return {name: fresh.get(name, means.get(name)) for name in weighted}
-
-    def _stale_names(self) -> set[str]:
-        """Names of results of metrics that the steps never update.
-
-        Of several metrics of one name the last one counts, as in `get_metrics_result`: a model's
-        own "loss" comes after the tracker that `compile` makes.
-        """
-        stale: set[str] = set()
-        for metric in self._model.metrics:
-            result = metric.result()
-            names = set(result) if isinstance(result, dict) else {metric.name}
-            is_updated = any(id(v) in self._steps.assigned for v in metric.variables)
-            stale = stale - names if is_updated else stale | names
-        return stale
+        return means | results
 
 
 def reader_of(model: Any, function: StepFunction) -> MetricReader:
@@ -194,14 +178,6 @@ def _bytes(variables: list[Any]) -> int:
     if not flight.is_open:
         return 0
     return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
-
-
-def _flat(logs: dict[str, Any]) -> dict[str, Any]:
-    """Logs without the inner dictionaries that compiled metrics return."""
-    flat: dict[str, Any] = {}
-    for name, value in logs.items():
-        flat.update(_flat(value) if isinstance(value, dict) else {name: value})
-    return flat
 
 
 def _number(value: Any) -> Any:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from phalanx.data.batches import static_rows
 from phalanx.data.place import ReplicaPlace, rows_of, this_replica
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.gradients.share import ReplicaShare, sharing
+from phalanx.gradients.share import MetricResult, ReplicaShare, sharing
 from phalanx.seam.models import is_assigned_alike
 from phalanx.training.arrivals import GraphArrivals, HostArrival
 from phalanx.training.compiled import compiled_train_step, must_compile_apart
@@ -70,6 +70,8 @@ class StepFunction:
         plan: what it was made for.
         assigned: by id, the Keras variables that a replica assigned outside its optimizer
             (metrics, moving statistics, seeds). Complete after the first call.
+        results: by the name under which a step returns it, the metric whose result that is.
+            Complete after the first call.
         companions: by class, what was made for this function and lives as long.
         is_traced: whether a step has been traced or run.
         version: how often what was traced has been outdated.
@@ -78,6 +80,7 @@ class StepFunction:
     def __init__(self, model: Any, kind: Kind, plan: StepPlan) -> None:
         self.plan = plan
         self.assigned: dict[int, Any] = {}
+        self.results: dict[str, MetricResult] = {}
         self.companions: dict[type, Any] = {}
         self.is_traced = False
         self._model = model
@@ -263,12 +266,34 @@ class StepFunction:
         ):
             logs = self._step(data)
             if isinstance(logs, dict):
+                self.results |= _results_in(flat_logs(logs), share)
                 logs = tf.nest.map_structure(share.for_mean, logs)
         self.assigned.update(share.assigned)
         self.is_traced = True
         if self._kind == "train" and (made := self.companions.get(MadeInStep)):
             made.make_alike()
         return count, {} if logs is None else logs
+
+
+def _results_in(logs: dict[str, Any], share: ReplicaShare) -> dict[str, MetricResult]:
+    """The entries of logs that are results of metrics.
+
+    One that comes as another value, such as from a function in the step, has the metric's name.
+    """
+    noted = [result for _, result in share.results.values()]
+    found = {n: share.results[id(v)][1] for n, v in logs.items() if id(v) in share.results}
+    known = [result.metric for result in found.values()]
+    others = [result for result in noted if not any(result.metric is one for one in known)]
+    names = {result.names[-1] if result.names else result.metric.name: result for result in others}
+    return {name: names[name] for name in logs if name in names} | found
+
+
+def flat_logs(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs without the inner dictionaries that compiled metrics return."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        flat.update(flat_logs(value) if isinstance(value, dict) else {name: value})
+    return flat
 
 
 def step_of(model: Any, kind: Kind) -> Callable[[Any], Any]:
