@@ -122,7 +122,7 @@ def assert_same(expected, got, case):
             assert error <= case.tolerance, f"{part}[{i}] of {case.name} is off by {error:.2e}"
     for part in ("history", "evaluation"):
         ours, theirs = getattr(got, part), getattr(expected, part)
-        assert sorted(ours) == sorted(theirs), part
+        assert list(ours) == list(theirs), part
         for key in theirs:
             error = distance(np.array(ours[key]), np.array(theirs[key]))
             assert error <= case.tolerance, f"{part}[{key}] of {case.name} is off by {error:.2e}"

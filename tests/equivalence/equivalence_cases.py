@@ -412,8 +412,8 @@ def own_steps():
         return build
 
     def unlike_rows():
-        labelled = tf.data.Dataset.from_tensor_slices((features(18), labels(18))).batch(6)
-        more = tf.data.Dataset.from_tensor_slices(features(72, seed=2)).batch(24)
+        labelled = tf.data.Dataset.from_tensor_slices((features(18), labels(18))).batch(6, True)
+        more = tf.data.Dataset.from_tensor_slices(features(72, seed=2)).batch(24, True)
         return {"x": tf.data.Dataset.zip((more, labelled))}
 
     def with_targets():
@@ -466,6 +466,7 @@ def own_steps():
         trained("SumOfSquares", by(steps.sum_of_squares), one_row_left),
         trained("MeanOfOnes", by(steps.mean_of_ones), one_row_left),
         trained("TwoKinds", made(steps.TwoKinds), unlike_rows),
+        trained("ContrastOfTwoKinds", made(steps.ContrastOfTwoKinds), unlike_rows),
     ]
 
 

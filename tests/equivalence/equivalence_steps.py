@@ -306,3 +306,18 @@ class TwoKinds(Own):
             loss += 0.1 * tf.reduce_mean(self.body(more) ** 2)
         self.descend(tape, loss, self.trainable_weights)
         return self.note(loss)
+
+
+class ContrastOfTwoKinds(TwoKinds):
+    """Rows of both kinds, put together, against the mean of all; a mean over tokens by a number."""
+
+    def train_step(self, data):
+        more, (x, _) = data
+        with tf.GradientTape() as tape:
+            said = phalanx.all_gather_batch(self.body(tf.concat([more, x], 0)))
+            loss = tf.reduce_mean((said - tf.reduce_mean(said, axis=0)) ** 4)
+            rows = more.shape[0] or tf.shape(more)[0]
+            tokens = tf.reduce_sum(self.head(self.body(more)) ** 2, axis=1)
+            loss += 0.1 * tf.reduce_sum(tokens) / tf.cast(rows * 3, tf.float32)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)

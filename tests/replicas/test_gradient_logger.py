@@ -217,9 +217,18 @@ def test_some_layers_of_each_look_the_same_ones_on_every_replica(mirrored2, tmp_
     assert all(steps == group[0] for group in by_layer.values() for steps in group)
 
 
+class NamesResults(OwnStep):
+    """Returns what its metrics report under another name."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        self.metrics[0].update_state(logs["loss"])
+        return {**logs, "again": self.metrics[0].result()}
+
+
 def own_step():
     keras.utils.set_random_seed(3)
-    model = OwnStep([keras.Input((4,)), keras.layers.Dense(1)])
+    model = NamesResults([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(SGD(0.1), "mse")
     return model
 

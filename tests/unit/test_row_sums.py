@@ -96,6 +96,7 @@ def test_means(name, rows):
 def test_a_constant_that_counts_this_parts_entries_makes_a_mean():
     assert terms(lambda x: tf.reduce_sum(x**2) / (ROWS * WIDTH), ROWS) == []
     assert terms(lambda x: tf.reduce_sum(x**2) * (1 / (ROWS * WIDTH)), ROWS) == []
+    assert terms(lambda x: 0.1 * tf.reduce_sum(losses(x)) / (ROWS * WIDTH), ROWS) == []
 
 
 @both_kinds
@@ -128,8 +129,18 @@ def test_a_count_that_a_variable_decides_is_none():
 def test_a_length_to_which_samples_are_padded_does_not_depend_on_the_rows(rows):
     with tf.Graph().as_default():
         x = tf.compat.v1.placeholder(tf.float32, (rows, None))
-        found = RowSums([x])
+        words = tf.compat.v1.placeholder(tf.float32, (rows, None, 4))
+        found = RowSums([x, words])
         assert not found.depends_on_batch(tf.range(tf.shape(x)[-1]))
         assert not found.depends_on_batch(tf.range(tf.shape(tf.cast(x, tf.int32))[1]))
+        hidden = tf.tensordot(tf.nn.relu(words[:, :-1]), tf.ones((4, 3)), 1)
+        assert not found.depends_on_batch(tf.range(tf.shape(hidden)[1]))
+        assert found.depends_on_batch(tf.range(tf.shape(hidden)[0]))
+        assert found.depends_on_batch(tf.range(tf.shape(tf.reshape(words, (1, -1, 4)))[1]))
+        assert found.depends_on_batch(tf.range(tf.shape(tf.transpose(words, (1, 0, 2)))[1]))
+        longest = tf.cast(tf.reduce_max(x), tf.int32)
+        assert found.depends_on_batch(tf.range(tf.shape(x[:, :longest])[1]))
+        chosen = tf.boolean_mask(x, x[0] > 0, axis=1)
+        assert found.depends_on_batch(tf.range(tf.shape(chosen)[1]))
         assert found.depends_on_batch(tf.range(tf.shape(x)[-2]))
         assert found.depends_on_batch(tf.shape(tf.transpose(x))[1])

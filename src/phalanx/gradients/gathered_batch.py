@@ -26,7 +26,8 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
     no sums of what is gathered.
 
     Args:
-        tensor: this worker's rows along axis 0, of any number.
+        tensor: this worker's rows along axis 0, of any number: of batches that were concatenated
+            before, all.
 
     Returns:
         All rows. On one worker, and in a loop where each worker holds whole batches, `tensor`.
@@ -36,8 +37,9 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
     if strategy.num_replicas_in_sync == 1 or tf.distribute.in_cross_replica_context():
         return tensor
     share = current_share()
-    own_rows = tensor if share is None else tensor[: share.count]
-    gathered: tf.Tensor = _gather(own_rows)
+    if share is not None:  # without samples a row stands in, which is nobody's
+        tensor = tensor[: tf.where(share.count > 0, tf.shape(tensor)[0], 0)]
+    gathered: tf.Tensor = _gather(tensor)
     return gathered
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.gradients.axis_sizes import AxisSizes, key_of
 from phalanx.gradients.origin_of_rows import is_selection
 
 _PASSES = ("Identity", "Cast", "Neg", "Reshape", "Squeeze", "StopGradient", "Sum", "Mean")
@@ -31,10 +32,6 @@ _MULTIPLIES = ("Mul", *_DIVIDES)
 _OF_SHAPE = re.compile(r"(?:.*/)?(Shape|Size)(?:_\d+)?")
 """The names of the constants that `tf.shape` and `tf.size` become where a shape is known."""
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
-
-
-Name = tuple[int, str]
-"""A tensor's graph and name: TensorFlow makes a new object each time a graph is asked for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +80,15 @@ class RowSums:
         """
         rows = [t for t in tf.nest.flatten(data) if _is_symbolic(t)]
         self._sizes = {t.shape[0] for t in rows if t.shape.rank}
-        self._known = {_name(t) for t in [*rows, *counts] if _is_symbolic(t)}
-        self._depends: dict[Name, bool] = {}
-        self._means: set[Name] = set()
+        self._known = {key_of(t) for t in [*rows, *counts] if _is_symbolic(t)}
+        self._axes = AxisSizes({key_of(t) for t in rows}, self._sizes)
+        self._depends: dict[tuple[int, str], bool] = {}
+        self._means: set[tuple[int, str]] = set()
 
     def take_for_mean(self, tensor: Any) -> None:
         """Remember that `tensor` is a mean, whatever its graph says."""
         if _is_symbolic(tensor):
-            self._means.add(_name(tensor))
+            self._means.add(key_of(tensor))
 
     def terms(self, scalar: Any) -> list[Term]:
         """What `scalar` is the sum of, where some of it is a sum over rows.
@@ -108,7 +106,7 @@ class RowSums:
 
     def _terms(self, tensor: Any, factor: Any) -> Iterator[Term]:
         operation = tensor.op
-        if _name(tensor) in self._means:
+        if key_of(tensor) in self._means:
             yield Term(value=tensor, factor=factor)
         elif self._is_row_sum(tensor):
             yield Term(value=tensor, factor=factor, is_sum=True)
@@ -206,7 +204,7 @@ class RowSums:
 
     def _is_row_sum(self, tensor: Any) -> bool:
         """Whether a scalar is one sum over rows, times factors that do not know the rows."""
-        if _name(tensor) in self._means:
+        if key_of(tensor) in self._means:
             return False
         operation = tensor.op
         if (scaled := self._scaled(operation)) is not None:
@@ -242,7 +240,7 @@ class RowSums:
 
     def _knows_batch(self, tensor: Any) -> bool:
         """Whether a tensor is computed from the batch, the number of its rows included."""
-        own = _name(tensor)
+        own = key_of(tensor)
         if own not in self._depends:
             self._depends[own] = self._is_reached_from(tensor)
         return self._depends[own]
@@ -251,7 +249,7 @@ class RowSums:
         stack, seen = [tensor], set()
         while stack:
             one = stack.pop()
-            name = _name(one)
+            name = key_of(one)
             if name in self._known or self._depends.get(name) or self._is_shape(one):
                 return True
             if name not in seen and name not in self._depends and not self._is_other_axis(one):
@@ -260,20 +258,12 @@ class RowSums:
         return False
 
     def _is_other_axis(self, tensor: Any) -> bool:
-        """Whether a scalar is the size of a tensor of the batch along another axis than its rows.
+        """Whether a scalar is the size of a tensor of the step along an axis without the rows.
 
         All replicas have the same there: a length to which the samples of a batch are padded.
         """
-        if tensor.op.type != "StridedSlice" or tensor.shape.rank != 0:
-            return False
-        shape, begin = tensor.op.inputs[:2]
-        axis = tf.get_static_value(begin)
-        if shape.op.type != "Shape" or axis is None:
-            return False
-        of = shape.op.inputs[0]
-        while of.op.type in ("Identity", "Cast"):
-            of = of.op.inputs[0]
-        return bool(_name(of) in self._known and of.shape.rank and int(axis[0]) % of.shape.rank)
+        is_size = tensor.op.type == "StridedSlice" and tensor.shape.rank == 0
+        return is_size and self._axes.is_size_free_of_rows(tensor)
 
     def _is_shape(self, tensor: Any) -> bool:
         """Whether a constant is the shape or size of a tensor with the rows of the batch."""
@@ -288,13 +278,25 @@ class RowSums:
 def _counts_entries(total: Any, factor: Any) -> bool:
     """Whether a constant is the number of the entries that were added up, or 1 by it."""
     constant = tf.get_static_value(factor)
-    while total.op.type in _PASSES and total.op.inputs[0].shape.rank == 0:
-        total = total.op.inputs[0]
-    entries = total.op.inputs[0].shape.num_elements() if total.op.type == "Sum" else None
-    if not entries or constant is None or constant.size != 1 or not float(constant):
+    if constant is None or constant.size != 1 or not float(constant):
         return False
     number = float(constant)
-    return bool(number == entries or abs(number * entries - 1) < 1e-6)
+    return any(number == n or abs(number * n - 1) < 1e-6 for n in _numbers_of_entries(total))
+
+
+def _numbers_of_entries(total: Any) -> Iterator[int]:
+    """How many entries were added up to a scalar, in one sum or in several, one by axis."""
+    while total.op.type in (*_PASSES, *_MULTIPLIES):
+        kind, values = total.op.type, list(total.op.inputs)
+        if kind == "Mean" and values[0].shape.rank:
+            return
+        if kind == "Sum" and (number := values[0].shape.num_elements()):
+            yield number
+        if kind == "Mul" and tf.get_static_value(values[0]) is not None:
+            values.reverse()
+        if kind in _MULTIPLIES and tf.get_static_value(values[1]) is None:
+            return
+        total = values[0]
 
 
 def _unchanged(total: Any) -> Any:
@@ -322,10 +324,6 @@ def _added(operation: Any) -> list[Any]:
     elif operation.type not in _ADDS:
         return []
     return inputs if all(one.shape.rank == 0 for one in inputs) else []
-
-
-def _name(tensor: Any) -> Name:
-    return id(tensor.graph), tensor.name
 
 
 def _is_symbolic(value: Any) -> bool:

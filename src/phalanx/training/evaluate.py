@@ -151,5 +151,6 @@ class Evaluation:
             raise DataError("Asked to evaluate, but the data gave no batch. Pass at least one.")
         LocalState.of(model, self._function).average()
         logs, _ = self._reader.read(outputs)
+        logs = dict(sorted(logs.items()))  # as Keras's `pythonify_logs`
         callbacks.on_test_end(logs)
         return logs

@@ -151,12 +151,30 @@ class MetricReader:
         """The logs, from what was added up."""
         with keras.StatelessScope(state_mapping=list(zip(variables, states, strict=True))):
             # A metric may return its variable, which is the sum in this scope alone.
-            results: dict[str, Any] = {n: r.compute() for n, r in self._steps.results.items()}
-            if not weighted:
-                results = dict(self._model.get_metrics_result())
+            results: dict[str, Any] = dict(self._model.get_metrics_result())
+            if weighted and weighted.keys() == results.keys():  # Keras then reports the metrics
+                updated = self._updated_names()
+                results = {name: value for name, value in results.items() if name in updated}
+            elif weighted:
+                results = {}
+            results |= {name: result.compute() for name, result in self._steps.results.items()}
             results = keras.tree.map_structure(tf.convert_to_tensor, results)
         means = {name: value / weight for name, value in weighted.items()}
         return means | results
+
+    def _updated_names(self) -> set[str]:
+        """Names of results of metrics that the steps update.
+
+        Of several metrics of one name the last one counts, as in `get_metrics_result`: a model's
+        own "loss" comes after the tracker that `compile` makes.
+        """
+        updated: set[str] = set()
+        for metric in self._model.metrics:
+            result = metric.result()
+            names = set(result) if isinstance(result, dict) else {metric.name}
+            is_updated = any(id(v) in self._steps.assigned for v in metric.variables)
+            updated = updated | names if is_updated else updated - names
+        return updated
 
 
 def reader_of(model: Any, function: StepFunction) -> MetricReader:

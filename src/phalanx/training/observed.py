@@ -56,7 +56,8 @@ class ObservedTraces(TracesByLens):
         self.version = function.version
         self._function = function
         self._step = StepFunction(model, "train", function.plan)
-        self._step.assigned = function.assigned  # what its steps assign, these do
+        self._step.assigned = function.assigned  # what its steps assign and return, these do
+        self._step.results = function.results
         self._step.companions = function.companions  # what keeps those that go wrong
         self._place = function.plan.place
         self._eager = runs_eagerly(model)
