@@ -62,7 +62,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         **{
             (kind, "result"): _noted_result(kind.result)
             for kind in _subclasses(keras.Metric)
-            if "result" in vars(kind)
+            if inspect.isfunction(vars(kind).get("result"))
         },
     }
     if "batch_size" not in inspect.getsource(keras.layers.Layer.__call__):
@@ -164,8 +164,8 @@ def _subclasses(kind: Any) -> Iterator[Any]:
 
 def _noted_result(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def result(self: Any) -> Any:
-        value = original(self)
+    def result(self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = original(self, *args, **kwargs)
         if (share := current_share()) is not None:
             share.note_result(value, MetricResult(self))
         return value
