@@ -34,7 +34,7 @@ class AxisSizes:
 
     def is_free_of_rows(self, tensor: Any, axis: int) -> bool:
         """Whether the rows do not decide the size of `tensor` along `axis`, from 0 on."""
-        key = (id(tensor.graph), tensor.name, axis)
+        key = (*key_of(tensor), axis)
         if key not in self._known:
             self._known[key] = False  # in a loop
             self._known[key] = self._is_free(tensor, axis)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import zlib
@@ -78,9 +77,9 @@ def _unlike(variables: Sequence[Any], kinds: Any, numbers: Any, rank: int) -> Di
     )
 
 
-def _warn(paths: Sequence[str], differed: Sequence[bool]) -> None:
+def _warn(paths: Sequence[str], differed: Any) -> None:
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    workers = ", ".join(str(rank) for rank in itertools.compress(itertools.count(), differed))
+    workers = ", ".join(map(str, np.flatnonzero(differed)))
     _log.warning(
         "Workers begin with different values of %s%s: worker %s differs from the chief. All go on "
         "with the chief's. Initialise and load weights alike on every worker.",
