@@ -22,7 +22,7 @@ from phalanx import clip
 from phalanx.training import step as steps
 from phalanx.training.arrivals import GraphArrivals
 from phalanx.training.executor import Executor
-from phalanx.training.keeping_place import keeping_place
+from phalanx.training.kept_step import keeping_place
 from phalanx.training.prepare import make_function, on_stage, open_source
 from phalanx.worker.flight import flight
 from phalanx.worker.pulse import Pulse

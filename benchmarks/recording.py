@@ -21,10 +21,9 @@ from phalanx.observe.throughput import ThroughputMeter
 from phalanx.training.metrics import reader_of
 from phalanx.training.prepare import make_function, on_stage, open_source
 from phalanx.training.timed import TimedSteps
-from phalanx.worker.heartbeat import SECONDS
 from phalanx.worker.journal import journal_of
 from phalanx.worker.memory import resident_bytes
-from phalanx.worker.pulse import Pulse
+from phalanx.worker.pulse import SECONDS, Pulse
 
 BATCH = 64
 STEPS = 500

@@ -232,7 +232,7 @@ def strays():
 
 def still_running():
     """Processes of this session by their command lines, but those that it keeps itself."""
-    gang = sys.modules.get("phalanx.testing.process")
+    gang = sys.modules.get("phalanx.testing.pool")
     expected = {os.getpid(), *KEPT, gang.ForkServer.shared_pid() if gang else None}
     left = {}
     for process in psutil.process_iter():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from phalanx.training.evaluate import evaluate as evaluate
     from phalanx.training.fit import fit as fit
     from phalanx.training.hand_loop import distribute_optimizer as distribute_optimizer
-    from phalanx.training.hand_observation import observe_gradients as observe_gradients
+    from phalanx.training.hand_loop import observe_gradients as observe_gradients
     from phalanx.training.local_chief_first import local_chief_first as local_chief_first
     from phalanx.training.predict import predict as predict
     from phalanx.training.switch import disable as disable
@@ -41,7 +41,7 @@ _HOMES = {
     "enable": "phalanx.training.switch",
     "evaluate": "phalanx.training.evaluate",
     "fit": "phalanx.training.fit",
-    "observe_gradients": "phalanx.training.hand_observation",
+    "observe_gradients": "phalanx.training.hand_loop",
     "is_enabled": "phalanx.training.switch",
     "local_chief_first": "phalanx.training.local_chief_first",
     "predict": "phalanx.training.predict",

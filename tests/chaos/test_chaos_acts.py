@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from phalanx.testing import chaos
-from phalanx.testing.chaos.acts import shut_connections
+from phalanx.testing.chaos.injector import shut_connections
 
 PROGRAM = """
 import sys
-from phalanx.testing.chaos.acts import act
+from phalanx.testing.chaos.injector import act
 from phalanx.testing.chaos.plan import parse_plan
 (fault,) = parse_plan(sys.argv[1])
 print("before", flush=True)

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from phalanx.errors import OptionError
 from phalanx.testing import chaos
-from phalanx.testing.chaos.injector import Injector, peer_ports, rank_here
-from phalanx.testing.chaos.marks import Marks
+from phalanx.testing.chaos.injector import Injector, Marks, peer_ports, rank_here
 
 KINDS = (
     chaos.Kill, chaos.Exit, chaos.Stop, chaos.Slow, chaos.Raise, chaos.DropNetwork,

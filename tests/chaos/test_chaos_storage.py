@@ -12,7 +12,7 @@ from phalanx.checkpoint.patience import Patience
 from phalanx.checkpoint.reading import newest, steps_in, verify
 from phalanx.checkpoint.writing import Snapshot, Writer
 from phalanx.testing import chaos
-from phalanx.testing.chaos.marks import Marks
+from phalanx.testing.chaos.injector import Marks
 from phalanx.testing.chaos.storage import Disk, arm
 
 ONCE = Patience(retries=0)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from phalanx.testing.ports import free_ports
+from phalanx.testing.pool import free_ports
 
 FULL = pytest.mark.full
 

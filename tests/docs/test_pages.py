@@ -157,7 +157,7 @@ def test_the_troubleshooting_invents_no_message():
 
 
 MADE_ELSEWHERE = {
-    "training/agreement.py": "needs the same",
+    "training/prepare.py": "needs the same",
     "training/executor.py": "had NaN or infinite entries at step",
     "training/replica_check.py": "Replicas that should hold the same differ",
 }

@@ -11,8 +11,7 @@ from phalanx.cluster.places import Places
 from phalanx.doctor.all_reduce import AllReduced
 from phalanx.doctor.hosts import findings
 from phalanx.doctor.hosts.doctors import Doctors
-from phalanx.doctor.hosts.links import Link, judge, rounds
-from phalanx.doctor.hosts.names import Known, know
+from phalanx.doctor.hosts.links import Known, Link, judge, know, rounds
 from phalanx.doctor.hosts.probe import Measured, Probe, measure
 from phalanx.doctor.hosts.sign import Sign
 from phalanx.doctor.result import good, note

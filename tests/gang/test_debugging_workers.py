@@ -27,7 +27,7 @@ def planted(directory, rank, wanted):
     import phalanx
     from phalanx.callbacks import ReplicaCheck
     from phalanx.errors import DisagreementError, NonFiniteError
-    from phalanx.training.keeping_place import keeping_place
+    from phalanx.training.kept_step import keeping_place
 
     found = {}
     to = keeping_place()
@@ -183,8 +183,8 @@ def run(tmp_path_factory):
 
 
 def replay(directory):
-    from phalanx.debug.models import model_of
     from phalanx.debug.replay import Replay
+    from phalanx.debug.replay_run import model_of
     from phalanx.state.captured import captures_in, read_captured
 
     (kept,) = captures_in(directory)

@@ -24,8 +24,7 @@ from phalanx.testing import (
     run_gang,
 )
 from phalanx.testing.errors import WorkerFailure
-from phalanx.testing.ports import free_ports
-from phalanx.testing.process import ForkServer
+from phalanx.testing.pool import ForkServer, free_ports
 
 
 @dataclass(frozen=True)
@@ -300,7 +299,7 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
         "import os, signal, time\n"
         "from pathlib import Path\n"
         "from phalanx.testing import run_gang\n"
-        "from phalanx.testing.process import ForkServer\n"
+        "from phalanx.testing.pool import ForkServer\n"
         "def function(caller):\n"
         "    Path(f'{os.getpid()}.pid').touch()\n"
         "    while len(pids := [int(p.stem) for p in Path().glob('*.pid')]) < 2:\n"

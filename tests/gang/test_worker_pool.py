@@ -12,7 +12,7 @@ from gone import wait_until_gone
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.errors import OptionError
 from phalanx.testing import GangFailedError, GangTimeoutError, WorkerPool, run_gang
-from phalanx.testing.process import ForkServer
+from phalanx.testing.pool import ForkServer
 
 
 def rank():
@@ -78,7 +78,7 @@ def leave_traces(directory):
     import tensorflow as tf
 
     import phalanx
-    from phalanx.training.keeping_place import keeping_place
+    from phalanx.training.kept_step import keeping_place
 
     class Heavy:
         pass
@@ -107,7 +107,7 @@ def traces(directory):
     import tensorflow as tf
 
     import phalanx
-    from phalanx.training.keeping_place import keeping_place
+    from phalanx.training.kept_step import keeping_place
 
     return {
         "heavy": gc.left() is not None,

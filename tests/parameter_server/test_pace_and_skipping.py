@@ -4,9 +4,9 @@ import pytest
 import tensorflow as tf
 
 from phalanx.callbacks import Stragglers, Throughput
-from phalanx.callbacks.cluster import Cluster
+from phalanx.callbacks.callback import Cluster
 from phalanx.callbacks.throughput import describe
-from phalanx.training.parameter_server.skipping import ALL, Done
+from phalanx.training.parameter_server.datasets import ALL, Done
 from phalanx.training.parameter_server.watch import Pace
 from phalanx.training.parameter_server.worker_step import StepResult
 from phalanx.worker.pulse import PHASES

@@ -10,7 +10,7 @@ import tensorflow as tf
 import phalanx
 from phalanx.flight.form import DIMENSIONS
 from phalanx.flight.reading import read_flight
-from phalanx.launch.who_waits import form_of
+from phalanx.launch.last_flight import form_of
 from phalanx.testing import run_alone
 from phalanx.training.arrivals import GraphArrivals
 from phalanx.worker.flight import flight
@@ -156,7 +156,7 @@ def test_a_step_that_must_be_deterministic_has_its_times_too():
         import tensorflow as tf
 
         import phalanx
-        from phalanx.gradients.clock import now
+        from phalanx.gradients.stopwatch import now
 
         keras.utils.set_random_seed(1)
         tf.config.experimental.enable_op_determinism()

@@ -6,7 +6,7 @@ import tensorflow as tf
 from phalanx.gradients.compared import compared
 from phalanx.gradients.reduce import reduce_sum
 from phalanx.worker.alike import check
-from phalanx.worker.alike.meeting import Answer
+from phalanx.worker.alike.check import Answer
 
 
 class Agreeing:

@@ -11,7 +11,7 @@ from phalanx import clip
 from phalanx.callbacks import GradientLogger
 from phalanx.errors import NonFiniteError
 from phalanx.state.captured import captures_in, read_captured
-from phalanx.training.keeping_place import keeping_place
+from phalanx.training.kept_step import keeping_place
 
 FIT = {"batch_size": 8, "shuffle": False, "verbose": 0}
 ROWS = 24

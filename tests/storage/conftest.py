@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.checkpoint.folder import Folder
-from phalanx.testing.ports import free_ports
+from phalanx.testing.pool import free_ports
 
 KEY, SECRET = "test", "testtest"
 CHECKSUMS = {

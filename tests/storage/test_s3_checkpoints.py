@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from phalanx.checkpoint.patience import Patience
-from phalanx.checkpoint.pruning import prune
 from phalanx.checkpoint.reading import manifest_of, newest, read, steps_in, verify
-from phalanx.checkpoint.retention import Retention
+from phalanx.checkpoint.retention import Retention, prune
 from phalanx.checkpoint.writing import Snapshot, Writer
 from phalanx.errors import CheckpointError, DamagedCheckpointError, NoCheckpointError
 from phalanx.testing import chaos
-from phalanx.testing.chaos.marks import Marks
+from phalanx.testing.chaos.injector import Marks
 from phalanx.testing.chaos.storage import Disk, arm
 
 # A server that is killed leaves connections for the collector to find.

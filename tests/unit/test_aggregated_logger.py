@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.callbacks import AggregatedLogger
 from phalanx.callbacks.aggregated_logger import describe
-from phalanx.callbacks.cluster import Cluster
+from phalanx.callbacks.callback import Cluster
 from phalanx.errors import OptionError
 
 

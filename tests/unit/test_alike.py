@@ -9,9 +9,16 @@ import pytest
 from phalanx.errors import DisagreementError, PeerGoneError
 from phalanx.launch.ports import pick_free_ports
 from phalanx.launch.rootcause import is_consequence
-from phalanx.worker.alike.brought import NO_GRADIENT, Brought, Tensor, difference
-from phalanx.worker.alike.check import Check
-from phalanx.worker.alike.meeting import Answer, Guest, Host
+from phalanx.worker.alike.check import (
+    NO_GRADIENT,
+    Answer,
+    Brought,
+    Check,
+    Guest,
+    Host,
+    Tensor,
+    difference,
+)
 from phalanx.worker.ending import record_failure
 from phalanx.worker.pulse import Pulse
 
@@ -153,7 +160,7 @@ def test_all_hear_who_does_not_come(meet):
 
 
 def test_a_long_wait_is_said_once(meet, monkeypatch, caplog):
-    monkeypatch.setattr("phalanx.worker.alike.meeting._WARN_AFTER", 0.05)
+    monkeypatch.setattr("phalanx.worker.alike.check._WARN_AFTER", 0.05)
     meet(gradients(7), None, patience=0.3, stays=True)
     (warning,) = caplog.messages
     assert "worker 1 has not come for 0 s; worker 0 is at step 7 (gradients)" in warning

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from phalanx.checkpoint import staging
+from phalanx.checkpoint import writing
 from phalanx.checkpoint.sharing_out import share_out
-from phalanx.checkpoint.staging import Staging
+from phalanx.checkpoint.writing import Staging
 
 VALUES = {
     "large": np.arange(12_000_000, dtype="float32").reshape(3000, 4000),  # three chunks
@@ -45,4 +45,4 @@ def test_a_reserved_piece_needs_no_memory_later():
 
 
 def test_a_chunk_ends_between_two_numbers():
-    assert staging._CHUNK % 16 == 0
+    assert writing._CHUNK % 16 == 0

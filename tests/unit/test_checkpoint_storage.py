@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from phalanx.checkpoint.folder import Folder
 from phalanx.checkpoint.manifest import MANIFEST
 from phalanx.checkpoint.patience import Patience
-from phalanx.checkpoint.pruning import prune
 from phalanx.checkpoint.reading import (
     assert_fits,
     manifest_of,
@@ -23,7 +22,7 @@ from phalanx.checkpoint.reading import (
     steps_in,
     verify,
 )
-from phalanx.checkpoint.retention import Retention
+from phalanx.checkpoint.retention import Retention, prune
 from phalanx.checkpoint.sharing_out import describe, share_out, take
 from phalanx.checkpoint.writing import Snapshot, Writer
 from phalanx.errors import (

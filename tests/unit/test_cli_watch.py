@@ -14,7 +14,7 @@ import phalanx.cli.watch as command
 from made_run import make_run
 from phalanx.cli.app import app
 from phalanx.records import RecordWriter, launcher_records_path, records_path
-from phalanx.report.watching import Watched
+from phalanx.report.live import Watched
 
 
 @pytest.fixture

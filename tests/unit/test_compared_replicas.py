@@ -17,9 +17,15 @@ from phalanx.data.place import ReplicaPlace
 from phalanx.errors import DisagreementError
 from phalanx.seam.models import adopt
 from phalanx.training import replica_check
-from phalanx.training.compared import Difference, compared_variables
 from phalanx.training.prepare import Stage
-from phalanx.training.replica_check import Apart, Lacking, ReplicaChecks, Unlike
+from phalanx.training.replica_check import (
+    Apart,
+    Difference,
+    Lacking,
+    ReplicaChecks,
+    Unlike,
+    compared_variables,
+)
 
 
 @pytest.fixture

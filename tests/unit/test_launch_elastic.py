@@ -4,8 +4,7 @@ import pytest
 
 from phalanx.errors import OptionError
 from phalanx.launch.elastic import GangSize, GrowthWatch, Resized, TooFew
-from phalanx.launch.option_texts import parse_workers
-from phalanx.launch.options import RunOptions
+from phalanx.launch.options import RunOptions, parse_workers
 from phalanx.records import RecordWriter, records_path
 
 START, LATER = False, True

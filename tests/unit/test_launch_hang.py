@@ -8,11 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.errors import OptionError
-from phalanx.launch.hang import HangWatch, stands_still
+from phalanx.launch.hang import HangWatch, Pace, stands_still
 from phalanx.launch.hosts.remote import RemoteWorker
 from phalanx.launch.layout import AttemptPaths
 from phalanx.launch.options import RunOptions
-from phalanx.launch.pace import Pace
 from phalanx.launch.whereabouts import Position, last_position, main_frames
 from phalanx.records import RecordWriter, records_path
 

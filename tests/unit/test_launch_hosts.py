@@ -283,7 +283,7 @@ def cut_all_wires():
 STANDS = """
 from phalanx.launch.layout import AttemptPaths
 from phalanx.records import RecordWriter, records_path
-from phalanx.worker.lifeline import dump_stacks_on_request
+from phalanx.worker.ending import dump_stacks_on_request
 paths = AttemptPaths(run=Path(spec.run_dir), attempt=spec.attempt)
 dump_stacks_on_request(paths.stacks(spec.rank))
 ready = paths.directory / "ready"

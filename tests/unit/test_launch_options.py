@@ -2,8 +2,7 @@ import pytest
 
 from phalanx.cluster.spec import DeviceSpec
 from phalanx.errors import OptionError
-from phalanx.launch.option_texts import parse_devices, parse_env
-from phalanx.launch.options import RunOptions
+from phalanx.launch.options import RunOptions, parse_devices, parse_env
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phalanx.gradients.noise import NoiseScale
+from phalanx.gradients.statistics import NoiseScale
 
 SMALL, BIG = 8, 32
 TRUE = np.full(200, 0.1)

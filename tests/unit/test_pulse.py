@@ -5,9 +5,8 @@ import threading
 import pytest
 
 from phalanx.records import RecordWriter
-from phalanx.worker.heartbeat import SECONDS, Heartbeat
 from phalanx.worker.journal import WorkerJournal, journal_of, own_journal
-from phalanx.worker.pulse import Pulse
+from phalanx.worker.pulse import SECONDS, Heartbeat, Pulse
 
 
 class Clock:

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from replays import ROWS, Of, captured_of, head, replayed, rows
 
-from phalanx.debug.models import model_of
 from phalanx.debug.replay import Replay
+from phalanx.debug.replay_run import model_of
 from phalanx.debug.trace import Range
 from phalanx.errors import OptionError
 from phalanx.state.captured import Captured, captures_in, read_captured, write_captured

@@ -9,9 +9,8 @@ from replays import Of, captured_of, head, replayed, rows
 
 from phalanx.debug.causes import Cause
 from phalanx.debug.replay import Replay, Replayed, Sample
-from phalanx.debug.replay_run import chosen, main
+from phalanx.debug.replay_run import chosen, growth_in_words, in_words, main
 from phalanx.debug.trace import Range
-from phalanx.debug.words import growth_in_words, in_words
 from phalanx.errors import OptionError
 from phalanx.state.captured import Captured, CapturedStep, Part, captures_in, write_captured
 

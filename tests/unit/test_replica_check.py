@@ -13,8 +13,7 @@ from phalanx.callbacks import ReplicaCheck
 from phalanx.callbacks.replica_check import replica_check_among
 from phalanx.errors import OptionError
 from phalanx.state import fingerprint
-from phalanx.training.compared import difference
-from phalanx.training.replica_check import _odd_ones, _sums_of_chunks
+from phalanx.training.replica_check import _odd_ones, _sums_of_chunks, difference
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64",

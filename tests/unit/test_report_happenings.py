@@ -9,10 +9,10 @@ from phalanx.records import RecordWriter, launcher_records_path, records_path
 from phalanx.report.contents import happenings
 from phalanx.report.events import KINDS
 from phalanx.report.happenings import HAPPENINGS, happened
+from phalanx.report.live import Watched
 from phalanx.report.run_data import load_run
 from phalanx.report.table import live_page
 from phalanx.report.timeline import timeline_figure
-from phalanx.report.watching import Watched
 
 RECORDS = {
     "checkpoint": {

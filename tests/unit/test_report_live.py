@@ -7,10 +7,9 @@ from rich.console import Console
 
 from made_run import BEGAN, make_run
 from phalanx.records import RecordWriter, launcher_records_path, records_path
-from phalanx.report.live import LiveRun
+from phalanx.report.live import LiveRun, Watched
 from phalanx.report.states import Standing, run_state, standing_of
 from phalanx.report.table import chosen, live_page
-from phalanx.report.watching import Watched
 
 
 class Made:

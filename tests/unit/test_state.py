@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.data.place import ReplicaPlace
-from phalanx.seam.csv_log import go_on_from
+from phalanx.seam.keras_callbacks import go_on_from
 from phalanx.state.callback_state import CallbackStates
 from phalanx.state.chance import read_chance, write_chance
 from phalanx.state.copies import assign_local

@@ -3,9 +3,8 @@
 import pytest
 
 from phalanx.callbacks import Stragglers, Throughput
-from phalanx.callbacks.stragglers import describe
+from phalanx.callbacks.stragglers import StragglerDetector, describe
 from phalanx.errors import OptionError
-from phalanx.observe.stragglers import StragglerDetector
 from phalanx.observe.throughput import ThroughputNumbers, WorkerTimes
 
 EVEN = [0.010, 0.010, 0.010]

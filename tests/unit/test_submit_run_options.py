@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phalanx.cli.app import app
-from phalanx.cli.submitted_run import check_run
+from phalanx.cli.submit_options import check_run
 from phalanx.errors import OptionError
 from phalanx.launch.submit.asked import AskedRun, split_options
 

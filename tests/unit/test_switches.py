@@ -8,10 +8,9 @@ from phalanx.cli.app import app
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.switches import ProfiledSteps, Switches, parse_profile
 from phalanx.errors import OptionError
-from phalanx.launch.last_words import say_last_words
 from phalanx.launch.layout import profile_of
 from phalanx.launch.options import RunOptions
-from phalanx.launch.outcome import RunResult
+from phalanx.launch.outcome import RunResult, say_last_words
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from phalanx.data.place import ReplicaPlace
 from phalanx.observe.fit_recorder import FitRecorder
 from phalanx.observe.throughput import WARM_UP, StepSplit
+from phalanx.training.fit_watch import Timekeeper
 from phalanx.training.prepare import Stage
-from phalanx.training.timekeeper import Timekeeper
 from phalanx.worker.pulse import Pulse
 
 

@@ -13,8 +13,8 @@ import keras
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.data.place import ReplicaPlace
 from phalanx.errors import OptionError
-from phalanx.gradients.noise import NoiseScale
 from phalanx.gradients.observation import Lens
+from phalanx.gradients.statistics import NoiseScale
 from phalanx.observe.tensorboard import TensorBoardRun
 from phalanx.worker.journal import own_journal
 

@@ -7,8 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from phalanx.checkpoint.manifest import Manifest
-from phalanx.errors import OptionError
+from phalanx.checkpoint.folder import Folder
+from phalanx.checkpoint.manifest import MANIFEST, Manifest
+from phalanx.checkpoint.reading import manifest_of, steps_in
+from phalanx.checkpoint.writing import STEP
+from phalanx.errors import CheckpointError, OptionError
 
 Mode = Literal["min", "max"]
 
@@ -61,3 +64,48 @@ class Retention:
             if name in m.metrics and math.isfinite(float(m.metrics[name]))
         ]
         return (min(ranked)[1],) if ranked else ()
+
+
+def prune(
+    folder: Folder,
+    retention: Retention,
+    *,
+    saved: int | None = None,
+    leftovers: bool = False,
+    leftovers_before: int | None = None,
+) -> list[str]:
+    """Remove checkpoints that `retention` lets go.
+
+    A manifest goes first, so that what is left is absent and not damaged. A checkpoint that
+    cannot be read stays: it is somebody else's to judge.
+
+    Args:
+        folder: of the checkpoints.
+        retention: what stays.
+        saved: the step that was just saved, which stays in any case; the one that was written
+            last where None.
+        leftovers: whether to remove directories that were never committed too; only when
+            nobody is writing.
+        leftovers_before: the same for steps before this one.
+
+    Returns:
+        The names of what was removed.
+    """
+    readable: list[Manifest] = []
+    for step in steps_in(folder):
+        try:
+            readable.append(manifest_of(folder, step))
+        except CheckpointError:
+            continue
+    going = [STEP.format(step) for step in retention.superfluous(readable, saved)]
+    if leftovers or leftovers_before is not None:
+        before = STEP.format(leftovers_before) if leftovers_before is not None else "~"
+        going += [n for n in folder.names() if n < before and _is_leftover(folder, n)]
+    for name in going:
+        (folder / name).remove(MANIFEST)
+        folder.remove(name)
+    return going
+
+
+def _is_leftover(folder: Folder, name: str) -> bool:
+    return name.startswith("step-") and not (folder / name).has(MANIFEST)

@@ -7,11 +7,14 @@ collective in a second thread would wait for one of the training's.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -29,8 +32,56 @@ from phalanx.checkpoint.manifest import (
 )
 from phalanx.checkpoint.patience import Patience
 from phalanx.checkpoint.sharing_out import describe, share_out, take, whole
-from phalanx.checkpoint.staging import Staging
 from phalanx.errors import CheckpointError
+
+# Fresh memory costs many times what copying into it does: the system hands it out page by page.
+# PyTorch keeps such buffers for its asynchronous checkpoints too (torch.distributed.checkpoint,
+# `cache_staged_state_dict`).
+
+_CHUNK = 16 << 20
+"""Bytes that one thread copies at a time."""
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+class Staging:
+    """Buffers by the key of what they hold."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._held: dict[str, np.ndarray] = {}
+
+    def reserve(self, pieces: Iterable[Piece]) -> None:
+        """Have memory ready for `pieces`, so that the first copy is as fast as the others."""
+        for piece in pieces:
+            shape = (piece.rows, *piece.shape[1:]) if piece.shape else ()
+            self._buffer(piece.key, shape, np.dtype(piece.dtype)).fill(0)
+
+    def copy(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Copies of `values`, in memory that the next `copy` writes over."""
+        buffers = {key: self._buffer(key, v.shape, v.dtype) for key, v in values.items()}
+        chunks = [chunk for key, v in values.items() for chunk in _chunks(buffers[key], v)]
+        if len(chunks) <= len(values):  # all small: threads would cost more than they give
+            list(starmap(np.copyto, chunks))
+        else:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(lambda chunk: np.copyto(*chunk), chunks))
+        return buffers
+
+    def _buffer(self, key: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        held = self._held.get(key)
+        if held is None or held.shape != shape or held.dtype != dtype:
+            held = self._held[key] = np.empty(shape, dtype)
+        return held
+
+
+def _chunks(to: np.ndarray, source: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Parts of both that belong together, to be copied side by side."""
+    if source.nbytes <= _CHUNK or not source.flags.c_contiguous:
+        return [(to, source)]
+    step = _CHUNK // source.dtype.itemsize
+    flat_to, flat = to.reshape(-1), source.reshape(-1)
+    return [(flat_to[i : i + step], flat[i : i + step]) for i in range(0, flat.size, step)]
+
 
 STEP = "step-{:08d}"
 GIVEN_UP = ".given-up"

@@ -88,8 +88,7 @@ def prune_(
 ) -> None:
     """Remove old checkpoints."""
     from phalanx.checkpoint.folder import Folder
-    from phalanx.checkpoint.pruning import prune
-    from phalanx.checkpoint.retention import Retention
+    from phalanx.checkpoint.retention import Retention, prune
 
     named = None if best is None else tuple(best.rpartition(":")[::2])
     retention = Retention(keep=keep, best=named)  # type: ignore[arg-type]  # it checks

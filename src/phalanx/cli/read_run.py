@@ -9,8 +9,15 @@ from phalanx.cli import run_options as asked
 from phalanx.cluster.roles import DEFAULT_SHARDING
 from phalanx.cluster.switches import Switches, parse_profile
 from phalanx.errors import OptionError
-from phalanx.launch.option_texts import parse_devices, parse_env, parse_workers
-from phalanx.launch.options import GRACE, HANG_TIMEOUT, STARTUP_TIMEOUT, RunOptions
+from phalanx.launch.options import (
+    GRACE,
+    HANG_TIMEOUT,
+    STARTUP_TIMEOUT,
+    RunOptions,
+    parse_devices,
+    parse_env,
+    parse_workers,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

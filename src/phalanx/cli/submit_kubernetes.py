@@ -10,11 +10,15 @@ import typer
 
 from phalanx.cli.run_options import Arguments
 from phalanx.cli.say import say
-from phalanx.cli.submit_options import Grace, JobsDir, RunOptionsText
-from phalanx.cli.submitted_run import check_gpus_per_worker, check_run
+from phalanx.cli.submit_options import (
+    Grace,
+    JobsDir,
+    RunOptionsText,
+    check_gpus_per_worker,
+    check_run,
+)
 from phalanx.errors import OptionError
-from phalanx.launch.option_texts import parse_env
-from phalanx.launch.options import GRACE
+from phalanx.launch.options import GRACE, parse_env
 from phalanx.launch.script import check_script
 from phalanx.launch.submit import kubectl
 from phalanx.launch.submit.asked import AskedRun, name_for, split_options

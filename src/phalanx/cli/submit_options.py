@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from phalanx.cli.optional_value import WithOptionalValue
+from phalanx.cli.read_run import ReadRun, read_run
+from phalanx.cluster.strategies import kind_named
+from phalanx.errors import OptionError
+from phalanx.launch.hardware import check_spread
+from phalanx.launch.options import RunOptions
+from phalanx.launch.submit.asked import AskedRun
 
 JobName = Annotated[
     str | None,
@@ -19,3 +29,74 @@ Grace = Annotated[int, typer.Option(metavar="SECONDS", help="How long training m
 RunOptionsText = Annotated[
     str, typer.Option(metavar="'...'", help="Further options of phalanx run.")
 ]
+
+
+# A job may wait for hours, and should not end in its first second.
+
+
+def check_run(run: AskedRun) -> RunOptions:
+    """Read a run's words as its launchers will, and refuse what they would.
+
+    Returns:
+        What each launcher will be asked to do; where nothing says how many workers, one for each
+        host, which is the fewest.
+
+    Raises:
+        OptionError: an option of `--run-options` is wrong, or does not go with the others.
+    """
+    read = _read(run)
+    options = read.options
+    if read.hosts is not None or read.host_index is not None or read.cluster != "auto":
+        raise OptionError(
+            "--hosts, --host-index and --cluster of a submitted run are what the cluster says; "
+            f"found one in --run-options {shlex.join(run.options)!r}. Leave it out."
+        )
+    if (options.name, options.run_dir) != (run.name, Path(run.run_dir)):
+        raise OptionError(
+            f"--name and --run-dir of a submitted run are those of phalanx submit; found others "
+            f"in --run-options {shlex.join(run.options)!r}. Give them to phalanx submit."
+        )
+    if options.workers is not None:
+        check_spread(options.workers, run.hosts)
+    return options
+
+
+def check_gpus_per_worker(gpus: float, options: RunOptions, more: str) -> None:
+    """Refuse GPUs that a worker would reserve and leave idle.
+
+    Args:
+        gpus: of each worker.
+        options: what each launcher will be asked to do.
+        more: the words of `phalanx submit` that ask for so many workers with one GPU each.
+
+    Raises:
+        OptionError: each worker uses one GPU, and would have more.
+    """
+    kind = kind_named(options.strategy)
+    if gpus <= 1 or (kind is not None and kind.many_devices):
+        return
+    raise OptionError(
+        f"--gpus-per-worker {gpus:g} under --strategy {options.strategy}, where a worker uses one "
+        f"GPU. More GPUs are more workers: {more}."
+    )
+
+
+def _read(run: AskedRun) -> ReadRun:
+    words = run.words("--workers", str(run.hosts))[1:]
+    # What is no option at all is refused in there.
+    read = _reader()(words, prog_name="phalanx run", standalone_mode=False)
+    if not isinstance(read, ReadRun) or read.options.target != run.target:
+        raise OptionError(
+            "--run-options must be options of phalanx run and nothing else; found "
+            f"{shlex.join(run.options)!r}. What the script takes follows the script."
+        )
+    return read
+
+
+@cache
+def _reader() -> Any:
+    """A command that reads the words of `phalanx run`, and does no more."""
+    reader = typer.Typer(add_completion=False)
+    settings = {"allow_interspersed_args": False}
+    reader.command(cls=WithOptionalValue, context_settings=settings)(read_run)
+    return typer.main.get_command(reader)

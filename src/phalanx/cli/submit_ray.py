@@ -10,11 +10,17 @@ import typer
 
 from phalanx.cli.run_options import Arguments, AsModule, Resume, Target
 from phalanx.cli.say import say
-from phalanx.cli.submit_options import Grace, JobName, JobsDir, RunOptionsText, SharedRunDir
-from phalanx.cli.submitted_run import check_gpus_per_worker, check_run
+from phalanx.cli.submit_options import (
+    Grace,
+    JobName,
+    JobsDir,
+    RunOptionsText,
+    SharedRunDir,
+    check_gpus_per_worker,
+    check_run,
+)
 from phalanx.errors import OptionError
-from phalanx.launch.option_texts import parse_workers
-from phalanx.launch.options import GRACE
+from phalanx.launch.options import GRACE, parse_workers
 from phalanx.launch.ray.plan import RayPlan
 from phalanx.launch.script import check_module, check_script
 from phalanx.launch.submit import ray_jobs

@@ -12,10 +12,8 @@ import typer
 
 from phalanx.cli.run_options import Arguments, AsModule, MaxRestarts, Resume, Target
 from phalanx.cli.say import say
-from phalanx.cli.submit_options import Grace, JobName, RunOptionsText, SharedRunDir
-from phalanx.cli.submitted_run import check_run
-from phalanx.launch.option_texts import without_env
-from phalanx.launch.options import GRACE
+from phalanx.cli.submit_options import Grace, JobName, RunOptionsText, SharedRunDir, check_run
+from phalanx.launch.options import GRACE, without_env
 from phalanx.launch.script import check_module, check_script
 from phalanx.launch.submit.asked import AskedRun, name_for, split_options
 from phalanx.launch.submit.jobs import refuse_taken

@@ -14,7 +14,7 @@ from rich.live import Live
 from phalanx.cli.run_options import Run, RunDir
 
 if TYPE_CHECKING:
-    from phalanx.report.watching import Watched
+    from phalanx.report.live import Watched
 
 HELP = """Show a run as it goes: each worker's state, step, loss, speed, gradients and memory.
 
@@ -49,7 +49,7 @@ def watch(
     """Find the run and follow it to its end."""
     # numpy takes its time, which --help has no use for.
     from phalanx.report.find import find_run
-    from phalanx.report.watching import Watched
+    from phalanx.report.live import Watched
 
     watched = Watched(find_run(run, run_dir))
     console = Console()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from phalanx.data.batches import as_written, with_free_batch_axis
-from phalanx.data.fingerprint import fingerprint
 from phalanx.data.order import ListedOrder, PlainOrder, rows_in
 from phalanx.data.place import ReplicaPlace, rows_of
 from phalanx.data.position import Position
@@ -114,3 +115,18 @@ def assert_as_before(is_now: bool, was: bool) -> None:
             f"Asked to go on in shuffled arrays of a script that set {before}; found that it sets "
             f"{now}. Let keras.utils.set_random_seed be called as before."
         )
+
+
+_ROWS = 8
+
+
+def fingerprint(inputs: Any, num_samples: int) -> int:
+    """A checksum of some rows, from first to last, of every tensor in `inputs`."""
+    rows = sorted({i * (num_samples - 1) // (_ROWS - 1) for i in range(_ROWS)})
+    checksum = 0
+    for tensor in keras.tree.flatten(inputs):
+        if isinstance(tensor, tf.Tensor):
+            taken = tf.gather(tensor, rows).numpy()
+            raw = b"".join(taken.ravel()) if taken.dtype == object else taken.tobytes()
+            checksum = zlib.crc32(raw, checksum)
+    return checksum

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,12 +17,13 @@ from phalanx.data.batches import (
     total_rows,
     with_free_batch_axis,
 )
-from phalanx.data.inspection.same_order import order_checksum
+from phalanx.data.inspection.inspect import inspect
 from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
 from phalanx.data.lookahead import Lookahead
 from phalanx.data.place import ReplicaPlace
 from phalanx.data.position import Position
-from phalanx.seam.dataset_graph import calls_python
+from phalanx.errors import DataError
+from phalanx.seam.dataset_graph import calls_python, transformations
 
 
 class DatasetBatches:
@@ -135,3 +138,33 @@ def _static_batch_size(spec: Any) -> int | None:
     """The rows of every tensor, where they are known and alike."""
     sizes = {s.shape[0] for s in keras.tree.flatten(spec) if s is not None and s.shape.rank}
     return sizes.pop() if len(sizes) == 1 else None
+
+
+_log = logging.getLogger("phalanx")
+
+
+def order_checksum(dataset: Any, place: ReplicaPlace) -> int | None:
+    """A number that differs between workers whose shuffles have different seeds.
+
+    A shuffle without a seed takes one from TensorFlow's global seed and from how many were taken
+    before: a script that draws random numbers on one worker alone moves that worker's on. What
+    else is known to be wrong with several workers is said, by the chief.
+
+    Raises:
+        DataError: a shuffle has no seed at all, and workers would each draw their own.
+    """
+    if not place.has_peers:
+        return None
+    steps = list(transformations(dataset).walk())
+    seeds = [step.seeds for step in steps if step.seeds is not None]
+    if (0, 0) in seeds:
+        raise DataError(
+            f"Asked to share out a shuffled dataset between {place.workers} workers; found a "
+            "shuffle without a seed, whose order would differ on each. Call "
+            "keras.utils.set_random_seed before it (phalanx run does), or give shuffle(seed=...)."
+        )
+    if place.is_chief:
+        for finding in inspect(dataset, workers=place.workers, replicas=place.total).findings:
+            if finding.weight == "wrong":
+                _log.warning("%s %s %s", finding.what, finding.why, finding.remedy)
+    return zlib.crc32(repr(seeds).encode()) if seeds else None

@@ -8,8 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.worker.alike.brought import NO_GRADIENT, Tensor
-from phalanx.worker.alike.check import Check, current_check
+from phalanx.worker.alike.check import NO_GRADIENT, Check, Tensor, current_check
 
 
 @contextmanager

@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from phalanx.gradients.branches import rarely
-from phalanx.gradients.checked_sum import CheckedSum
-from phalanx.gradients.finite import nonfinite_flags, without_nonfinite
+from phalanx.gradients.checked_sum import CheckedSum, nonfinite_flags, rarely, without_nonfinite
 from phalanx.gradients.reduce import Gradient
 from phalanx.gradients.rules import OnNonfinite
 from phalanx.gradients.share import Keep

@@ -9,13 +9,12 @@ transfer and the wait for replicas that come later.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-
-from phalanx.gradients.clock import now
 
 
 class Stopwatch:
@@ -93,3 +92,24 @@ def timing(stopwatch: Stopwatch) -> Iterator[Stopwatch]:
         yield stopwatch
     finally:
         _open.remove(stopwatch)
+
+
+def now() -> tf.Tensor:
+    """Seconds since 1970 by this machine's clock, scalar float64; each run of a graph reads anew.
+
+    After `tf.config.experimental.enable_op_determinism`, TensorFlow refuses `tf.timestamp`.
+    """
+    if _is_refused():
+        read = tf.numpy_function(time.time, [], tf.float64, stateful=True)
+        read.set_shape([])
+        return read
+    return tf.timestamp()
+
+
+def _is_refused() -> bool:
+    try:
+        with tf.init_scope(), tf.device("CPU:0"):
+            tf.timestamp()
+    except tf.errors.FailedPreconditionError:
+        return True
+    return False

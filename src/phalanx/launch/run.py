@@ -14,8 +14,7 @@ from pathlib import Path
 
 from phalanx.cluster.strategies import check_gpus
 from phalanx.errors import LaunchError, OptionError
-from phalanx.launch.attempt import Gangs
-from phalanx.launch.attempts import Attempts
+from phalanx.launch.attempts import Attempts, Gangs
 from phalanx.launch.data_servers import DataServers
 from phalanx.launch.gang import GangPlan
 from phalanx.launch.hardware import Machine, Share, idle_gpus, share_out_over
@@ -23,14 +22,11 @@ from phalanx.launch.hosts.home import find_addresses
 from phalanx.launch.hosts.leader import Leader
 from phalanx.launch.hosts.parts import follow, hear, homes_of, lead
 from phalanx.launch.journal import LauncherJournal
-from phalanx.launch.last_words import say_last_words
 from phalanx.launch.layout import AttemptPaths
-from phalanx.launch.option_texts import without_env_values
-from phalanx.launch.options import MAX_SEED, RunOptions
-from phalanx.launch.outcome import RunResult
+from phalanx.launch.options import MAX_SEED, RunOptions, without_env_values
+from phalanx.launch.outcome import RunResult, say_last_words
 from phalanx.launch.preemption import SIGNALS
-from phalanx.launch.provenance import git_commit, versions
-from phalanx.launch.rundir import create_run_dir, earlier_run, write_run_file
+from phalanx.launch.rundir import create_run_dir, earlier_run, git_commit, versions, write_run_file
 from phalanx.launch.script import check_module, check_script
 from phalanx.launch.servants import with_chief_and_servers
 from phalanx.launch.signals import SignalBox

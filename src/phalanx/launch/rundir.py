@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import platform
+import subprocess
 from collections.abc import Mapping
 from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -86,3 +89,41 @@ def write_run_file(directory: Path, document: Mapping[str, object]) -> None:
     partial = directory / f"{RUN_FILE}.part"
     partial.write_text(json.dumps(document, indent=2, default=str) + "\n", encoding="utf-8")
     partial.replace(directory / RUN_FILE)
+
+
+_PACKAGES = ("phalanx", "keras", "tensorflow", "tensorflow-cpu", "tf-keras", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that decide a run's numbers."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit(directory: Path) -> dict[str, object] | None:
+    """The commit checked out around `directory`, and whether files differ from it."""
+    commit = _git(directory, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changes = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "changed": bool(changes)}
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", *arguments],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None

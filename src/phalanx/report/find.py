@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from phalanx.errors import OptionError
-from phalanx.report.run_file import RUN_FILE, read_run_file
+from phalanx.report.run_data import RUN_FILE, read_run_file
 
 _SHOWN = 8
 

@@ -6,7 +6,8 @@ The time is handed in, so the same records can be looked at as of any moment.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from phalanx.report.events import (
     EpochLogs,
@@ -25,6 +26,9 @@ from phalanx.report.events import (
     WorkerStart,
 )
 from phalanx.report.happenings import HAPPENINGS
+from phalanx.report.notes import damage_in_words
+from phalanx.report.reading import RunReader
+from phalanx.report.run_data import read_run_file
 from phalanx.report.series import TOTAL
 
 
@@ -159,3 +163,43 @@ def validation_of(epoch: EpochLogs | None) -> Numbers:
     """The metrics of the newest validation."""
     logs = epoch.logs if epoch else {}
     return {name: value for name, value in logs.items() if name.startswith("val_")}
+
+
+class Watched:
+    """A run that is looked at again and again.
+
+    Attributes:
+        name: its directory's name.
+        run: what was heard so far.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.resolve().name
+        self.run = LiveRun()
+        self._path = path
+        self._reader = RunReader(path)
+
+    def look(self) -> None:
+        """Take in what was written since the last look."""
+        file = read_run_file(self._path)  # Before the records: what they hold is older, or as old.
+        self.run.take(self._reader.poll())
+        if self.run.end is None and file.exit_code is not None:
+            self.run.end = RunEnd(
+                t=file.ended or self.run.heard or 0.0,
+                rank=None,
+                attempt=self.run.attempt,
+                fit=None,
+                exit_code=file.exit_code,
+                report=file.report,
+            )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self.run.end is not None
+
+    @property
+    def damages(self) -> list[str]:
+        """What could not be read; a line that is still being written is not meant."""
+        found = [replace(each, unfinished=False) for each in self._reader.damage]
+        return [damage_in_words(each) for each in found if each.is_any]

@@ -15,16 +15,16 @@ from phalanx.errors import OptionError
 from phalanx.flight.form import Flight
 from phalanx.flight.reading import read_flight
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.last_flight import position_of
-from phalanx.launch.layout import AttemptPaths
-from phalanx.launch.rootcause import Ending, root_cause
-from phalanx.launch.whereabouts import Position, Whereabouts, whereabouts
-from phalanx.launch.who_waits import (
+from phalanx.launch.last_flight import (
     batches_that_differ,
     line_about,
+    position_of,
     who_waits_for_whom,
     who_was_where,
 )
+from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.rootcause import Ending, root_cause
+from phalanx.launch.whereabouts import Position, Whereabouts, whereabouts
 from phalanx.report.events import RunEnd, WorkerExit
 from phalanx.report.live import LiveRun, LiveWorker
 from phalanx.report.reading import RunReader

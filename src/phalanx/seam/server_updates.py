@@ -22,11 +22,11 @@ import keras
 import tensorflow as tf
 
 from phalanx.errors import OptionError
-from phalanx.gradients.clock import now
+from phalanx.gradients.stopwatch import now
+from phalanx.seam.graphs import made_from_here
 from phalanx.seam.patching import Patches
 from phalanx.seam.rules import innermost, rules_of
 from phalanx.seam.server_averages import move_averages
-from phalanx.seam.server_turns import turn_at
 from phalanx.seam.server_variables import in_step_on_servers, is_sharded, shards_of, value_of
 
 _Optimizer = keras.optimizers.Optimizer
@@ -206,3 +206,37 @@ def _slots_are_shards(optimizer: Any, piece: _Piece) -> Iterator[None]:
 
 updates_on_servers = Patches(_replacements)
 """Enter it, and Keras's optimizers update on the servers; elsewhere nothing changes."""
+
+
+# An update reads a variable's slots one after the other, computes, and writes them one after the
+# other. Were two workers at it at once, one could see the other's half: Adam's new momentum beside
+# the old velocity of zero, whose quotient throws a row far away, from where it needs epochs to come
+# back. (Keras writes m, v and the variable by operations of their own; TensorFlow's
+# `ResourceApplyAdam`, which does all in one, is not what `keras.optimizers.Adam` calls.)
+
+
+@contextlib.contextmanager
+def turn_at(held: Any, gradient: Any) -> Iterator[Any]:
+    """In a graph: nobody else updates `held` and its slots while the operations made here run.
+
+    The turn begins when the gradient has reached the server, and all that is done in it is done
+    there, so a worker that dies keeps nobody waiting. A worker waits for one turn at a time:
+    none for another's end while it has one.
+
+    Args:
+        held: a variable on a server, or its shard.
+        gradient: its gradient, a tensor or `tf.IndexedSlices`.
+
+    Yields:
+        The gradient, on the server.
+    """
+    with tf.device(held.device):
+        here = tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+        mutex = tf.raw_ops.MutexV2(shared_name=f"phalanx/turn/{held.name}")
+        with tf.control_dependencies(tf.nest.flatten(here, expand_composites=True)):
+            lock = tf.raw_ops.MutexLock(mutex=mutex)
+        made = made_from_here(lock.graph)
+        with tf.control_dependencies([lock]):
+            yield here
+        with tf.control_dependencies(made()):
+            tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)

@@ -15,7 +15,7 @@ def clear(*, keeps_strategy: bool) -> None:
     import phalanx
     from phalanx.seam.chance import forget_draws
     from phalanx.training.checkpointing import forget_fits
-    from phalanx.training.keeping_place import forget_keeping_place
+    from phalanx.training.kept_step import forget_keeping_place
 
     phalanx.disable()
     forget_fits()

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.flight.form import DIMENSIONS
-from phalanx.gradients.clock import now
+from phalanx.gradients.stopwatch import now
 from phalanx.worker.flight import flight
 from phalanx.worker.recorded import Told
 

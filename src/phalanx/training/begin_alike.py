@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.training.broadcast_variables import broadcast_variables
+from phalanx.training.broadcast_variables import MadeInStep, broadcast_variables, state_variables
 from phalanx.training.exchange import on_any_worker
-from phalanx.training.made_in_step import MadeInStep, state_variables
 from phalanx.training.prepare import Stage
 from phalanx.training.step import StepFunction
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import keras
 
-from phalanx.callbacks.callback import Callback
-from phalanx.callbacks.cluster import Cluster
+from phalanx.callbacks.callback import Callback, Cluster
 from phalanx.callbacks.progress import Progress, is_live
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import OptionError

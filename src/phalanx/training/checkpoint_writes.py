@@ -15,7 +15,7 @@ from phalanx.callbacks.checkpoint import CheckpointOptions
 from phalanx.checkpoint.background import Background
 from phalanx.checkpoint.folder import Folder
 from phalanx.checkpoint.patience import Patience
-from phalanx.checkpoint.pruning import prune
+from phalanx.checkpoint.retention import prune
 from phalanx.checkpoint.writing import STEP, Share, Snapshot, Writer
 from phalanx.errors import CheckpointError
 from phalanx.training.exchange import on_any_worker

@@ -7,28 +7,23 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from phalanx.callbacks.checkpoint import Checkpoint, checkpoint_among
-from phalanx.checkpoint.reading import Loaded
-from phalanx.errors import DisagreementError
+from phalanx.checkpoint.folder import Folder
+from phalanx.checkpoint.patience import Patience
+from phalanx.checkpoint.reading import Loaded, newest, read
+from phalanx.errors import DisagreementError, NoCheckpointError, OptionError
 from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.seam.csv_log import go_on_from
+from phalanx.seam.keras_callbacks import go_on_from
 from phalanx.seam.models import steps_trained
 from phalanx.training.capture import Capture, Moment
 from phalanx.training.checkpoint_writes import CheckpointWrites
 from phalanx.training.exchange import on_any_worker
-from phalanx.training.no_checkpoints import NoCheckpoints
-from phalanx.training.prepare import Stage
+from phalanx.training.prepare import Stage, chiefs_number
 from phalanx.training.rendezvous import Rendezvous
-from phalanx.training.resume import (
-    assert_behind,
-    assert_of_a_fit,
-    assert_wanted,
-    in_words,
-    newest_for_all,
-)
 from phalanx.training.save_schedule import SaveSchedule
 from phalanx.worker import preemption
 from phalanx.worker.pulse import pulse
@@ -253,3 +248,94 @@ def checkpointing_of(
         return NoCheckpoints()
     keeps_iterator = callback.options.data == "iterator"
     return Checkpointing(stage, callback, capture(keeps_iterator=keeps_iterator), check=check)
+
+
+class NoCheckpoints:
+    """Stands where `Checkpointing` would, and does nothing."""
+
+    def __init__(self) -> None:
+        """There were no epochs before this `fit`."""
+        self.logs: dict[str, float] = {}
+
+    def look(self, callbacks: list[Any]) -> None:
+        """There is nothing to go on from."""
+
+    def begin(self, callbacks: list[Any]) -> None:
+        """No state is kept."""
+
+    def first_epoch(self, epochs: int) -> int | None:
+        """Training begins where it was asked to."""
+        return None
+
+    def is_to_end(self, begin: int, epochs: int) -> bool:
+        """Whether there is an epoch to train."""
+        return epochs > begin
+
+    def bring_back(self) -> int:
+        """An epoch begins at its first batch."""
+        return 0
+
+    def after_batch(self, epoch: int, batch: int, *, done: int, is_last: bool) -> None:
+        """Nothing is due."""
+
+    def after_epoch(self, epoch: int, logs: Mapping[str, Any], *, is_stopped: bool) -> None:
+        """Nothing is due."""
+
+    def end(self, epoch: int | None, logs: Mapping[str, Any], *, is_stopped: bool) -> None:
+        """Nothing is due."""
+
+
+def newest_for_all(stage: Stage, folder: Folder, patience: Patience) -> Loaded | None:
+    """The newest whole checkpoint, None where there is none; all workers must ask together.
+
+    The chief looks for it, so that a damaged one is passed over by all.
+
+    Raises:
+        NewerCheckpointError: the newest was written by a newer Phalanx.
+        DamagedCheckpointError: another worker reads something else there than the chief.
+    """
+    found: Loaded | None = None
+    if stage.place.is_chief:
+        with suppress(NoCheckpointError):
+            found = patience.try_to(f"read {folder}", lambda: newest(folder))
+    step = chiefs_number(stage, -1 if found is None else found.manifest.step)
+    if step < 0:
+        return None
+    return found or patience.try_to(f"read {folder}", lambda: read(folder, step))
+
+
+def assert_of_a_fit(found: Loaded, folder: Folder) -> None:
+    """Refuse what `phalanx.checkpoint.save` wrote, which has no place in any data."""
+    if "position" not in found.manifest.state:
+        raise OptionError(
+            f"{folder} holds the checkpoint of step {found.manifest.step} by "
+            "phalanx.checkpoint.save, which a fit cannot go on from. Give Checkpoint a directory "
+            "of its own."
+        )
+
+
+def assert_wanted(found: Loaded, folder: Folder, *, resume: bool) -> None:
+    """Refuse to go on where the user has asked not to."""
+    if not resume:
+        raise OptionError(
+            f"Checkpoint was given resume=False, but {folder} holds the checkpoint of step "
+            f"{found.manifest.step}. Remove it, give another directory, or let it resume."
+        )
+
+
+def assert_behind(found: Loaded, folder: Folder, step: int) -> None:
+    """Refuse a second training beside one that has ended in this process."""
+    if step < found.manifest.step:
+        raise OptionError(
+            f"Checkpoint was given {folder}, where a fit before this one has come to step "
+            f"{found.manifest.step}; this one begins at step {step}. Give each training a "
+            "directory of its own."
+        )
+
+
+def in_words(found: Loaded, folder: Folder) -> str:
+    """What was found, for the user."""
+    manifest = found.manifest
+    if manifest.state["complete"]:
+        return f"{folder} holds the end of this training, at step {manifest.step}"
+    return f"going on from step {manifest.step} (epoch {manifest.epoch + 1}) of {folder}"

@@ -10,12 +10,12 @@ import keras
 
 from phalanx.callbacks.replica_check import replica_check_among
 from phalanx.data.batches import BatchSource
-from phalanx.seam.models import is_validation_epoch, steps_trained
-from phalanx.training.around_epochs import begin_training, check_trained
+from phalanx.errors import DataError
+from phalanx.seam.models import first_epoch, is_validation_epoch, steps_trained
 from phalanx.training.batch_loop import BatchLoop
 from phalanx.training.cadence import ReadingCadence
 from phalanx.training.capture import Capture
-from phalanx.training.checkpointing import checkpointing_of
+from phalanx.training.checkpointing import Checkpointing, NoCheckpoints, checkpointing_of
 from phalanx.training.evaluate import Evaluation
 from phalanx.training.exchange import on_any_worker
 from phalanx.training.executor import Executor
@@ -157,3 +157,45 @@ class Epochs:
         check_trained(bool(outputs))
         self._executor.check()
         return {**self._watch.read_last(self._reader, outputs), **self._executor.logs()}
+
+
+def begin_training(
+    model: Any,
+    callbacks: Any,
+    checkpoints: Checkpointing | NoCheckpoints,
+    *,
+    initial_epoch: int,
+    epochs: int,
+) -> int:
+    """Find what to go on from, and tell the callbacks that training begins.
+
+    Args:
+        model: the model.
+        callbacks: Keras's list of them.
+        checkpoints: those of this `fit`.
+        initial_epoch: where to begin if there is nothing to go on from.
+        epochs: where to end.
+
+    Returns:
+        The epoch to begin with.
+    """
+    checkpoints.look(callbacks.callbacks)
+    model.stop_training = False
+    with pulse.during("callbacks"):
+        callbacks.on_train_begin()
+    checkpoints.begin(callbacks.callbacks)
+    resumed = checkpoints.first_epoch(epochs)
+    return first_epoch(model, initial_epoch) if resumed is None else resumed
+
+
+def check_trained(any_batch: bool) -> None:
+    """Refuse an epoch without a batch.
+
+    Raises:
+        DataError: there was none.
+    """
+    if not any_batch:
+        raise DataError(
+            "Asked to train an epoch, but the data gave no batch. Is it exhausted, or "
+            "smaller than one batch with drop_remainder?"
+        )

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace
 from phalanx.errors import DisagreementError
-from phalanx.worker.alike.brought import Tensor
-from phalanx.worker.alike.check import before_collective
+from phalanx.worker.alike.check import Tensor, before_collective
 from phalanx.worker.flight import flight
 from phalanx.worker.pulse import pulse
 

@@ -8,6 +8,7 @@ weights are still those before the step, since such a step is not applied.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -18,14 +19,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from phalanx.cluster.spec import WorkerSpec
 from phalanx.data.place import ReplicaPlace, rows_of
 from phalanx.data.stream import BatchStream
 from phalanx.gradients.health import Health
 from phalanx.seam.models import loss_scale_of
-from phalanx.state.captured import Captured, CapturedStep, Part, write_captured
+from phalanx.state.captured import FOLDER, Captured, CapturedStep, Part, write_captured
 from phalanx.state.copies import array_of_copy
 from phalanx.state.naming import model_variables, paths_of
-from phalanx.training.keeping_place import KeepingPlace
 
 _log = logging.getLogger(__name__)
 
@@ -237,3 +238,50 @@ def _config_of(model: Any) -> tuple[Any, str]:
 
 def _bytes(arrays: Any) -> int:
     return sum(0 if a is None else int(np.asarray(a).nbytes) for a in arrays)
+
+
+MOST_BYTES = 4 * 10**9
+"""Of batch and weights together; a step with more is not kept."""
+
+
+@dataclass
+class KeepingPlace:
+    """Where this process keeps steps, and how many more.
+
+    Attributes:
+        folder: where; None to keep none.
+        left: how many more this process may keep.
+        most_bytes: of batch and weights of one step.
+    """
+
+    folder: Path | None = None
+    left: int = 1
+    most_bytes: int = MOST_BYTES
+
+
+_here: KeepingPlace | None = None
+
+
+def keeping_place() -> KeepingPlace:
+    """Where this process keeps steps: in the run's directory, under `phalanx run`."""
+    global _here
+    if _here is None:
+        spec = WorkerSpec.from_environment(os.environ)
+        run = None if spec is None else spec.run_dir
+        _here = KeepingPlace(folder=None if run is None else Path(run) / FOLDER)
+    return _here
+
+
+def forget_keeping_place() -> None:
+    """Look for the place anew when it is next asked for, as a process does that begins."""
+    global _here
+    _here = None
+
+
+def where_kept(step: int) -> str:
+    """A sentence that says how to look at a step, if some worker has kept it."""
+    folder = keeping_place().folder
+    kept = [] if folder is None else list(folder.glob(f"worker-*-step-{step}"))
+    if folder is None or not kept:
+        return ""
+    return f" It is kept: `phalanx debug replay {folder.parent}` names the layer and the samples."

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from phalanx.data.place import ReplicaPlace, place_in
 from phalanx.data.source import global_batches
 from phalanx.data.stream import BatchStream
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.errors import OptionError
+from phalanx.errors import DisagreementError, OptionError
 from phalanx.seam.building_steps import build_by_step
 from phalanx.seam.models import (
     adopt,
@@ -30,8 +31,6 @@ from phalanx.seam.optimizers import optimizers_reduce_first
 from phalanx.seam.reading import variables_are_numbers
 from phalanx.seam.steps import steps_know_their_share
 from phalanx.seam.whole_files import saved_files_are_whole
-from phalanx.training.advice import advise
-from phalanx.training.agreement import agree
 from phalanx.training.ends import AgreedEnds, Uneven
 from phalanx.training.exchange import all_gather_arrays, all_gather_rows
 from phalanx.training.step import Kind, StepFunction, StepPlan, step_function, step_of
@@ -208,3 +207,85 @@ def everyones_wishes(stage: Stage, own: Wishes) -> Wishes:
     """What some worker wishes to be read; a collective that all workers must call."""
     of_each = all_gather_arrays(stage.strategy, stage.place, [own.to_array()])
     return Wishes.together([Wishes.from_array(rows) for (rows,) in of_each])
+
+
+_ADVICE = {
+    "handle is not available outside the replica": (
+        "Phalanx: a tf.GradientTape in a callback, or elsewhere outside a step, cannot follow "
+        "variables that several replicas hold. To see gradients, add "
+        "phalanx.callbacks.GradientLogger; for a computation of your own, put it into "
+        "strategy.run or train_step."
+    ),
+}
+"""What a message holds, and what to do about it; docs/troubleshooting.md has the same."""
+
+
+def advise(error: BaseException) -> None:
+    """Add what is known about `error` to what it prints."""
+    for part, advice in _ADVICE.items():
+        if part in str(error) and advice not in getattr(error, "__notes__", ()):
+            error.add_note(advice)
+
+
+# Workers that were given data of different lengths, or models of different shapes, would
+# hang in a collective or train something wrong. One small gather at the start of a call
+# tells, and the error names who differs.
+
+_UNKNOWN = -1
+
+
+def agree(
+    strategy: tf.distribute.Strategy,
+    place: ReplicaPlace,
+    call: str,
+    wishes: Mapping[str, Any],
+    seed: int | None,
+) -> int | None:
+    """Compare this worker's wishes with its peers', and take the chief's seed.
+
+    Args:
+        strategy: the strategy that the workers share.
+        place: this worker's place.
+        call: "fit", "evaluate" or "predict", for the message.
+        wishes: what must be the same on every worker, by name; integers are shown, any
+            other value is compared by its text.
+        seed: this worker's draw; None for the order that Keras draws.
+
+    Returns:
+        The chief's seed.
+
+    Raises:
+        DisagreementError: a worker wants something else than the chief.
+    """
+    if not place.has_peers:
+        return seed
+    mine = np.array([_as_integer(seed), *(_as_integer(w) for w in wishes.values())], np.int64)
+    all_wishes = all_gather_rows(strategy, place, mine)
+    for column, name in enumerate(wishes, start=1):
+        values = [int(row[column]) for row in all_wishes]
+        if len(set(values)) > 1:
+            raise DisagreementError(_explain(call, name, values, wishes[name]))
+    chiefs = int(all_wishes[0][0])
+    return None if chiefs == _UNKNOWN else chiefs
+
+
+def _as_integer(wish: Any) -> int:
+    if wish is None:
+        return _UNKNOWN
+    if isinstance(wish, (bool, int, np.integer)):
+        return int(wish)
+    return int.from_bytes(hashlib.sha256(repr(wish).encode()).digest()[:6], "big")
+
+
+def _explain(call: str, name: str, values: list[int], mine: Any) -> str:
+    if isinstance(mine, (bool, int, np.integer)) or mine is None:
+        shown = ", ".join(
+            f"worker {rank}: {'unknown' if v == _UNKNOWN else v}" for rank, v in enumerate(values)
+        )
+    else:
+        odd = [rank for rank, v in enumerate(values) if v != values[0]]
+        shown = f"worker(s) {odd} differ from worker 0; here it is {mine!r}"
+    return (
+        f"{call} needs the same {name} on every worker; found {shown}. Give every worker the "
+        "same global data (Phalanx hands each its share), model and arguments."
+    )

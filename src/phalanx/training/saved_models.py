@@ -13,8 +13,7 @@ from phalanx.checkpoint import reading
 from phalanx.checkpoint.folder import Folder
 from phalanx.checkpoint.manifest import Manifest
 from phalanx.checkpoint.patience import Patience
-from phalanx.checkpoint.pruning import prune
-from phalanx.checkpoint.retention import Retention
+from phalanx.checkpoint.retention import Retention, prune
 from phalanx.checkpoint.sharing_out import describe
 from phalanx.checkpoint.writing import Snapshot
 from phalanx.data.place import place_in

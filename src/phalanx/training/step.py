@@ -7,26 +7,27 @@ Built once per `compile`, kept in Keras's own `model.train_function` (and `test_
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+import keras
 import tensorflow as tf
 
 from phalanx.data.batches import static_rows
 from phalanx.data.place import ReplicaPlace, rows_of, this_replica
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.gradients.share import MetricResult, ReplicaShare, sharing
-from phalanx.seam.models import is_assigned_alike
+from phalanx.gradients.reduce import reduce_sum
+from phalanx.gradients.share import MetricResult, ReplicaShare, current_share, sharing
+from phalanx.seam.models import compute_loss, is_assigned_alike, track_loss
 from phalanx.training.arrivals import GraphArrivals, HostArrival
-from phalanx.training.compiled import compiled_train_step, must_compile_apart
+from phalanx.training.broadcast_variables import MadeInStep
 from phalanx.training.failing_step import axis_0_explained, in_replica
 from phalanx.training.kept_step import KeptStep
-from phalanx.training.made_in_step import MadeInStep
 from phalanx.training.run_switches import runs_eagerly
-from phalanx.training.uncounted import count_share
 from phalanx.worker.flight import flight
 from phalanx.worker.recorded import Recorded
 
@@ -328,3 +329,73 @@ def step_function(model: Any, kind: Kind, plan: StepPlan) -> StepFunction:
     made = StepFunction(model, kind, plan)
     setattr(model, name, made)
     return made
+
+
+# XLA has no kernel for TensorFlow's collectives on CPUs, so what compiles is the forward
+# and backward pass of one replica; reduction and update follow outside. That split needs
+# Keras's own `train_step`; a model with one of its own trains without XLA.
+
+_log = logging.getLogger(__name__)
+
+
+def must_compile_apart(model: Any) -> bool:
+    """Whether the model's gradients can be compiled apart; says so where they cannot."""
+    if type(model).train_step is keras.Model.train_step:
+        return True
+    _log.warning(
+        "jit_compile=True: %s has its own train_step, which XLA cannot compile together "
+        "with an all-reduce; it trains on several replicas without XLA.",
+        type(model).__name__,
+    )
+    return False
+
+
+def compiled_train_step(model: Any) -> Callable[[Any], None]:
+    """Keras's `train_step` with a compiled forward and backward pass."""
+
+    def train_step(data: Any) -> None:
+        # One function a trace and replica: each captures what is its own.
+        compiled = tf.function(
+            lambda x, y, weight: _gradients(model, x, y, weight),
+            jit_compile=True,
+            autograph=False,
+            reduce_retracing=True,
+        )
+        gradients, loss = compiled(*keras.utils.unpack_x_y_sample_weight(data))
+        if (share := current_share()) is not None:
+            share.loss = loss  # the one it was told of lives in the compiled function
+        model.optimizer.apply(gradients, model.trainable_variables)
+
+    return train_step
+
+
+def _gradients(model: Any, x: Any, y: Any, weight: Any) -> tuple[list[Any], Any]:
+    share = current_share()
+    looking = nullcontext() if share is None else share.looking_at((x, y, weight))
+    with looking, tf.GradientTape() as tape:
+        predicted = model(x, training=True)
+        loss = compute_loss(model, x, y, predicted, weight)
+        track_loss(model, loss, x)
+        scaled = model.optimizer.scale_loss(loss)
+    model.compute_metrics(x, y, predicted, sample_weight=weight)
+    gradients: list[Any] = tape.gradient(scaled, model.trainable_variables)
+    return gradients, loss
+
+
+def count_share(data: Any, replica: int, replicas: int) -> tuple[Any, Any, Any, Any]:
+    """(total, start, count, data) for a replica's part of a distributed dataset's element.
+
+    An empty part gets one row of zeros that stands in, as elsewhere it gets a real row.
+    """
+    first = next(v for v in keras.tree.flatten(data) if v is not None)
+    count = tf.shape(first)[0]
+    (counts,) = reduce_sum([tf.one_hot(replica, replicas, count, 0, dtype=tf.int32)])
+    start = tf.reduce_sum(counts[:replica])
+    return tf.reduce_sum(counts), start, count, keras.tree.map_structure(_fill, data)
+
+
+def _fill(value: Any) -> Any:
+    if not isinstance(value, tf.Tensor):
+        return value
+    missing = tf.cast(tf.shape(value)[0] == 0, tf.int32)
+    return tf.pad(value, [[0, missing]] + [[0, 0]] * (value.shape.rank - 1))

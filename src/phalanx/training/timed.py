@@ -14,8 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.clock import now
-from phalanx.gradients.stopwatch import Stopwatch, seconds_in, timing
+from phalanx.gradients.stopwatch import Stopwatch, now, seconds_in, timing
 from phalanx.observe.throughput import StepSplit
 from phalanx.training.step import Outputs, StepFunction
 from phalanx.worker.flight import flight

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
+import pdb
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn, TextIO
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import ClusterError
 from phalanx.launch.layout import AttemptPaths
 from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.launch.provenance import versions
+from phalanx.launch.rundir import versions
 from phalanx.worker import ending, made_directories
 from phalanx.worker.alike.check import before_collective
 from phalanx.worker.alike.check import begin as begin_comparing
-from phalanx.worker.breakpoints import set_up_breakpoints
+from phalanx.worker.ending import dump_stacks_on_request, end_at_once_on_sigterm
 from phalanx.worker.execute import Target, execute
-from phalanx.worker.first_step import FirstStep
 from phalanx.worker.flight import flight
-from phalanx.worker.heartbeat import Heartbeat
 from phalanx.worker.journal import WorkerJournal, journal_of
-from phalanx.worker.lifeline import dump_stacks_on_request, end_at_once_on_sigterm
 from phalanx.worker.logs import set_up_logging
-from phalanx.worker.pulse import pulse
+from phalanx.worker.pulse import Heartbeat, pulse
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -176,3 +177,74 @@ def _meet_peers(strategy: Any, *, saved: bool) -> None:
     with suppress(*([Exception] if saved else [])), flight.collective("last meeting", 0):
         before_collective("the end of the script")
         strategy.collectives.barrier()
+
+
+class FirstStep:
+    """Listens to the pulse; the mark tells a worker that cannot start from one that failed later.
+
+    Args:
+        mark: the file to make; it holds the time and the step.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, mark: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._mark = mark
+        self._clock = clock
+        self._began: int | None = None
+        self._done = False
+
+    def __call__(self, step: int) -> None:
+        """Take in the last step trained; what `fit` begins with was trained before."""
+        if self._began is None:
+            self._began = step
+        elif step > self._began and not self._done:
+            self._done = True
+            with suppress(OSError):  # A full disk ends no training.
+                self._mark.write_text(f"{self._clock()} {step}\n")
+
+
+# Workers have no terminal of their own, so pdb would end at once. A script's `breakpoint()` stands
+# in all workers; those without the terminal go on, and wait in the next collective.
+
+_log = logging.getLogger(__name__)
+
+
+def set_up_breakpoints(spec: WorkerSpec, environment: Mapping[str, str]) -> None:
+    """Make `breakpoint()` right in this worker; PYTHONBREAKPOINT keeps its meaning."""
+    if "PYTHONBREAKPOINT" in environment:
+        return
+
+    def hook(*args: Any, **kwargs: Any) -> None:
+        frame = sys._getframe(1)
+        if spec.has_terminal:
+            _stop(spec.rank, frame)
+        else:
+            _pass_over(spec, frame)
+
+    sys.breakpointhook = hook
+
+
+def _stop(rank: int, frame: FrameType) -> None:
+    output = _terminal()
+    print(f"worker {rank} stands at {_where(frame)}", file=output, flush=True)
+    pdb.Pdb(stdin=sys.stdin, stdout=output, nosigint=True).set_trace(frame)
+
+
+def _terminal() -> TextIO:
+    """Where a person reads: the terminal itself, whose prompts end with no line, or the log."""
+    writable = fcntl.fcntl(0, fcntl.F_GETFL) & (os.O_WRONLY | os.O_RDWR)
+    return open(0, "w", closefd=False) if os.isatty(0) and writable else sys.stdout
+
+
+def _pass_over(spec: WorkerSpec, frame: FrameType) -> None:
+    _log.warning(
+        "breakpoint() at %s is passed over: %s",
+        _where(frame),
+        f"worker {spec.switches.debug_worker} has the terminal"
+        if spec.switches.debug
+        else "a worker has no terminal; phalanx run --debug gives it one",
+    )
+
+
+def _where(frame: FrameType) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.doctor.all_reduce import SECONDS, AddingWorker
-from phalanx.doctor.hosts.names import know
+from phalanx.doctor.hosts.links import know
 from phalanx.doctor.hosts.probe import Probe, measure
 from phalanx.doctor.result import Result
 from phalanx.launch.hosts.meeting import Meeting

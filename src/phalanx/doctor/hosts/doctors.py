@@ -24,7 +24,7 @@ from phalanx.doctor.result import Result
 from phalanx.doctor.speed import PARAMETERS
 from phalanx.launch.hosts.leader import Leader
 from phalanx.launch.hosts.meeting import meeting_path
-from phalanx.launch.provenance import versions
+from phalanx.launch.rundir import versions
 from phalanx.launch.supervise import Clock, WallClock
 
 STARTUP_TIMEOUT = 120.0

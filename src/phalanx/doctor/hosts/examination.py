@@ -16,8 +16,7 @@ from phalanx.doctor.hosts import findings
 from phalanx.doctor.hosts.answers import read, write
 from phalanx.doctor.hosts.asked import Asked, OwnHost
 from phalanx.doctor.hosts.gathering import Gathered
-from phalanx.doctor.hosts.links import Link, judge, rounds
-from phalanx.doctor.hosts.names import Known
+from phalanx.doctor.hosts.links import Known, Link, judge, rounds
 from phalanx.doctor.hosts.probe import Measured
 from phalanx.doctor.result import Result, good, unfit
 from phalanx.doctor.speed import Speed, needs

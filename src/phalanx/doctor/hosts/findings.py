@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from phalanx.doctor.hosts.names import Known
+from phalanx.doctor.hosts.links import Known
 from phalanx.doctor.result import Result, good, note, unfit
 from phalanx.doctor.speed import in_seconds
 

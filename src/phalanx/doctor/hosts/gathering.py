@@ -10,8 +10,8 @@ from pathlib import Path
 from phalanx.doctor.hosts.asked import OtherHost
 from phalanx.doctor.hosts.sign import Sign
 from phalanx.doctor.result import Result, note, unfit
+from phalanx.launch.hosts.joining import Waiting
 from phalanx.launch.hosts.leader import Leader
-from phalanx.launch.hosts.waiting import Waiting
 from phalanx.launch.supervise import Clock
 
 _POLL = 0.2

@@ -13,9 +13,9 @@ from phalanx.cluster.places import Places
 from phalanx.errors import LaunchError
 from phalanx.launch.hardware import Machine
 from phalanx.launch.hosts.arrivals import Arrivals
+from phalanx.launch.hosts.joining import Waiting
 from phalanx.launch.hosts.meeting import Meeting, meeting_path
 from phalanx.launch.hosts.remote import RemoteHome
-from phalanx.launch.hosts.waiting import Waiting
 from phalanx.launch.options import STARTUP_TIMEOUT
 from phalanx.launch.supervise import Clock
 

@@ -15,7 +15,7 @@ from phalanx.launch.options import RunOptions
 from phalanx.launch.outcome import RunResult
 from phalanx.launch.ports import pick_free_ports
 from phalanx.launch.preemption import SIGNALS
-from phalanx.launch.provenance import versions
+from phalanx.launch.rundir import versions
 from phalanx.launch.signals import SignalBox
 from phalanx.launch.supervise import WallClock
 from phalanx.launch.surroundings import Surroundings

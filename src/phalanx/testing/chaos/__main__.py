@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from phalanx.errors import OptionError
-from phalanx.testing.chaos.injector import injector_here, rank_here
-from phalanx.testing.chaos.marks import marks_of_run
+from phalanx.testing.chaos.injector import injector_here, marks_of_run, rank_here
 from phalanx.testing.chaos.plan import parse_plan
 from phalanx.testing.chaos.storage import Disk, arm
 from phalanx.worker.execute import Target, execute

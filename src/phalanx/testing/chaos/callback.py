@@ -9,8 +9,7 @@ from typing import Any
 from phalanx.callbacks.callback import Callback
 from phalanx.seam.models import steps_trained
 from phalanx.testing.chaos.faults import Plan
-from phalanx.testing.chaos.injector import Injector, injector_here
-from phalanx.testing.chaos.marks import Marks, marks_of_run
+from phalanx.testing.chaos.injector import Injector, Marks, injector_here, marks_of_run
 from phalanx.testing.chaos.storage import Disk, arm
 
 

@@ -2,15 +2,108 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
+import math
 import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.tf_config import TFConfig
-from phalanx.testing.chaos.acts import act, pause
-from phalanx.testing.chaos.faults import Plan, Slow, WorkerFault
-from phalanx.testing.chaos.marks import Marks
+from phalanx.testing.chaos.faults import (
+    DropNetwork,
+    Exit,
+    Kill,
+    Plan,
+    Raise,
+    Slow,
+    Stop,
+    WorkerFault,
+)
+
+_BETWEEN_CUTS = 0.02
+
+
+def act(fault: WorkerFault, peers: Collection[int]) -> None:
+    """Do it, now; of `Slow` nothing, which is more than one moment.
+
+    Args:
+        fault: what to do.
+        peers: the ports of all workers; empty where they are not known.
+    """
+    match fault:
+        case Kill():
+            os.kill(os.getpid(), signal.SIGKILL)
+        case Exit():
+            os._exit(fault.code)
+        case Stop():
+            stop(fault.seconds)
+        case Raise():
+            raise getattr(builtins, fault.error)(fault.message)
+        case DropNetwork():
+            drop_network(fault.seconds, peers)
+
+
+def stop(seconds: float | None) -> None:
+    """Stand still by SIGSTOP, heartbeat and all; somebody else must end that."""
+    waker = None
+    if seconds is not None:
+        # In this process's group, so that whoever ends the worker ends it too.
+        program = f"import os, time; time.sleep({seconds!r}); os.kill({os.getpid()}, 18)"
+        waker = subprocess.Popen([sys.executable, "-S", "-E", "-c", program])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    if waker is not None:
+        waker.wait()
+
+
+def drop_network(seconds: float | None, ports: Collection[int]) -> None:
+    """Shut connections now, and from a thread those that are made within `seconds`."""
+    shut_connections(ports)
+    end = math.inf if seconds is None else time.monotonic() + seconds
+
+    def go_on() -> None:
+        while time.monotonic() < end:
+            shut_connections(ports)
+            time.sleep(_BETWEEN_CUTS)
+
+    threading.Thread(target=go_on, name="phalanx-chaos-network", daemon=True).start()
+
+
+def shut_connections(ports: Collection[int]) -> int:
+    """Shut this process's TCP connections; needs no special rights.
+
+    Args:
+        ports: those that a connection must have at one of its ends; empty for any.
+
+    Returns:
+        How many there were.
+    """
+    shut = 0
+    for each in psutil.Process().net_connections(kind="tcp"):
+        if each.status != psutil.CONN_ESTABLISHED or each.fd < 0:
+            continue
+        if ports and not {each.laddr.port, each.raddr.port} & set(ports):
+            continue
+        with suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+            shut += 1
+    return shut
+
+
+def pause(seconds: float) -> None:
+    """What `Slow` does at each of its steps."""
+    time.sleep(seconds)
+
 
 _log = logging.getLogger(__name__)
 
@@ -94,3 +187,34 @@ def injector_here(plan: Plan, marks: Marks, rank: int | None = None) -> Injector
     """For this process, by its environment."""
     rank = rank_here(os.environ) if rank is None else rank
     return Injector(plan, rank, marks, peers=peer_ports(os.environ))
+
+
+class Marks:
+    """Remembers in a directory, or only for this process where there is none."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """Begin with what lies in `directory`."""
+        self._directory = directory
+        self._made: set[str] = set()
+
+    def make(self, name: str) -> bool:
+        """Remember `name`; False if that was done before."""
+        if name in self._made:
+            return False
+        self._made.add(name)
+        if self._directory is None:
+            return True
+        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            os.close(os.open(self._directory / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        return True
+
+
+def marks_of_run(environment: Mapping[str, str]) -> Marks:
+    """The marks in the run's directory; in memory where `phalanx run` started nobody."""
+    spec = WorkerSpec.from_environment(environment)
+    if spec is None or spec.run_dir is None:
+        return Marks(None)
+    return Marks(Path(spec.run_dir) / "chaos")

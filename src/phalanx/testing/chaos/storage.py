@@ -18,7 +18,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from phalanx.testing.chaos import faults as known
 from phalanx.testing.chaos.faults import FailWrites, Plan, SlowWrites, VanishingDirectory
-from phalanx.testing.chaos.marks import Marks
+from phalanx.testing.chaos.injector import Marks
 
 _MIDWAY = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """What a disk says when bytes are on their way, not when the file is opened."""

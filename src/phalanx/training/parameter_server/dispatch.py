@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.seam.distributed import workers_that_serve
-from phalanx.training.parameter_server.coordinator import coordinator_of
 from phalanx.training.parameter_server.source import WorkerData
+from phalanx.training.parameter_server.stage import coordinator_of
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
 
 _log = logging.getLogger(__name__)

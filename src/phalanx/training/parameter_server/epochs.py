@@ -7,12 +7,14 @@ from typing import Any
 
 import keras
 
+from phalanx.callbacks.checkpoint import checkpoint_among
 from phalanx.seam.models import is_validation_epoch, steps_trained
 from phalanx.seam.server_averages import take_averages
-from phalanx.training.around_epochs import begin_training, check_trained
 from phalanx.training.cadence import ReadingCadence
+from phalanx.training.capture import Moment
+from phalanx.training.checkpointing import Checkpointing, NoCheckpoints
+from phalanx.training.epochs import begin_training, check_trained
 from phalanx.training.parameter_server.capture import ServerCapture, Tally
-from phalanx.training.parameter_server.checkpoints import ServerCheckpointing, checkpoints_of
 from phalanx.training.parameter_server.chief_callbacks import logs_gradients
 from phalanx.training.parameter_server.dispatch import Dispatch
 from phalanx.training.parameter_server.evaluate import ServerEvaluation
@@ -21,6 +23,7 @@ from phalanx.training.parameter_server.totals import Totals
 from phalanx.training.parameter_server.watch import ServerWatch
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
 from phalanx.training.prepare import Stage
+from phalanx.worker import preemption
 from phalanx.worker.pulse import pulse
 
 
@@ -173,3 +176,46 @@ class ServerEpochs:
         self._end_group(totals)
         if not self._model.stop_training:
             self._checkpoints.save_now(self._epoch, totals.steps)
+
+
+class ServerCheckpointing(Checkpointing):
+    """Saves and brings back one `fit`, from the chief, which writes all.
+
+    Workers have steps given ahead, so the chief says beforehand how many more there may be.
+    """
+
+    def room(self, step: int) -> int | None:
+        """How many steps may be given before all are to stand still, `step` of them done.
+
+        None for any number; 0 where a checkpoint is due, or a signal asks to stop.
+        """
+        schedule = self._schedule
+        due = schedule.is_due_by_the_clock() or schedule.is_due_after_step(step)
+        if due or preemption.requested():
+            return 0
+        every = self._options.every
+        return int(every.every) - step % int(every.every) if every.unit == "steps" else None
+
+    def trained(self, steps: int) -> None:
+        """So many more steps are done, and their hooks have run."""
+        self._step += steps
+
+    def save_now(self, epoch: int, batch: int) -> None:
+        """Save in the midst of an epoch; no step is under way.
+
+        Raises:
+            SystemExit: this process is to go, and has saved.
+        """
+        self._save(Moment(step=self._step, epoch=epoch, batch=batch))
+        if preemption.requested():
+            self._stop()
+
+
+def checkpoints_of(
+    stage: Stage, callbacks: list[Any], capture: ServerCapture
+) -> ServerCheckpointing | NoCheckpoints:
+    """What keeps the checkpoints of a `fit` with these callbacks."""
+    callback = checkpoint_among(callbacks)
+    if callback is None:
+        return NoCheckpoints()
+    return ServerCheckpointing(stage, callback, capture, check=lambda: None)

@@ -11,8 +11,11 @@ import tensorflow as tf
 from phalanx.data.batches import with_free_batch_axis
 from phalanx.data.position import Position
 from phalanx.seam.adapters import spec_of
-from phalanx.training.parameter_server.coordinator import coordinator_of
-from phalanx.training.parameter_server.stage import build_on_servers, on_server_stage
+from phalanx.training.parameter_server.stage import (
+    build_on_servers,
+    coordinator_of,
+    on_server_stage,
+)
 from phalanx.training.parameter_server.totals import Totals
 from phalanx.training.parameter_server.worker_step import Kind, StepResult, WorkerStep
 from phalanx.worker.pulse import pulse

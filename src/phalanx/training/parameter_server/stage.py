@@ -7,13 +7,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from phalanx.data.place import ReplicaPlace
 from phalanx.seam.models import build, strategy_of
 from phalanx.seam.server_averages import begin_averages
 from phalanx.seam.server_updates import check_optimizer, check_shards, updates_on_servers
 from phalanx.seam.server_variables import variables_on_servers
-from phalanx.training.parameter_server.coordinator import is_asynchronous
 from phalanx.training.prepare import PATCHES, Stage
 
 SERVER_PATCHES = (variables_on_servers, updates_on_servers)
@@ -57,3 +57,19 @@ def build_on_servers(
     if trains:
         check_shards(model.optimizer, model.trainable_variables)
         begin_averages(model.optimizer)
+
+
+def is_asynchronous(strategy: Any) -> bool:
+    """Whether workers under `strategy` train each at its own pace."""
+    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+
+def coordinator_of(strategy: Any) -> Any:
+    """The one coordinator of a strategy; TensorFlow keeps it."""
+    return tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+
+def this_worker() -> Any:
+    """The index of the worker that runs a step, scalar int64; for code that is traced for one."""
+    index = tf.distribute.coordinator.experimental_get_current_worker_index()
+    return tf.cast(index, tf.int64)
