@@ -35,7 +35,7 @@ from step_time.report import processor
 
 import phalanx
 from phalanx.callbacks import Checkpoint, every_n_steps
-from phalanx.worker.pulse import pulse
+from phalanx.monitoring.phase_tracker import pulse
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PACKAGES = ("phalanx", "keras", "tensorflow-cpu", "safetensors")

@@ -19,13 +19,13 @@ from recording import BATCH
 from step_time.environment import ROOT
 
 from phalanx import clip
-from phalanx.training import step as steps
-from phalanx.training.arrivals import GraphArrivals
-from phalanx.training.executor import Executor
-from phalanx.training.kept_step import keeping_place
-from phalanx.training.prepare import make_function, on_stage, open_source
-from phalanx.worker.flight import flight
-from phalanx.worker.pulse import Pulse
+from phalanx.monitoring.flight_recorder import flight
+from phalanx.monitoring.phase_tracker import Pulse
+from phalanx.training import step_function as steps
+from phalanx.training.batch_arrivals import GraphArrivals
+from phalanx.training.context import make_function, on_stage, open_source
+from phalanx.training.nonfinite_capture import keeping_place
+from phalanx.training.step_runner import Executor
 
 sys.path.insert(0, str(ROOT / "examples"))
 from mnist import build_model

@@ -17,13 +17,13 @@ from statistics import median
 import keras
 import numpy as np
 
-from phalanx.observe.throughput import ThroughputMeter
+from phalanx.monitoring.memory import resident_bytes
+from phalanx.monitoring.phase_tracker import SECONDS, Pulse
+from phalanx.monitoring.throughput import ThroughputMeter
+from phalanx.monitoring.worker_event_log import journal_of
+from phalanx.training.context import make_function, on_stage, open_source
 from phalanx.training.metrics import reader_of
-from phalanx.training.prepare import make_function, on_stage, open_source
-from phalanx.training.timed import TimedSteps
-from phalanx.worker.journal import journal_of
-from phalanx.worker.memory import resident_bytes
-from phalanx.worker.pulse import SECONDS, Pulse
+from phalanx.training.timed_step import TimedSteps
 
 BATCH = 64
 STEPS = 500

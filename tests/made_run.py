@@ -6,7 +6,7 @@ import random
 from datetime import UTC, datetime
 from pathlib import Path
 
-from phalanx.records import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
 
 BEGAN = 1_790_000_000.0
 SHARES = ("input", "compute", "communication", "callbacks", "checkpoint")

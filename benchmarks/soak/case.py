@@ -17,9 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from phalanx.checkpoint.folder import Folder
 from phalanx.checkpoint.manifest import MANIFEST
-from phalanx.checkpoint.reading import manifest_of, steps_in, verify
+from phalanx.checkpoint.reader import manifest_of, steps_in, verify
+from phalanx.checkpoint.storage_dir import Folder
 from phalanx.testing.chaos import Plan, command
 from soak.plans import WORKERS, kind_of, plan_of, retries_of
 

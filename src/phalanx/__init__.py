@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from phalanx.gradients.gathered_batch import all_gather_batch as all_gather_batch
+    from phalanx.training.custom_loop import distribute_optimizer as distribute_optimizer
+    from phalanx.training.custom_loop import observe_gradients as observe_gradients
     from phalanx.training.distributed_step import distribute_step as distribute_step
     from phalanx.training.distributed_step import sum_loss as sum_loss
+    from phalanx.training.enable import disable as disable
+    from phalanx.training.enable import enable as enable
+    from phalanx.training.enable import is_enabled as is_enabled
     from phalanx.training.evaluate import evaluate as evaluate
     from phalanx.training.fit import fit as fit
-    from phalanx.training.hand_loop import distribute_optimizer as distribute_optimizer
-    from phalanx.training.hand_loop import observe_gradients as observe_gradients
     from phalanx.training.local_chief_first import local_chief_first as local_chief_first
     from phalanx.training.predict import predict as predict
-    from phalanx.training.switch import disable as disable
-    from phalanx.training.switch import enable as enable
-    from phalanx.training.switch import is_enabled as is_enabled
     from phalanx.training.world import all_gather as all_gather
     from phalanx.training.world import all_reduce as all_reduce
     from phalanx.training.world import barrier as barrier
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 __version__ = _version("phalanx")
 
 _HOMES = {
-    "disable": "phalanx.training.switch",
-    "distribute_optimizer": "phalanx.training.hand_loop",
-    "enable": "phalanx.training.switch",
+    "disable": "phalanx.training.enable",
+    "distribute_optimizer": "phalanx.training.custom_loop",
+    "enable": "phalanx.training.enable",
     "evaluate": "phalanx.training.evaluate",
     "fit": "phalanx.training.fit",
-    "observe_gradients": "phalanx.training.hand_loop",
-    "is_enabled": "phalanx.training.switch",
+    "observe_gradients": "phalanx.training.custom_loop",
+    "is_enabled": "phalanx.training.enable",
     "local_chief_first": "phalanx.training.local_chief_first",
     "predict": "phalanx.training.predict",
     "strategy": "phalanx.worker.strategy",

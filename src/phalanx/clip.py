@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.errors import OptionError
+from phalanx.gradients.clipper_chain import GradientRules, OnNonfinite
 from phalanx.gradients.clippers import (
     Clipped,
     Clipper,
@@ -25,9 +26,8 @@ from phalanx.gradients.clippers import (
     by_percentile,
     by_value,
 )
-from phalanx.gradients.health import health_of, watch
-from phalanx.gradients.rules import GradientRules, OnNonfinite
-from phalanx.seam.rules import give_rules, innermost, rules_of
+from phalanx.gradients.nonfinite import health_of, watch
+from phalanx.keras_compat.optimizer_clippers import give_rules, innermost, rules_of
 
 __all__ = [
     "Clipped",

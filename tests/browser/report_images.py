@@ -28,9 +28,9 @@ def main():
 
 def report_image(browser, place):
     from made_run import BEGAN, make_run
-    from phalanx.report.contents import report_page
-    from phalanx.report.page import render
+    from phalanx.report.html import render
     from phalanx.report.run_data import load_run
+    from phalanx.report.run_page import report_page
 
     page = place / "report.html"
     page.write_text(render(report_page(load_run(make_run(place, "made")), BEGAN + 70)))
@@ -47,7 +47,7 @@ def watch_image(browser, place):
     from made_run import make_run
     from phalanx.report.live import LiveRun
     from phalanx.report.run_data import load_run
-    from phalanx.report.table import live_page
+    from phalanx.report.terminal_view import live_page
 
     data = load_run(make_run(place, "moment", workers=4, restart=False, ended=False))
     now, run = moment(data), LiveRun()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.observe.event_files import read_histograms, read_scalars
+from phalanx.monitoring.tensorboard_files import read_histograms, read_scalars
 
 pytestmark = pytest.mark.full
 

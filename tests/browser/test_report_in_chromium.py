@@ -10,9 +10,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from made_run import BEGAN, make_run
 from phalanx.report.compare import compare_page
-from phalanx.report.contents import report_page
-from phalanx.report.page import render
+from phalanx.report.html import render
 from phalanx.report.run_data import load_run
+from phalanx.report.run_page import report_page
 
 EVIL = "<img src=/evil.png onerror=\"document.body.id='evil'\">"
 """As a name in a run: a browser that took it for markup would ask for the image."""

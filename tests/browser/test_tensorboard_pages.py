@@ -4,7 +4,7 @@ import browsing
 import numpy as np
 import pytest
 
-from phalanx.observe.tensorboard import TensorBoardRun
+from phalanx.callbacks.tensorboard_writer import TensorBoardRun
 
 pytestmark = pytest.mark.full
 

@@ -7,9 +7,9 @@ from perfetto import perfetto, query
 from typer.testing import CliRunner
 
 from phalanx.cli.app import app
-from phalanx.flight.pages import MappedPages
-from phalanx.flight.ring import Ring
-from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.run_layout import AttemptPaths
+from phalanx.monitoring.flight_ring import Ring
+from phalanx.monitoring.mapped_pages import MappedPages
 
 pytestmark = [pytest.mark.full, pytest.mark.xdist_group("browser")]
 

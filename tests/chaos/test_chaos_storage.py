@@ -7,13 +7,13 @@ import fsspec
 import numpy as np
 import pytest
 
-from phalanx.checkpoint.folder import Folder
-from phalanx.checkpoint.patience import Patience
-from phalanx.checkpoint.reading import newest, steps_in, verify
-from phalanx.checkpoint.writing import Snapshot, Writer
+from phalanx.checkpoint.reader import newest, steps_in, verify
+from phalanx.checkpoint.retry import Patience
+from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.writer import Snapshot, Writer
 from phalanx.testing import chaos
 from phalanx.testing.chaos.injector import Marks
-from phalanx.testing.chaos.storage import Disk, arm
+from phalanx.testing.chaos.storage_faults import Disk, arm
 
 ONCE = Patience(retries=0)
 AGAIN = Patience(retries=2, first=0.0, jitter=0.0)

@@ -13,7 +13,7 @@ from hosts import hosts_up, why_not
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.run_layout import AttemptPaths
 
 SECONDS = 600
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phalanx.cli.app import app
-from phalanx.report.where import look_where
+from phalanx.report.run_status import look_where
 
 TRAIN = """
 import json, os, time

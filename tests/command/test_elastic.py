@@ -2,8 +2,8 @@
 
 import pytest
 
-from phalanx.observe.records import read_records
-from phalanx.records import launcher_records_path
+from phalanx.monitoring.event_parsing import read_records
+from phalanx.monitoring.events import launcher_records_path
 
 TRAINING = """
 import json, os, sys, time

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from phalanx.observe.records import read_records
-from phalanx.records import launcher_records_path
+from phalanx.monitoring.event_parsing import read_records
+from phalanx.monitoring.events import launcher_records_path
 
 GANG = """
 import os, signal, sys, time
@@ -124,9 +124,9 @@ def test_a_taken_port_is_retried(command, monkeypatch):
     import io
     import os
 
-    from phalanx.launch.hardware import Machine
     from phalanx.launch.options import RunOptions
     from phalanx.launch.ports import pick_free_ports
+    from phalanx.launch.resources import Machine
     from phalanx.launch.run import Surroundings, run
 
     script = command.script(f"{GANG}\nprint('done')\n")

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from phalanx.launch.layout import profile_of
+from phalanx.launch.run_layout import profile_of
 
 MODEL = """
 import os, sys

@@ -72,7 +72,7 @@ def test_a_restart_is_forked_from_the_process_that_stands_ready(cold_command):
 
     command.wait_until(lambda: trained(0) and warm())
     (ready,) = warm()
-    assert "phalanx.worker.warm" in ready.cmdline()
+    assert "phalanx.worker.prefork" in ready.cmdline()
     command.workers()[-1].kill()
     command.wait_until(lambda: trained(1))
     assert {worker.ppid() for worker in command.workers()} == {ready.pid}

@@ -129,8 +129,8 @@ def checked(options):
 def diagnosed(options, monkeypatch):
     """What `phalanx doctor` says; TensorFlow is not asked, nor added with, which takes long."""
     from phalanx.cli.app import app
-    from phalanx.doctor import all_reduce
-    from phalanx.doctor.here import TensorFlowHere
+    from phalanx.diagnostics.doctor import all_reduce
+    from phalanx.diagnostics.doctor.machine import TensorFlowHere
 
     monkeypatch.setattr(TensorFlowHere, "asked", TensorFlowHere)
     monkeypatch.setattr(all_reduce, "on_this_machine", lambda: None)

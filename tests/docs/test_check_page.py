@@ -4,8 +4,8 @@ import re
 
 from pages import ROOT
 
-from phalanx.lint.check import check_text
-from phalanx.lint.rules import RULES
+from phalanx.diagnostics.lint.check import check_text
+from phalanx.diagnostics.lint.rules import RULES
 
 PAGE = (ROOT / "docs" / "check.md").read_text()
 

@@ -157,9 +157,9 @@ def test_the_troubleshooting_invents_no_message():
 
 
 MADE_ELSEWHERE = {
-    "training/prepare.py": "needs the same",
-    "training/executor.py": "had NaN or infinite entries at step",
-    "training/replica_check.py": "Replicas that should hold the same differ",
+    "training/context.py": "needs the same",
+    "training/step_runner.py": "had NaN or infinite entries at step",
+    "training/replica_consistency.py": "Replicas that should hold the same differ",
 }
 """Of messages that a function of the module puts together."""
 

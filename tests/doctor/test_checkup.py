@@ -9,23 +9,23 @@ import sys
 
 import pytest
 
-from phalanx.doctor.all_reduce import AllReduced
-from phalanx.doctor.checks import (
+from phalanx.diagnostics.doctor.all_reduce import AllReduced
+from phalanx.diagnostics.doctor.all_reduce_cost import Speed
+from phalanx.diagnostics.doctor.checks import (
     all_reduce,
     cluster,
     cuda,
     devices,
-    directory,
     horovod,
-    limits,
     network,
+    resource_limits,
+    storage,
     versions,
 )
-from phalanx.doctor.checkup import CHECKS, is_fit
-from phalanx.doctor.cuda import Library, wanted
-from phalanx.doctor.here import Here, TensorFlowHere
-from phalanx.doctor.result import good, note, unfit
-from phalanx.doctor.speed import Speed
+from phalanx.diagnostics.doctor.cuda_libraries import Library, wanted
+from phalanx.diagnostics.doctor.machine import Here, TensorFlowHere
+from phalanx.diagnostics.doctor.result import good, note, unfit
+from phalanx.diagnostics.doctor.run_checks import CHECKS, is_fit
 from phalanx.errors import OptionError
 
 
@@ -210,15 +210,17 @@ def test_ports_and_names(tmp_path):
 
 
 def test_limits():
-    assert limits.memory(8 << 30).what == "8.0 GiB free, for about 8 workers"
-    assert limits.memory(100 << 20).verdict == "unfit"
-    assert limits.open_files(256, 4096).mend == "ulimit -n 1024"
-    assert limits.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY).verdict == "good"
-    assert limits.shared_memory(16 << 20).verdict == "note"
+    assert resource_limits.memory(8 << 30).what == "8.0 GiB free, for about 8 workers"
+    assert resource_limits.memory(100 << 20).verdict == "unfit"
+    assert resource_limits.open_files(256, 4096).mend == "ulimit -n 1024"
+    assert (
+        resource_limits.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY).verdict == "good"
+    )
+    assert resource_limits.shared_memory(16 << 20).verdict == "note"
 
 
 def test_the_directory(tmp_path):
-    (result,) = directory.check(here(tmp_path))
+    (result,) = storage.check(here(tmp_path))
     assert result.verdict != "unfit"
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
 
@@ -226,13 +228,13 @@ def test_the_directory(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_that_is_not_writable(tmp_path):
     tmp_path.chmod(0o500)
-    (result,) = directory.check(here(tmp_path))
+    (result,) = storage.check(here(tmp_path))
     assert result.verdict == "unfit"
 
 
 def test_a_file_in_the_place_of_the_directory(tmp_path):
     (tmp_path / "runs").touch()
-    (result,) = directory.check(here(tmp_path))
+    (result,) = storage.check(here(tmp_path))
     assert result.verdict == "unfit"
 
 

@@ -7,17 +7,17 @@ from multiprocessing import AuthenticationError
 
 import pytest
 
-from phalanx.cluster.places import Places
-from phalanx.doctor.all_reduce import AllReduced
-from phalanx.doctor.hosts import findings
-from phalanx.doctor.hosts.doctors import Doctors
-from phalanx.doctor.hosts.links import Known, Link, judge, know, rounds
-from phalanx.doctor.hosts.probe import Measured, Probe, measure
-from phalanx.doctor.hosts.sign import Sign
-from phalanx.doctor.result import good, note
-from phalanx.doctor.speed import Speed, needs, parse_parameters
+from phalanx.cluster.node_group import Places
+from phalanx.diagnostics.doctor.all_reduce import AllReduced
+from phalanx.diagnostics.doctor.all_reduce_cost import Speed, needs, parse_parameters
+from phalanx.diagnostics.doctor.cluster_check import findings
+from phalanx.diagnostics.doctor.cluster_check.bandwidth import Measured, Probe, measure
+from phalanx.diagnostics.doctor.cluster_check.coordinator import Doctors
+from phalanx.diagnostics.doctor.cluster_check.network_links import Known, Link, judge, know, rounds
+from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
+from phalanx.diagnostics.doctor.result import good, note
 from phalanx.errors import LaunchError, OptionError
-from phalanx.launch.hosts.meeting import Meeting
+from phalanx.launch.rendezvous.store import Meeting
 
 NAMES = ("a", "b", "c")
 WELL = Measured(seconds=0.0001, longest=0.0002, rate=1e9)

@@ -16,7 +16,7 @@ def found_in_every_case():
     import numpy as np
     import tensorflow as tf
 
-    from phalanx.doctor.for_tpu import findings
+    from phalanx.diagnostics.doctor.tpu_report import findings
 
     class Calling(keras.layers.Layer):
         def call(self, x):

@@ -10,9 +10,9 @@ import tensorflow as tf
 from typer.testing import CliRunner
 
 from phalanx.cli.app import app
-from phalanx.data.bench import StageSpeed, stage_speeds
-from phalanx.data.pipelines.build import pipeline
-from phalanx.doctor.input_speed import slowest, verdict
+from phalanx.data.benchmark import StageSpeed, stage_speeds
+from phalanx.data.pipelines.pipeline import pipeline
+from phalanx.diagnostics.doctor.input_bottleneck import slowest, verdict
 
 SCRIPT = """
 import keras, numpy as np, sys, tensorflow as tf

@@ -27,7 +27,7 @@ def planted(directory, rank, wanted):
     import phalanx
     from phalanx.callbacks import ReplicaCheck
     from phalanx.errors import DisagreementError, NonFiniteError
-    from phalanx.training.kept_step import keeping_place
+    from phalanx.training.nonfinite_capture import keeping_place
 
     found = {}
     to = keeping_place()
@@ -99,7 +99,7 @@ def planted(directory, rank, wanted):
                 if rank == 1 and batch == 2:
                     change(self.model)
 
-        names = ("phalanx.training.replica_check", "phalanx.training.broadcast_variables")
+        names = ("phalanx.training.replica_consistency", "phalanx.training.broadcast_variables")
         logs, handler = [logging.getLogger(name) for name in names], Handler()
         for log in logs:
             log.addHandler(handler)
@@ -183,9 +183,9 @@ def run(tmp_path_factory):
 
 
 def replay(directory):
-    from phalanx.debug.replay import Replay
-    from phalanx.debug.replay_run import model_of
-    from phalanx.state.captured import captures_in, read_captured
+    from phalanx.checkpoint.step_capture import captures_in, read_captured
+    from phalanx.diagnostics.debug.replay import Replay
+    from phalanx.diagnostics.debug.replay_main import model_of
 
     (kept,) = captures_in(directory)
     captured = read_captured(kept)

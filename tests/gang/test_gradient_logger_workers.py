@@ -72,8 +72,8 @@ def norms_by_hand():
 
 
 def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path, pool):
-    from phalanx.observe.event_files import read_histograms, read_scalars
-    from phalanx.observe.records import read_records
+    from phalanx.monitoring.event_parsing import read_records
+    from phalanx.monitoring.tensorboard_files import read_histograms, read_scalars
 
     def function(directory):
         return train(directory), train(None)
@@ -113,7 +113,7 @@ def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path, pool):
 
 
 def test_both_workers_look_at_the_same_layers(tmp_path, pool):
-    from phalanx.observe.event_files import read_scalars
+    from phalanx.monitoring.tensorboard_files import read_scalars
 
     def function(directory):
         train(directory, sample_rate=0.5)
@@ -127,7 +127,7 @@ def test_both_workers_look_at_the_same_layers(tmp_path, pool):
 
 
 def test_a_loop_of_ones_own_is_observed_in_a_gang(tmp_path, pool):
-    from phalanx.observe.event_files import read_scalars
+    from phalanx.monitoring.tensorboard_files import read_scalars
 
     def function(directory):
         import phalanx

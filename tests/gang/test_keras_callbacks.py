@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from callback_cases import CASES, files_in, run_all
 
-from phalanx.observe.event_files import read_scalars
+from phalanx.monitoring.tensorboard_files import read_scalars
 from phalanx.testing import run_alone, run_gang
 
 UNIQUE = ("progbar_logger", "remote_monitor", "orbax_checkpoint")

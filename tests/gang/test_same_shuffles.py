@@ -9,8 +9,8 @@ def seen(dataset, epochs=2):
     """The ids that this worker's replica is given, by epoch."""
     import tensorflow as tf
 
-    from phalanx.data.place import place_in
-    from phalanx.data.source import global_batches
+    from phalanx.data.adapt import global_batches
+    from phalanx.distributed.topology import place_in
 
     source = global_batches(dataset, place=place_in(tf.distribute.get_strategy()), seed=1)
     found = []
@@ -53,7 +53,7 @@ def cases():
     import keras
     import tensorflow as tf
 
-    from phalanx.data.place import place_in
+    from phalanx.distributed.topology import place_in
 
     whole = tf.data.Dataset.range(SAMPLES)
     found = {}

@@ -253,7 +253,7 @@ def test_clear_session_does_not_end_distribution(pool):
         import tensorflow as tf
 
         import phalanx
-        from phalanx.worker.adopt import keep_through_clear_session
+        from phalanx.worker.strategy_override import keep_through_clear_session
 
         strategy = tf.distribute.get_strategy()
         with keep_through_clear_session(strategy):
@@ -277,7 +277,7 @@ def collectives_of_a_step(steps_per_execution):
     import tensorflow as tf
 
     import phalanx
-    from phalanx.training.step import StepFunction
+    from phalanx.training.step_function import StepFunction
 
     captured = []
     original = StepFunction.on_iterator

@@ -78,7 +78,7 @@ def leave_traces(directory):
     import tensorflow as tf
 
     import phalanx
-    from phalanx.training.kept_step import keeping_place
+    from phalanx.training.nonfinite_capture import keeping_place
 
     class Heavy:
         pass
@@ -107,7 +107,7 @@ def traces(directory):
     import tensorflow as tf
 
     import phalanx
-    from phalanx.training.kept_step import keeping_place
+    from phalanx.training.nonfinite_capture import keeping_place
 
     return {
         "heavy": gc.left() is not None,

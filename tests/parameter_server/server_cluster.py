@@ -5,7 +5,7 @@ import tensorflow as tf
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.testing import run_alone
 from phalanx.testing.pool import free_ports
-from phalanx.worker.serve import LEAST_THREADS, start_server
+from phalanx.worker.ps_server import LEAST_THREADS, start_server
 from phalanx.worker.strategies.parameter_server import partitioner
 
 

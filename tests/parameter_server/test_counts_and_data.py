@@ -22,7 +22,7 @@ def everything():
 
     import phalanx
     from phalanx.errors import DataError, OptionError
-    from phalanx.training.parameter_server.dispatch import Dispatch
+    from phalanx.training.parameter_server.scheduler import Dispatch
 
     class Seen(keras.metrics.Metric):
         """How often each sample was seen, by its number."""

@@ -6,10 +6,10 @@ import tensorflow as tf
 from phalanx.callbacks import Stragglers, Throughput
 from phalanx.callbacks.callback import Cluster
 from phalanx.callbacks.throughput import describe
-from phalanx.training.parameter_server.datasets import ALL, Done
-from phalanx.training.parameter_server.watch import Pace
+from phalanx.monitoring.phase_tracker import PHASES
+from phalanx.training.parameter_server.dataset_worker_data import ALL, Done
+from phalanx.training.parameter_server.ps_instrumentation import Pace
 from phalanx.training.parameter_server.worker_step import StepResult
-from phalanx.worker.pulse import PHASES
 
 
 class Clock:

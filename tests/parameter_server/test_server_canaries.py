@@ -1,4 +1,4 @@
-"""What src/phalanx/seam/server_*.py relies on in Keras and TensorFlow still is so."""
+"""What src/phalanx/keras_compat/server_*.py relies on in Keras and TensorFlow still is so."""
 
 import inspect
 
@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from phalanx.seam.server_updates import ROW_BY_ROW
+from phalanx.keras_compat.ps_updates import ROW_BY_ROW
 from phalanx.worker.strategies.parameter_server import partitioner
 
 Optimizer = keras.optimizers.Optimizer

@@ -67,7 +67,7 @@ def trained(save_to=None):
 
 def placed(variable):
     """The rows and the server of each shard."""
-    from phalanx.seam.server_variables import shards_of
+    from phalanx.keras_compat.ps_variables import shards_of
 
     return [(int(s.shape[0]), s.device.split("/")[3]) for s in shards_of(variable)]
 

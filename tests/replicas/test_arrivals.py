@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.flight.form import DIMENSIONS
-from phalanx.flight.reading import read_flight
-from phalanx.launch.last_flight import form_of
+from phalanx.launch.worker_diagnosis import form_of
+from phalanx.monitoring.flight_format import DIMENSIONS
+from phalanx.monitoring.flight_reader import read_flight
+from phalanx.monitoring.flight_recorder import flight
 from phalanx.testing import run_alone
-from phalanx.training.arrivals import GraphArrivals
-from phalanx.worker.flight import flight
+from phalanx.training.batch_arrivals import GraphArrivals
 
 FORM = "x float32[samples, 2], y float32[samples, 1]"
 ROWS = 22  # in batches of 8: the last has 6
@@ -43,7 +43,7 @@ def dataset():
 
 @pytest.fixture(autouse=True)
 def asked_every_time(monkeypatch):
-    monkeypatch.setattr("phalanx.worker.flight._REST", -1)
+    monkeypatch.setattr("phalanx.monitoring.flight_recorder._REST", -1)
 
 
 @pytest.mark.parametrize("eager", [False, True])
@@ -156,7 +156,7 @@ def test_a_step_that_must_be_deterministic_has_its_times_too():
         import tensorflow as tf
 
         import phalanx
-        from phalanx.gradients.stopwatch import now
+        from phalanx.gradients.comm_timer import now
 
         keras.utils.set_random_seed(1)
         tf.config.experimental.enable_op_determinism()

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from small_models import features, on_replicas, small_model, targets, values
 
-from phalanx.seam.chance import (
+from phalanx.keras_compat.rng import (
     global_seed,
     is_seeded_by_script,
     keras_generator,
@@ -397,7 +397,7 @@ class TestWhatPlainKerasDoes:
 
 
 class TestGeneratorsOfChance:
-    """`phalanx.seam.chance` reads them; each must be where it looks."""
+    """`phalanx.keras_compat.rng` reads them; each must be where it looks."""
 
     def test_kerass_own_is_found_once_somebody_has_drawn(self):
         keras.random.normal([1])
@@ -488,7 +488,7 @@ class TestDownloads:
         assert isinstance(home, str)
 
     def test_datasets_take_turns_too(self):
-        from phalanx.seam.downloads import downloads_take_turns
+        from phalanx.keras_compat.downloads import downloads_take_turns
 
         mnist = importlib.import_module("keras.src.datasets.mnist")
         original = mnist.get_file

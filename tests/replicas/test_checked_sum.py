@@ -6,7 +6,7 @@ import tensorflow as tf
 from small_models import on_replicas
 from test_reduce_sum import added_up
 
-from phalanx.gradients.checked_sum import checked_sum, rarely, sum_with_losses
+from phalanx.gradients.checked_all_reduce import checked_sum, rarely, sum_with_losses
 
 NAMES = ["dense", "none", "half", "rows"]
 LARGEST = np.float32(3e38)

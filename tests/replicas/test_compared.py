@@ -3,10 +3,10 @@
 import pytest
 import tensorflow as tf
 
-from phalanx.gradients.compared import compared
-from phalanx.gradients.reduce import reduce_sum
-from phalanx.worker.alike import check
-from phalanx.worker.alike.check import Answer
+from phalanx.distributed.desync import check
+from phalanx.distributed.desync.check import Answer
+from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.collective_signature import compared
 
 
 class Agreeing:

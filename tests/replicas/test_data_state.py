@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from phalanx.data.place import ReplicaPlace
-from phalanx.data.source import global_batches
+from phalanx.data.adapt import global_batches
+from phalanx.distributed.topology import ReplicaPlace
 
 
 def counted():

@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.place import ReplicaPlace
-from phalanx.data.source import global_batches
+from phalanx.data.adapt import global_batches
+from phalanx.distributed.topology import ReplicaPlace
 
 few = settings(derandomize=True, deadline=None, max_examples=6)
 

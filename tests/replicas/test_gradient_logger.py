@@ -14,7 +14,7 @@ from phalanx import clip
 from phalanx.callbacks import GradientLogger
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import OptionError, TrainingError
-from phalanx.observe.event_files import read_histograms, read_layout, read_scalars
+from phalanx.monitoring.tensorboard_files import read_histograms, read_layout, read_scalars
 
 SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
 FIT = {"batch_size": 8, "epochs": 1, "shuffle": False, "verbose": 0}

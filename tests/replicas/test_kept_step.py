@@ -9,9 +9,9 @@ from small_models import features, small_model, targets
 import phalanx
 from phalanx import clip
 from phalanx.callbacks import GradientLogger
+from phalanx.checkpoint.step_capture import captures_in, read_captured
 from phalanx.errors import NonFiniteError
-from phalanx.state.captured import captures_in, read_captured
-from phalanx.training.kept_step import keeping_place
+from phalanx.training.nonfinite_capture import keeping_place
 
 FIT = {"batch_size": 8, "shuffle": False, "verbose": 0}
 ROWS = 24

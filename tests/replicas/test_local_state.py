@@ -7,7 +7,7 @@ import tensorflow as tf
 from small_models import assert_close, features, values
 
 import phalanx
-from phalanx.data.place import rows_of
+from phalanx.distributed.topology import rows_of
 
 MOMENTUM = 0.6
 

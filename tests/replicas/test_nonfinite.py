@@ -8,10 +8,10 @@ from small_models import assert_close, features, on_replicas, small_model, targe
 
 import phalanx
 from phalanx import clip
-from phalanx.data.place import ReplicaPlace
+from phalanx.distributed.topology import ReplicaPlace
 from phalanx.errors import NonFiniteError
-from phalanx.gradients.health import health_of
-from phalanx.training.executor import _explain
+from phalanx.gradients.nonfinite import health_of
+from phalanx.training.step_runner import _explain
 
 SGD = keras.optimizers.SGD
 FIT = {"batch_size": 8, "epochs": 1, "shuffle": False, "verbose": 0}

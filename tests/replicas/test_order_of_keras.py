@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.data.stream import BatchStream
-from phalanx.seam.adapters import adapt
+from phalanx.data.batch_iterator import BatchStream
+from phalanx.keras_compat.data_adapters import adapt
 
 SAMPLES, BATCH, EPOCHS = 22, 4, 3
 
@@ -125,7 +125,7 @@ def batches_of(stream, epochs):
 
 def stream():
     from phalanx.data.dataset_batches import DatasetBatches
-    from phalanx.data.place import ReplicaPlace
+    from phalanx.distributed.topology import ReplicaPlace
 
     tf.random.set_seed(5)
     data = tf.data.Dataset.range(SAMPLES).shuffle(SAMPLES, seed=1).batch(BATCH)

@@ -4,9 +4,9 @@ import pytest
 import tensorflow as tf
 
 from phalanx.data.dataset_batches import DatasetBatches
+from phalanx.data.iterator_position import Position
 from phalanx.data.iterator_state import read_iterator
-from phalanx.data.place import ReplicaPlace
-from phalanx.data.position import Position
+from phalanx.distributed.topology import ReplicaPlace
 
 BATCHES, PASSES = 9, 3
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from small_models import on_replicas
 
-from phalanx.gradients.reduce import reduce_sum
+from phalanx.gradients.all_reduce import reduce_sum
 
 
 def added_up(strategy, function, *columns):

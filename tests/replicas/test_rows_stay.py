@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from phalanx.state.copies import Rows
+from phalanx.checkpoint.replica_values import Rows
 
 CHANGES = {
     "assign": lambda v: v.assign(v * 2.0),

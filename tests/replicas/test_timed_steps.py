@@ -10,11 +10,11 @@ import tensorflow as tf
 from small_models import assert_close, features, small_model, targets, values
 
 import phalanx
-from phalanx.data.place import this_replica
-from phalanx.gradients.share import current_share
-from phalanx.gradients.stopwatch import seconds_in
-from phalanx.training.prepare import make_function, on_stage, open_source
-from phalanx.training.timed import TimedSteps
+from phalanx.distributed.topology import this_replica
+from phalanx.gradients.comm_timer import seconds_in
+from phalanx.gradients.step_context import current_share
+from phalanx.training.context import make_function, on_stage, open_source
+from phalanx.training.timed_step import TimedSteps
 
 BATCH = 8
 

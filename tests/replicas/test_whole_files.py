@@ -10,9 +10,9 @@ from small_models import features, small_model, targets
 
 import phalanx
 from phalanx.errors import OptionError
-from phalanx.seam.keras_callbacks import MANNERS, working_aside
-from phalanx.seam.reading import variables_are_numbers
-from phalanx.seam.whole_files import nothing_saved_below, saved_files_are_whole, whole
+from phalanx.keras_compat.atomic_writes import nothing_saved_below, saved_files_are_whole, whole
+from phalanx.keras_compat.callback_adapters import MANNERS, working_aside
+from phalanx.keras_compat.variable_conversion import variables_are_numbers
 
 OPTIONS = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.checkpoint.folder import Folder
+from phalanx.checkpoint.storage_dir import Folder
 from phalanx.testing.pool import free_ports
 
 KEY, SECRET = "test", "testtest"

@@ -11,14 +11,14 @@ import uuid
 import numpy as np
 import pytest
 
-from phalanx.checkpoint.patience import Patience
-from phalanx.checkpoint.reading import manifest_of, newest, read, steps_in, verify
+from phalanx.checkpoint.reader import manifest_of, newest, read, steps_in, verify
 from phalanx.checkpoint.retention import Retention, prune
-from phalanx.checkpoint.writing import Snapshot, Writer
+from phalanx.checkpoint.retry import Patience
+from phalanx.checkpoint.writer import Snapshot, Writer
 from phalanx.errors import CheckpointError, DamagedCheckpointError, NoCheckpointError
 from phalanx.testing import chaos
 from phalanx.testing.chaos.injector import Marks
-from phalanx.testing.chaos.storage import Disk, arm
+from phalanx.testing.chaos.storage_faults import Disk, arm
 
 # A server that is killed leaves connections for the collector to find.
 pytestmark = [

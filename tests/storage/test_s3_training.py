@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from phalanx.checkpoint.reading import newest, verify
+from phalanx.checkpoint.reader import newest, verify
 from phalanx.testing import chaos
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 
-from phalanx.debug.replay import Replay
-from phalanx.state.captured import Captured, CapturedStep, Part
-from phalanx.state.naming import model_variables, paths_of
+from phalanx.checkpoint.step_capture import Captured, CapturedStep, Part
+from phalanx.checkpoint.variable_names import model_variables, paths_of
+from phalanx.diagnostics.debug.replay import Replay
 
 ROWS = 8
 

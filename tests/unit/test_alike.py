@@ -6,10 +6,7 @@ from multiprocessing.connection import Listener
 
 import pytest
 
-from phalanx.errors import DisagreementError, PeerGoneError
-from phalanx.launch.ports import pick_free_ports
-from phalanx.launch.rootcause import is_consequence
-from phalanx.worker.alike.check import (
+from phalanx.distributed.desync.check import (
     NO_GRADIENT,
     Answer,
     Brought,
@@ -19,8 +16,11 @@ from phalanx.worker.alike.check import (
     Tensor,
     difference,
 )
-from phalanx.worker.ending import record_failure
-from phalanx.worker.pulse import Pulse
+from phalanx.errors import DisagreementError, PeerGoneError
+from phalanx.launch.ports import pick_free_ports
+from phalanx.launch.root_cause import is_consequence
+from phalanx.monitoring.phase_tracker import Pulse
+from phalanx.worker.process_exit import record_failure
 
 
 def gradients(step, *tensors):
@@ -160,7 +160,7 @@ def test_all_hear_who_does_not_come(meet):
 
 
 def test_a_long_wait_is_said_once(meet, monkeypatch, caplog):
-    monkeypatch.setattr("phalanx.worker.alike.check._WARN_AFTER", 0.05)
+    monkeypatch.setattr("phalanx.distributed.desync.check._WARN_AFTER", 0.05)
     meet(gradients(7), None, patience=0.3, stays=True)
     (warning,) = caplog.messages
     assert "worker 1 has not come for 0 s; worker 0 is at step 7 (gradients)" in warning
@@ -247,14 +247,14 @@ class Heard:
 def test_a_worker_says_at_which_step_it_is(trained, in_step, step, monkeypatch):
     pulse = Pulse()
     pulse.at(step=trained)
-    monkeypatch.setattr("phalanx.worker.alike.check.pulse", pulse)
+    monkeypatch.setattr("phalanx.distributed.desync.check.pulse", pulse)
     meeting = Heard()
     Check(meeting, workers=2).compare("gradients", [], in_step=in_step)
     assert meeting.brought == gradients(step)
 
 
 def test_before_any_training_it_is_at_the_first_step(monkeypatch):
-    monkeypatch.setattr("phalanx.worker.alike.check.pulse", Pulse())
+    monkeypatch.setattr("phalanx.distributed.desync.check.pulse", Pulse())
     meeting = Heard()
     Check(meeting, workers=2).compare("gradients", [], in_step=True)
     assert meeting.brought.step == 1

@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from phalanx.state.callback_state import CallbackStates
+from phalanx.checkpoint.callback_state import CallbackStates
 
 LOSSES = [0.9, 0.8, 0.75, 0.7, 0.2, 0.19]
 

@@ -5,9 +5,9 @@ import io
 import keras
 import pytest
 
-from phalanx.callbacks.distributed_progress import DistributedProgress
 from phalanx.callbacks.progress import EvaluationProgress, Progress, is_live
-from phalanx.launch.lines import without_style
+from phalanx.callbacks.progress_bar import DistributedProgress
+from phalanx.launch.log_lines import without_style
 
 
 class Clock:

@@ -10,10 +10,10 @@ import pytest
 import phalanx
 from phalanx.callbacks import Checkpoint, every_epoch, every_n_steps, every_seconds
 from phalanx.callbacks.checkpoint import checkpoint_among
-from phalanx.checkpoint.background import Background
-from phalanx.data.place import ReplicaPlace
+from phalanx.checkpoint.async_writer import Background
+from phalanx.distributed.step_sync import Rendezvous
+from phalanx.distributed.topology import ReplicaPlace
 from phalanx.errors import CheckpointError, MismatchedCheckpointError, OptionError
-from phalanx.training.rendezvous import Rendezvous
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from phalanx.checkpoint import writing
-from phalanx.checkpoint.sharing_out import share_out
-from phalanx.checkpoint.writing import Staging
+from phalanx.checkpoint import writer
+from phalanx.checkpoint.sharding import share_out
+from phalanx.checkpoint.writer import Staging
 
 VALUES = {
     "large": np.arange(12_000_000, dtype="float32").reshape(3000, 4000),  # three chunks
@@ -45,4 +45,4 @@ def test_a_reserved_piece_needs_no_memory_later():
 
 
 def test_a_chunk_ends_between_two_numbers():
-    assert writing._CHUNK % 16 == 0
+    assert writer._CHUNK % 16 == 0

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.checkpoint.folder import Folder
 from phalanx.checkpoint.manifest import MANIFEST
-from phalanx.checkpoint.patience import Patience
-from phalanx.checkpoint.reading import (
+from phalanx.checkpoint.reader import (
     assert_fits,
     manifest_of,
     newest,
@@ -23,8 +21,10 @@ from phalanx.checkpoint.reading import (
     verify,
 )
 from phalanx.checkpoint.retention import Retention, prune
-from phalanx.checkpoint.sharing_out import describe, share_out, take
-from phalanx.checkpoint.writing import Snapshot, Writer
+from phalanx.checkpoint.retry import Patience
+from phalanx.checkpoint.sharding import describe, share_out, take
+from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.writer import Snapshot, Writer
 from phalanx.errors import (
     CheckpointError,
     DamagedCheckpointError,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from phalanx.checkpoint.folder import Folder
-from phalanx.checkpoint.reading import manifest_of, steps_in
-from phalanx.checkpoint.writing import Snapshot, Writer
+from phalanx.checkpoint.reader import manifest_of, steps_in
+from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.writer import Snapshot, Writer
 from phalanx.cli.app import app
 from phalanx.errors import OptionError
 

@@ -8,7 +8,7 @@ import phalanx.cli.run
 from phalanx.cli.app import app
 from phalanx.cluster.spec import DeviceSpec
 from phalanx.errors import OptionError
-from phalanx.launch.outcome import RunResult
+from phalanx.launch.run_result import RunResult
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import phalanx.cli.watch as command
 from made_run import make_run
 from phalanx.cli.app import app
-from phalanx.records import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
 from phalanx.report.live import Watched
 
 

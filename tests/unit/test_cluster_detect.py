@@ -5,9 +5,9 @@ import json
 import pytest
 
 from phalanx.cluster.detect import CLUSTER_NAMES, detect, look
-from phalanx.cluster.kinds.hosts import from_hosts, parse_hosts
-from phalanx.cluster.kinds.slurm import tasks_per_node
-from phalanx.cluster.me import Me, resolve
+from phalanx.cluster.environments.host_list import from_hosts, parse_hosts
+from phalanx.cluster.environments.slurm import tasks_per_node
+from phalanx.cluster.local_host import Me, resolve
 from phalanx.errors import ClusterError, OptionError
 
 ME = Me(names=frozenset({"b.example.org"}), addresses=frozenset({"10.0.0.2", "127.0.0.1", "::1"}))

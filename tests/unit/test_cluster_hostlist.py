@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.cluster.kinds.slurm import expand
+from phalanx.cluster.environments.slurm import expand
 from phalanx.errors import ClusterError
 
 # The left and right of `scontrol show hostnames`, Slurm 22.05, but for those it does not take.

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from phalanx.cluster.roles import Sharding, parse_sharding, place_of
 from phalanx.cluster.spec import WorkerSpec
+from phalanx.cluster.task_types import Sharding, parse_sharding, place_of
 from phalanx.errors import OptionError
 from phalanx.launch.options import RunOptions
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from phalanx.cluster.tf_config import TFConfig
+from phalanx.cluster.tf_config_parser import TFConfig
 from phalanx.errors import ClusterError
 
 

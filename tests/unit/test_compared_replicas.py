@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from phalanx import clip
 from phalanx.callbacks import ReplicaCheck
-from phalanx.data.place import ReplicaPlace
+from phalanx.distributed.topology import ReplicaPlace
 from phalanx.errors import DisagreementError
-from phalanx.seam.models import adopt
-from phalanx.training import replica_check
-from phalanx.training.prepare import Stage
-from phalanx.training.replica_check import (
+from phalanx.keras_compat.model_access import adopt
+from phalanx.training import replica_consistency
+from phalanx.training.context import Stage
+from phalanx.training.replica_consistency import (
     Apart,
     Difference,
     Lacking,
@@ -37,7 +37,7 @@ def said():
         def emit(self, record):
             found.append((record.levelname, record.args[-1]))
 
-    log, handler = logging.getLogger("phalanx.training.replica_check"), Handler()
+    log, handler = logging.getLogger("phalanx.training.replica_consistency"), Handler()
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -261,7 +261,7 @@ def test_what_is_found_assigned_later_is_left_out_from_then_on(mirrored2, said):
 
 
 def test_an_entry_far_into_a_large_variable_is_named(mirrored2, said, monkeypatch):
-    monkeypatch.setattr(replica_check, "_MOST_ENTRIES", 5)
+    monkeypatch.setattr(replica_consistency, "_MOST_ENTRIES", 5)
     model = model_in(mirrored2)
     change(model.layers[0].kernel, lambda array: array + np.eye(3, 4, 1) * [0, 0, 0, 2])
     checks_of(model, mirrored2).begin(0, is_resumed=False)

@@ -7,7 +7,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from phalanx.data.service.fetcher import Fetcher
+from phalanx.data.service.reorder_buffer import Fetcher
 
 
 def here(position):

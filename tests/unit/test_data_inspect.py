@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from phalanx.data.inspection.inspect import inspect
 from phalanx.errors import OptionError
-from phalanx.seam.dataset_graph import transformations
+from phalanx.keras_compat.dataset_graph import transformations
 
 
 def samples(count=100):
@@ -135,7 +135,7 @@ def test_what_cannot_be_looked_at():
 
 
 class TestCanaries:
-    """What src/phalanx/seam/dataset_graph.py reads of TensorFlow's own objects."""
+    """What src/phalanx/keras_compat/dataset_graph.py reads of TensorFlow's own objects."""
 
     def test_a_shuffle_knows_its_seeds(self):
         (step,) = [s for s in walked(samples().shuffle(7, seed=5)) if s.kind == "Shuffle"]

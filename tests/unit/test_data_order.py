@@ -8,9 +8,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.order import PlainOrder
-from phalanx.data.order_of_groups import BucketedOrder, MixedOrder, quotas
-from phalanx.data.place import rows_of
+from phalanx.data.grouped_sampler import BucketedOrder, MixedOrder, quotas
+from phalanx.data.sampler import PlainOrder
+from phalanx.distributed.topology import rows_of
 
 few = settings(derandomize=True, deadline=None, max_examples=6)
 

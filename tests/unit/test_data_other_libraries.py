@@ -8,9 +8,9 @@ import tensorflow as tf
 from array_record.python import array_record_module
 
 import phalanx
-from phalanx.data.place import ReplicaPlace
-from phalanx.data.source import global_batches
-from phalanx.data.sources.choose import as_source
+from phalanx.data.adapt import global_batches
+from phalanx.data.sources.resolve_source import as_source
+from phalanx.distributed.topology import ReplicaPlace
 
 pytestmark = pytest.mark.full
 SAMPLES = 10

@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.place import ReplicaPlace, place_in, rows_of
+from phalanx.distributed.topology import ReplicaPlace, place_in, rows_of
 
 
 def shares(total, replicas):

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.data.place import ReplicaPlace
+from phalanx.distributed.topology import ReplicaPlace
 
 
 @pytest.fixture

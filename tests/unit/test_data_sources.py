@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.data.sources.choose import as_source
+from phalanx.data.sources.resolve_source import as_source
 from phalanx.errors import DataError, OptionError
 
 pyarrow = pytest.importorskip("pyarrow")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.stream import BatchStream
+from phalanx.data.batch_iterator import BatchStream
 
 SHORT = pytest.mark.filterwarnings("ignore:The data ended after")
 """Epochs that the data cuts short warn, which is not what these tests are about."""

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 import phalanx
+from phalanx.data.adapt import global_batches
 from phalanx.data.pipelines.registry import pipeline_of
-from phalanx.data.place import ReplicaPlace
-from phalanx.data.source import global_batches
+from phalanx.distributed.topology import ReplicaPlace
 
 SAMPLES = 10
 

@@ -13,10 +13,10 @@ import tensorflow as tf
 from phalanx.data.pipelines.indexed import IndexedPipeline
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.padding import Padding
-from phalanx.data.place import ReplicaPlace
 from phalanx.data.sources.tfrecords.source import tfrecords
 from phalanx.data.sources.tfrecords.write import write_tfrecords
-from phalanx.data.streams.pipeline import StreamPipeline
+from phalanx.data.streams.stream_pipeline import StreamPipeline
+from phalanx.distributed.topology import ReplicaPlace
 from phalanx.errors import DataError, OptionError
 
 SAMPLES = 83

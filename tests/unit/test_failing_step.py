@@ -5,11 +5,11 @@ from contextlib import nullcontext
 import pytest
 import tensorflow as tf
 
-from phalanx.data.place import ReplicaPlace
+from phalanx.distributed.topology import ReplicaPlace
 from phalanx.errors import OptionError
 from phalanx.launch.failure import gist
-from phalanx.training.failing_step import axis_0_explained, in_replica, told_where
-from phalanx.worker.ending import record_failure
+from phalanx.training.error_context import axis_0_explained, in_replica, told_where
+from phalanx.worker.process_exit import record_failure
 
 GRAPH = """Graph execution error:
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.gradients.checked_sum import are_finite, can_overflow, each_is_finite
+from phalanx.gradients.checked_all_reduce import are_finite, can_overflow, each_is_finite
 
 LARGEST = float(np.finfo("float32").max)
 DTYPES = ["float16", "bfloat16", "float32", "float64"]

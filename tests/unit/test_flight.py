@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.flight.form import FILE_SIZE, HEADER_SIZE, SLOT, SLOTS, TEXTS_SIZE
-from phalanx.flight.pages import MappedPages, PublishedPages, is_on_local_disk
-from phalanx.flight.reading import read_flight
-from phalanx.flight.ring import Ring
-from phalanx.worker.flight import FlightRecorder
-from phalanx.worker.pulse import Pulse
-from phalanx.worker.recorded import Told
+from phalanx.monitoring.flight_format import FILE_SIZE, HEADER_SIZE, SLOT, SLOTS, TEXTS_SIZE
+from phalanx.monitoring.flight_reader import read_flight
+from phalanx.monitoring.flight_recorder import FlightRecorder
+from phalanx.monitoring.flight_ring import Ring
+from phalanx.monitoring.mapped_pages import MappedPages, PublishedPages, is_on_local_disk
+from phalanx.monitoring.phase_tracker import Pulse
+from phalanx.monitoring.recorded_spans import Told
 
 SECOND = 10**9
 
@@ -146,8 +146,8 @@ def test_only_local_disks_are_mapped(place, local, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from phalanx.flight.pages import MappedPages
-from phalanx.flight.ring import Ring
+from phalanx.monitoring.mapped_pages import MappedPages
+from phalanx.monitoring.flight_ring import Ring
 ring = Ring(MappedPages(Path(sys.argv[1])))
 ring.introduce(rank=0, attempt=0, workers=1, pid=os.getpid(), host="")
 ring.begin("train", 0, step=41, epoch=3, steps=1)
@@ -186,12 +186,14 @@ def events_of(tmp_path):
 def test_the_recorder_follows_the_pulse(recorder, tmp_path, monkeypatch):
     pulse = Pulse()
     pulse.follow(recorder)
-    monkeypatch.setattr("phalanx.worker.flight._SHORT", 0)
+    monkeypatch.setattr("phalanx.monitoring.flight_recorder._SHORT", 0)
     pulse.at(step=3, epoch=1)
     pulse.enter("checkpoint")
     told = [(e.name, e.step, e.epoch, e.is_open) for e in events_of(tmp_path)]
     assert told == [("start", None, None, False), ("checkpoint", 3, 1, True)]
-    monkeypatch.setattr("phalanx.worker.flight._SHORT", 2**62)  # however slow this machine is
+    monkeypatch.setattr(
+        "phalanx.monitoring.flight_recorder._SHORT", 2**62
+    )  # however slow this machine is
     pulse.enter("idle")
     names = [e.name for e in events_of(tmp_path)]
     assert names == ["start", "idle"]  # A short phase leaves no event.

@@ -9,8 +9,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.gradients.reduce import pack, reduce_sum, scale, unpack
-from phalanx.gradients.share import ReplicaShare, current_share, sharing
+from phalanx.gradients.all_reduce import pack, reduce_sum, scale, unpack
+from phalanx.gradients.step_context import ReplicaShare, current_share, sharing
 
 SHAPES = st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=1, max_size=5)
 

@@ -7,7 +7,7 @@ import pytest
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import ClusterError, OptionError
 from phalanx.horovod import library
-from phalanx.horovod.connect import assert_reachable, places_of, variables, wait_for
+from phalanx.horovod.gloo_rendezvous import assert_reachable, places_of, variables, wait_for
 
 TWO_HOSTS = ("10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1")
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from phalanx.data.place import ReplicaPlace
-from phalanx.gradients.health import Health
-from phalanx.state.captured import captures_in, read_captured
-from phalanx.training import kept_step
-from phalanx.training.kept_step import KeepingPlace, KeptStep, where_kept
+from phalanx.checkpoint.step_capture import captures_in, read_captured
+from phalanx.distributed.topology import ReplicaPlace
+from phalanx.gradients.nonfinite import Health
+from phalanx.training import nonfinite_capture
+from phalanx.training.nonfinite_capture import KeepingPlace, KeptStep, where_kept
 
 TOTAL = 10  # rows of the global batch: of four replicas, 0 and 1 have three, 2 and 3 have two
 SECOND = ReplicaPlace(first=2, local=2, total=4)
@@ -164,7 +164,7 @@ def test_batches_of_sparse_tensors_are_left():
 
 def test_where_it_is_kept_is_told_of_that_step_alone(tmp_path, monkeypatch):
     place = KeepingPlace(folder=tmp_path / "run" / "captures")
-    monkeypatch.setattr(kept_step, "_here", place)
+    monkeypatch.setattr(nonfinite_capture, "_here", place)
     assert where_kept(7) == ""
     keep(kept_by(place.folder), [2])
     assert f"`phalanx debug replay {tmp_path / 'run'}`" in where_kept(7)

@@ -5,7 +5,7 @@ import pytest
 from phalanx.errors import OptionError
 from phalanx.launch.elastic import GangSize, GrowthWatch, Resized, TooFew
 from phalanx.launch.options import RunOptions, parse_workers
-from phalanx.records import RecordWriter, records_path
+from phalanx.monitoring.events import RecordWriter, records_path
 
 START, LATER = False, True
 """When a worker failed: before it had trained a step, or after."""

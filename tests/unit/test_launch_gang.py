@@ -5,16 +5,16 @@ import pytest
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError
-from phalanx.launch.gang import (
+from phalanx.launch.ports import pick_free_ports
+from phalanx.launch.rendezvous.node import ThisHost, find_addresses
+from phalanx.launch.resources import Share
+from phalanx.launch.worker_group import (
     GangPlan,
     start_gang,
     worker_command,
     worker_environment,
     worker_specs,
 )
-from phalanx.launch.hardware import Share
-from phalanx.launch.hosts.home import ThisHost, find_addresses
-from phalanx.launch.ports import pick_free_ports
 
 
 def plan(run_dir, workers=2, *, strategy="auto", gpus=None, environment=None):

@@ -8,19 +8,19 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.errors import OptionError
-from phalanx.launch.hang import HangWatch, Pace, stands_still
-from phalanx.launch.hosts.remote import RemoteWorker
-from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.hang_detector import HangWatch, Pace, stands_still
 from phalanx.launch.options import RunOptions
-from phalanx.launch.whereabouts import Position, last_position, main_frames
-from phalanx.records import RecordWriter, records_path
+from phalanx.launch.rendezvous.remote_node import RemoteWorker
+from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launch.worker_status import Position, last_position, main_frames
+from phalanx.monitoring.events import RecordWriter, records_path
 
 WAITS = """Thread 0x01 (most recent call first):
   File "/venv/site-packages/x.py", line 1 in other
 
 Current thread 0x02 (most recent call first):
   File "/venv/site-packages/tensorflow/python/eager/execute.py", line 53 in quick_execute
-  File "/venv/site-packages/phalanx/training/step.py", line 9 in on_iterator
+  File "/venv/site-packages/phalanx/training/step_function.py", line 9 in on_iterator
   File "/home/me/train.py", line 20 in <module>
 """
 AWAY = """Current thread 0x02 (most recent call first):

@@ -2,7 +2,7 @@ import pytest
 
 from phalanx.cluster.spec import DeviceSpec
 from phalanx.errors import OptionError
-from phalanx.launch.hardware import (
+from phalanx.launch.resources import (
     Machine,
     count_gpus,
     default_workers,

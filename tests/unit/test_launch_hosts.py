@@ -13,24 +13,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.cluster.places import Places
+from phalanx.cluster.node_group import Places
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError, OptionError
-from phalanx.launch.hardware import Machine, share_out_over
-from phalanx.launch.hosts.follower import Follower
-from phalanx.launch.hosts.home import ThisHost
-from phalanx.launch.hosts.joining import Joining
-from phalanx.launch.hosts.leader import Leader
-from phalanx.launch.hosts.meeting import Meeting, meeting_path
-from phalanx.launch.hosts.remote import RemoteWorker
-from phalanx.launch.hosts.wire import Wire
-from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.context import Surroundings
 from phalanx.launch.options import RunOptions
 from phalanx.launch.process import HOST_LOST
+from phalanx.launch.rendezvous.channel import Wire
+from phalanx.launch.rendezvous.client import Joining
+from phalanx.launch.rendezvous.follower import Follower
+from phalanx.launch.rendezvous.leader import Leader
+from phalanx.launch.rendezvous.node import ThisHost
+from phalanx.launch.rendezvous.remote_node import RemoteWorker
+from phalanx.launch.rendezvous.store import Meeting, meeting_path
+from phalanx.launch.resources import Machine, share_out_over
 from phalanx.launch.run import run
+from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.signals import SignalBox
-from phalanx.launch.supervise import Patience, WallClock
-from phalanx.launch.surroundings import Surroundings
+from phalanx.launch.supervisor import Patience, WallClock
 
 HERE = Places(hosts=("127.0.0.1", "localhost"), index=0, kind="hosts", why="a test", job="t")
 THERE = replace(HERE, index=1)
@@ -281,9 +281,9 @@ def cut_all_wires():
 
 
 STANDS = """
-from phalanx.launch.layout import AttemptPaths
-from phalanx.records import RecordWriter, records_path
-from phalanx.worker.ending import dump_stacks_on_request
+from phalanx.launch.run_layout import AttemptPaths
+from phalanx.monitoring.events import RecordWriter, records_path
+from phalanx.worker.process_exit import dump_stacks_on_request
 paths = AttemptPaths(run=Path(spec.run_dir), attempt=spec.attempt)
 dump_stacks_on_request(paths.stacks(spec.rank))
 ready = paths.directory / "ready"
@@ -361,7 +361,7 @@ def test_workers_are_spread_evenly():
 
 
 def test_a_lost_host_is_told_in_words():
-    from phalanx.launch.rootcause import Ending
+    from phalanx.launch.root_cause import Ending
 
     ending = Ending(rank=1, exit_code=HOST_LOST, at=0.0)
     assert ending.what == "its host, or the launcher there, is gone"

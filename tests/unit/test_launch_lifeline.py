@@ -11,11 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from phalanx.launch.lifeline import LAUNCHER_VARIABLE, tied_to_this_process
+from phalanx.launch.parent_death import LAUNCHER_VARIABLE, tied_to_this_process
 
 pytestmark = pytest.mark.process
 
-TIED = "import os; from phalanx.launch.lifeline import die_with_launcher as die; die(os.environ)\n"
+TIED = (
+    "import os; from phalanx.launch.parent_death import die_with_launcher as die; die(os.environ)\n"
+)
 
 
 def python(source, env):
@@ -36,7 +38,7 @@ def test_a_launcher_that_is_there_is_handed_on_to_nobody():
 
 
 @pytest.mark.parametrize(
-    "module", ["phalanx.worker", "phalanx.worker.warm", "phalanx.worker.data_server"]
+    "module", ["phalanx.worker", "phalanx.worker.prefork", "phalanx.worker.data_server"]
 )
 def test_it_is_asked_before_anything_of_size_is_imported(module):
     # Not this process, which has started it: it ends as soon as it asks.
@@ -45,7 +47,7 @@ def test_it_is_asked_before_anything_of_size_is_imported(module):
     ended = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
     assert ended.returncode == -signal.SIGKILL
     imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
-    assert "phalanx.launch.lifeline" in imported
+    assert "phalanx.launch.parent_death" in imported
     assert not imported & {"numpy", "tensorflow", "keras", "phalanx.worker.bootstrap"}
 
 

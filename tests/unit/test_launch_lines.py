@@ -1,6 +1,6 @@
 import pytest
 
-from phalanx.launch.lines import LineAssembler, clip, is_startup_noise, without_style
+from phalanx.launch.log_lines import LineAssembler, clip, is_startup_noise, without_style
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.restarts import Again, Enough, RestartPolicy, Restarts
-from phalanx.launch.rootcause import Ending
+from phalanx.launch.restart_policy import Again, Enough, RestartPolicy, Restarts
+from phalanx.launch.root_cause import Ending
 
 
 def killed(rank=0):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.rootcause import (
+from phalanx.launch.root_cause import (
     Ending,
     describe,
     is_consequence,

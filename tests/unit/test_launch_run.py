@@ -14,15 +14,15 @@ import pytest
 
 from phalanx.cli.report import html_of
 from phalanx.errors import LaunchError, OptionError, ScriptError
-from phalanx.launch.hardware import Machine
 from phalanx.launch.options import RunOptions
+from phalanx.launch.resources import Machine
 from phalanx.launch.run import Surroundings, run
 from phalanx.launch.showing import Showing
-from phalanx.launch.supervise import Patience
-from phalanx.observe.records import read_records
-from phalanx.records import launcher_records_path
-from phalanx.report.document import to_json
+from phalanx.launch.supervisor import Patience
+from phalanx.monitoring.event_parsing import read_records
+from phalanx.monitoring.events import launcher_records_path
 from phalanx.report.run_data import load_run
+from phalanx.report.run_json import to_json
 
 pytestmark = pytest.mark.process
 
@@ -31,7 +31,7 @@ import json, os, signal, subprocess, sys, time
 from pathlib import Path
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.run_layout import AttemptPaths
 spec = WorkerSpec.from_environment(os.environ)
 rank, attempt = spec.rank, spec.attempt
 paths = AttemptPaths(run=Path(spec.run_dir), attempt=attempt)
@@ -112,7 +112,7 @@ def test_what_a_killed_worker_had_put_aside_goes_with_the_gang(scene, tmp_path, 
     scene.run(
         """
 import tempfile
-from phalanx.launch.aside import aside_prefix
+from phalanx.launch.scratch import aside_prefix
 left = tempfile.mkdtemp(prefix=aside_prefix(os.getpid()))
 Path(left, "model.keras").write_text("weights")
 os.kill(os.getpid(), signal.SIGKILL)
@@ -339,7 +339,7 @@ def save(number, frame):
     RecordWriter(records_path(spec.run_dir, rank)).write("worker_end", ok=True, error=None, step=7)
     sys.exit(75)
 signal.signal(signal.SIGTERM, save)
-from phalanx.records import RecordWriter, records_path
+from phalanx.monitoring.events import RecordWriter, records_path
 print("listening", flush=True)
 """
 

@@ -4,8 +4,8 @@ from datetime import datetime
 import pytest
 
 from phalanx.errors import OptionError
-from phalanx.launch.layout import AttemptPaths
-from phalanx.launch.rundir import create_run_dir, saved_run, write_run_file
+from phalanx.launch.run_dir import create_run_dir, saved_run, write_run_file
+from phalanx.launch.run_layout import AttemptPaths
 
 NOON = datetime(2026, 11, 1, 12, 0, 5)
 

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from phalanx.errors import ScriptError
-from phalanx.launch.script import check_module, check_script
+from phalanx.launch.script_check import check_module, check_script
 
 
 def test_a_good_script_is_not_run(tmp_path):

@@ -6,11 +6,11 @@ import pytest
 from test_cluster_roles import spec
 from test_launch_supervise import FakeClock, FakeWorker
 
-from phalanx.launch.hardware import Share
 from phalanx.launch.process import WorkerHandle
-from phalanx.launch.rootcause import Ending, root_cause
-from phalanx.launch.servants import MOST_REPLACEMENTS, Replacements, with_chief_and_servers
-from phalanx.launch.supervise import Supervisor
+from phalanx.launch.ps_tasks import MOST_REPLACEMENTS, Replacements, with_chief_and_servers
+from phalanx.launch.resources import Share
+from phalanx.launch.root_cause import Ending, root_cause
+from phalanx.launch.supervisor import Supervisor
 
 
 def test_a_gang_has_a_chief_workers_and_servers():

@@ -12,7 +12,7 @@ from phalanx.launch.tee import Tee
 
 SHOWS = """
 import sys
-from phalanx.cli.say import say, say_error
+from phalanx.cli.console import say, say_error
 from phalanx.launch.showing import Showing
 sys.stdin.read()  # until the reader of the output has gone
 output = Showing(sys.stdout)

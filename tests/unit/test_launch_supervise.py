@@ -4,8 +4,8 @@ import pytest
 
 from phalanx.launch.failure import FailureRecord
 from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.launch.rootcause import can_resume, root_cause
-from phalanx.launch.supervise import Patience, Supervisor
+from phalanx.launch.root_cause import can_resume, root_cause
+from phalanx.launch.supervisor import Patience, Supervisor
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 

@@ -9,16 +9,16 @@ import pytest
 
 from gone import has_gone
 from phalanx.launch.forkserver import ForkServer
+from phalanx.launch.prefork import ForkedWorker, WarmStart
 from phalanx.launch.process import WorkerProcess
-from phalanx.launch.warm import ForkedWorker, WarmStart
 
 SERVER = """
 import os, sys
 from phalanx.launch.forkserver import CONTROL_VARIABLE
-from phalanx.worker import bootstrap, warm
+from phalanx.worker import bootstrap, prefork
 bootstrap.main = lambda arguments, environment: exec(arguments[0])
-warm._preload = lambda: None
-warm.main()
+prefork._preload = lambda: None
+prefork.main()
 """
 ENV = dict(os.environ)
 

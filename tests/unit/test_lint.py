@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.diagnostics.lint.check import check_file, check_text, scripts_in
+from phalanx.diagnostics.lint.rules import RULES
 from phalanx.errors import OptionError, ScriptError
-from phalanx.lint.check import check_file, check_text, scripts_in
-from phalanx.lint.rules import RULES
 
 CASES = sorted((Path(__file__).parent / "check_cases").glob("*.py"))
 ROOT = Path(__file__).parents[2]

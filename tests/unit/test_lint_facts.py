@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from phalanx.lint.check import check_text
+from phalanx.diagnostics.lint.check import check_text
 from phalanx.testing import run_alone
 
 STARTS = (

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from phalanx.records import RecordWriter
-from phalanx.worker.journal import WorkerJournal, journal_of, own_journal
-from phalanx.worker.pulse import SECONDS, Heartbeat, Pulse
+from phalanx.monitoring.events import RecordWriter
+from phalanx.monitoring.phase_tracker import SECONDS, Heartbeat, Pulse
+from phalanx.monitoring.worker_event_log import WorkerJournal, journal_of, own_journal
 
 
 class Clock:

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from phalanx.data.place import rows_of
-from phalanx.seam.patching import Patches
-from phalanx.seam.random_draws import ReplicaRows, draws_by_rows
+from phalanx.distributed.topology import rows_of
+from phalanx.keras_compat.patches import Patches
+from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
 
 TOTAL = 7
 SEED = (5, 11)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import OptionError
-from phalanx.observe.records import read_records
-from phalanx.records import RecordWriter, records_path
+from phalanx.monitoring.event_parsing import read_records
+from phalanx.monitoring.events import RecordWriter, records_path
 
 NAMES = st.text(min_size=1).filter(lambda name: name not in ("v", "t", "kind"))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -197,7 +197,7 @@ def test_no_file_is_an_error(tmp_path):
 @pytest.mark.process
 def test_records_need_no_tensorflow():
     program = (
-        "import sys, phalanx.observe.records; "
+        "import sys, phalanx.monitoring.event_parsing; "
         "print(sorted({'tensorflow', 'keras', 'tensorboard'} & set(sys.modules)))"
     )
     done = subprocess.run(

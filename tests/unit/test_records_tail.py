@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.observe.records import read_records
-from phalanx.observe.tail import RecordTail
+from phalanx.monitoring.event_log import RecordTail
+from phalanx.monitoring.event_parsing import read_records
 
 LINE = b'{"v":1,"t":1.0,"kind":"step","step":%d}\n'
 
@@ -53,7 +53,7 @@ def test_only_what_is_new_is_read(tmp_path, monkeypatch):
     tail = RecordTail(path)
     tail.poll()
     parsed = []
-    monkeypatch.setattr("phalanx.observe.tail.parse_line", lambda line: parsed.append(line))
+    monkeypatch.setattr("phalanx.monitoring.event_log.parse_line", lambda line: parsed.append(line))
     with path.open("ab") as file:
         file.write(LINE % 2)
     tail.poll()

@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 from replays import ROWS, Of, captured_of, head, replayed, rows
 
-from phalanx.debug.replay import Replay
-from phalanx.debug.replay_run import model_of
-from phalanx.debug.trace import Range
+from phalanx.checkpoint.step_capture import Captured, captures_in, read_captured, write_captured
+from phalanx.diagnostics.debug.nonfinite_rows import Range
+from phalanx.diagnostics.debug.replay import Replay
+from phalanx.diagnostics.debug.replay_main import model_of
 from phalanx.errors import OptionError
-from phalanx.state.captured import Captured, captures_in, read_captured, write_captured
 
 ops = keras.ops
 

@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 from replays import ROWS, Of, captured_of, head, replayed, rows
 
-from phalanx.debug.causes import cause_of, growth_of
-from phalanx.debug.replay import Replay
-from phalanx.debug.trace import Call, Range, Wrong
-from phalanx.state.captured import Captured, CapturedStep, Part
+from phalanx.checkpoint.step_capture import Captured, CapturedStep, Part
+from phalanx.diagnostics.debug.diagnosis import cause_of, growth_of
+from phalanx.diagnostics.debug.nonfinite_rows import Call, Range, Wrong
+from phalanx.diagnostics.debug.replay import Replay
 
 ops = keras.ops
 BF16 = tf.bfloat16.as_numpy_dtype
@@ -199,7 +199,7 @@ def test_rows_of_what_is_no_batch_are_no_samples():
 
 @pytest.mark.parametrize(("most", "samples"), [(7, [6]), (6, [])])
 def test_so_many_samples_are_tried_by_themselves_and_no_more(most, samples, monkeypatch):
-    monkeypatch.setattr("phalanx.debug.replay._MOST_ALONE", most)
+    monkeypatch.setattr("phalanx.diagnostics.debug.replay._MOST_ALONE", most)
     layer = Of(lambda x: x + ops.sum(ops.log(ops.transpose(x)[:3])), name="odd")
     found = replayed([layer, head()], rows(6, 0.0))
     assert [s.index for s in found.samples] == samples

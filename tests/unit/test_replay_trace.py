@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from phalanx.debug.trace import Range, Trace
+from phalanx.diagnostics.debug.nonfinite_rows import Range, Trace
 
 
 def wrongs(trace):

@@ -7,12 +7,18 @@ import numpy as np
 import pytest
 from replays import Of, captured_of, head, replayed, rows
 
-from phalanx.debug.causes import Cause
-from phalanx.debug.replay import Replay, Replayed, Sample
-from phalanx.debug.replay_run import chosen, growth_in_words, in_words, main
-from phalanx.debug.trace import Range
+from phalanx.checkpoint.step_capture import (
+    Captured,
+    CapturedStep,
+    Part,
+    captures_in,
+    write_captured,
+)
+from phalanx.diagnostics.debug.diagnosis import Cause
+from phalanx.diagnostics.debug.nonfinite_rows import Range
+from phalanx.diagnostics.debug.replay import Replay, Replayed, Sample
+from phalanx.diagnostics.debug.replay_main import chosen, growth_in_words, in_words, main
 from phalanx.errors import OptionError
-from phalanx.state.captured import Captured, CapturedStep, Part, captures_in, write_captured
 
 
 def model_of(*layers):

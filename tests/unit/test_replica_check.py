@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from phalanx.callbacks import ReplicaCheck
 from phalanx.callbacks.replica_check import replica_check_among
+from phalanx.checkpoint import checksum
 from phalanx.errors import OptionError
-from phalanx.state import fingerprint
-from phalanx.training.replica_check import _odd_ones, _sums_of_chunks, difference
+from phalanx.training.replica_consistency import _odd_ones, _sums_of_chunks, difference
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64",
@@ -21,8 +21,8 @@ from phalanx.training.replica_check import _odd_ones, _sums_of_chunks, differenc
 def test_one_entry_changes_the_fingerprint(dtype):
     values = tf.cast(tf.reshape(tf.range(24) % 2, [4, 6]), dtype)
     same, other = tf.identity(values), tf.cast(tf.one_hot(3, 24), dtype)
-    assert int(fingerprint.fold(values)) == int(fingerprint.fold(same))
-    assert int(fingerprint.fold(values)) != int(fingerprint.fold(tf.reshape(other, [4, 6])))
+    assert int(checksum.fold(values)) == int(checksum.fold(same))
+    assert int(checksum.fold(values)) != int(checksum.fold(tf.reshape(other, [4, 6])))
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9), st.data())
@@ -32,37 +32,37 @@ def test_any_change_of_one_entry_changes_the_fingerprint(words, data):
     entry = data.draw(st.integers(0, 2**32 - 1) | near)
     other = [*words[:place], entry, *words[place + 1 :]]
     values, changed = (np.array(each, np.uint32).view(np.float32) for each in (words, other))
-    folded, other_fold = (int(fingerprint.fold(tf.constant(each))) for each in (values, changed))
+    folded, other_fold = (int(checksum.fold(tf.constant(each))) for each in (values, changed))
     assert (folded == other_fold) == (words == other)
 
 
 def test_changes_that_cancel_in_a_sum_are_seen():
     one, other = tf.constant([1.0, 2.0]), tf.constant([-1.0, -2.0])
     moved = tf.constant([1.5, 1.5])
-    assert len({int(fingerprint.fold(v)) for v in (one, other, moved)}) == 3
+    assert len({int(checksum.fold(v)) for v in (one, other, moved)}) == 3
 
 
 def test_a_large_variable_is_folded_in_pieces(monkeypatch):
     values = tf.random.stateless_normal([1000], (1, 2))
-    whole = int(fingerprint.fold(values))
-    monkeypatch.setattr(fingerprint, "_CHUNK", 64)
-    assert int(fingerprint.fold(values)) == whole
+    whole = int(checksum.fold(values))
+    monkeypatch.setattr(checksum, "_CHUNK", 64)
+    assert int(checksum.fold(values)) == whole
 
 
 def test_the_order_of_variables_counts():
     folded = np.array([[1, 2], [2, 1], [1, 2]], np.int64)
-    first, second, third = fingerprint.total_of(folded)
+    first, second, third = checksum.total_of(folded)
     assert first == third != second
 
 
 def test_copies_of_replicas_are_rows(mirrored2):
     with mirrored2.scope():
         variables = [keras.Variable([1.0, 2.0]), keras.Variable([3.0])]
-    alike = fingerprint.fold_copies(variables).numpy()
+    alike = checksum.fold_copies(variables).numpy()
     assert alike.shape == (2, 2)
     assert (alike[0] == alike[1]).all()
     variables[1].value.values[1].assign([4.0])
-    unlike = fingerprint.fold_copies(variables).numpy()
+    unlike = checksum.fold_copies(variables).numpy()
     assert (unlike[0] == unlike[1]).tolist() == [True, False]
 
 
@@ -124,7 +124,7 @@ def test_mirrored_replicas_of_one_process_are_compared(mirrored2, caplog):
 
     import phalanx
 
-    log = logging.getLogger("phalanx.training.replica_check")
+    log = logging.getLogger("phalanx.training.replica_consistency")
     log.addHandler(caplog.handler)
     try:
         with mirrored2.scope():

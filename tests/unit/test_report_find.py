@@ -6,7 +6,7 @@ import os
 import pytest
 
 from phalanx.errors import OptionError
-from phalanx.report.find import find_run
+from phalanx.report.run_lookup import find_run
 
 
 def make(root, name, started=None):

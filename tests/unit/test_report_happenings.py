@@ -5,14 +5,14 @@ import io
 import pytest
 from rich.console import Console
 
-from phalanx.records import RecordWriter, launcher_records_path, records_path
-from phalanx.report.contents import happenings
+from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
+from phalanx.report.event_formatting import HAPPENINGS, happened
 from phalanx.report.events import KINDS
-from phalanx.report.happenings import HAPPENINGS, happened
 from phalanx.report.live import Watched
 from phalanx.report.run_data import load_run
-from phalanx.report.table import live_page
-from phalanx.report.timeline import timeline_figure
+from phalanx.report.run_page import happenings
+from phalanx.report.terminal_view import live_page
+from phalanx.report.timeline_figure import timeline_figure
 
 RECORDS = {
     "checkpoint": {

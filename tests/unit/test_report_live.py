@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from made_run import BEGAN, make_run
-from phalanx.records import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
 from phalanx.report.live import LiveRun, Watched
-from phalanx.report.states import Standing, run_state, standing_of
-from phalanx.report.table import chosen, live_page
+from phalanx.report.terminal_view import chosen, live_page
+from phalanx.report.worker_health import Standing, run_state, standing_of
 
 
 class Made:

@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 import pytest
 
 from made_run import BEGAN, make_run
-from phalanx.records import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
 from phalanx.report.compare import compare_page, distinct_names
-from phalanx.report.contents import report_page
-from phalanx.report.document import to_json
-from phalanx.report.page import figure_json, render, side_by_side
+from phalanx.report.figure_style import Figure
+from phalanx.report.html import figure_json, render, side_by_side
 from phalanx.report.run_data import load_run
-from phalanx.report.style import Figure
+from phalanx.report.run_json import to_json
+from phalanx.report.run_page import report_page
 from phalanx.report.summary import summarize
 from phalanx.report.workers import summarize_workers
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from made_run import make_run
-from phalanx.records import RecordWriter, records_path
-from phalanx.report.document import to_json
+from phalanx.monitoring.events import RecordWriter, records_path
+from phalanx.report.data_quality import damage_in_words, damages
+from phalanx.report.event_fields import ALIASES, UnfitError, integer, number, read_event
+from phalanx.report.event_reader import Damage, RunReader
 from phalanx.report.events import KINDS, Heartbeat, StepLogs, Throughput, WorkerExit
-from phalanx.report.fields import ALIASES, UnfitError, integer, number, read_event
 from phalanx.report.live import LiveRun
-from phalanx.report.notes import damage_in_words, damages
-from phalanx.report.reading import Damage, RunReader
 from phalanx.report.run_data import load_run
+from phalanx.report.run_json import to_json
 from phalanx.report.summary import summarize
-from phalanx.report.table import live_page
+from phalanx.report.terminal_view import live_page
 
 FEWER = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PLACE = {"rank": 0, "attempt": 0, "fit": 0}

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from made_run import BEGAN, FAILS_AT, RESUMES_AT, make_run
-from phalanx.records import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
 from phalanx.report.run_data import load_run
 from phalanx.report.series import Series, gradients, learning_rate, metrics, thinned
 

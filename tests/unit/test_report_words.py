@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import phalanx.report.words as words
-from phalanx.records import records_path
+import phalanx.report.formatting as words
+from phalanx.monitoring.events import records_path
 from phalanx.report.compare import compare_page
-from phalanx.report.contents import report_page
 from phalanx.report.events import KINDS
-from phalanx.report.page import figure_json
+from phalanx.report.html import figure_json
 from phalanx.report.run_data import load_run
+from phalanx.report.run_page import report_page
 
 FIGURES = {
     None: "-", 0.07123456: "0.07123", 12345.6: "12,346", 1e-7: "1.000e-07", 0.0: "0",

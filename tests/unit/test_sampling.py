@@ -2,7 +2,7 @@
 
 import itertools
 
-from phalanx.training.sampling import Sampling
+from phalanx.training.overhead_budget import Sampling
 
 
 class Clock:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.seam.patching import Patches
+from phalanx.keras_compat.patches import Patches
 
 
 class Parent:

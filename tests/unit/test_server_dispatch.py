@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from phalanx.training.parameter_server import dispatch as module
-from phalanx.training.parameter_server.dispatch import Dispatch
+from phalanx.training.parameter_server import scheduler as module
+from phalanx.training.parameter_server.scheduler import Dispatch
 from phalanx.training.parameter_server.worker_step import StepResult
 
 

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from phalanx.worker.ending import record_failure
+from phalanx.worker.process_exit import record_failure
 from phalanx.worker.shared_lines import advice_about_files, is_half_read
 
 

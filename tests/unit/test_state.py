@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.place import ReplicaPlace
-from phalanx.seam.keras_callbacks import go_on_from
-from phalanx.state.callback_state import CallbackStates
-from phalanx.state.chance import read_chance, write_chance
-from phalanx.state.copies import assign_local
-from phalanx.state.naming import model_variables, optimizer_variables
-from phalanx.state.plain import NotPlainError, decode, encode
+from phalanx.checkpoint.callback_state import CallbackStates
+from phalanx.checkpoint.replica_values import assign_local
+from phalanx.checkpoint.rng_state import read_chance, write_chance
+from phalanx.checkpoint.serialization import NotPlainError, decode, encode
+from phalanx.checkpoint.variable_names import model_variables, optimizer_variables
+from phalanx.distributed.topology import ReplicaPlace
+from phalanx.keras_compat.callback_adapters import go_on_from
 
 numbers = st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none() | st.text()
 values = st.recursive(

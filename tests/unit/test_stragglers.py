@@ -5,7 +5,7 @@ import pytest
 from phalanx.callbacks import Stragglers, Throughput
 from phalanx.callbacks.stragglers import StragglerDetector, describe
 from phalanx.errors import OptionError
-from phalanx.observe.throughput import ThroughputNumbers, WorkerTimes
+from phalanx.monitoring.throughput import ThroughputNumbers, WorkerTimes
 
 EVEN = [0.010, 0.010, 0.010]
 SLOW_1 = [0.010, 0.030, 0.010]

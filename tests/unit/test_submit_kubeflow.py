@@ -7,8 +7,8 @@ import pytest
 
 from phalanx.cluster.detect import detect
 from phalanx.errors import OptionError
-from phalanx.launch.submit.asked import AskedRun
-from phalanx.launch.submit.kubernetes import KubernetesJob, manifests
+from phalanx.submit.kubernetes import KubernetesJob, manifests
+from phalanx.submit.submit_spec import AskedRun
 
 ASKED = {
     "plain": {},

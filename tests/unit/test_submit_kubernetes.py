@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from phalanx.cli.app import app
 from phalanx.cluster.detect import detect
 from phalanx.errors import LaunchError, OptionError
-from phalanx.launch.submit import kubectl
-from phalanx.launch.submit.asked import AskedRun
-from phalanx.launch.submit.jobs import Submitted
-from phalanx.launch.submit.kubernetes import KINDS, KubernetesJob, manifests
+from phalanx.submit import kubernetes_client
+from phalanx.submit.job_registry import Submitted
+from phalanx.submit.kubernetes import KINDS, KubernetesJob, manifests
+from phalanx.submit.submit_spec import AskedRun
 
 validate = pytest.importorskip("kubernetes_validate")
 VERSIONS = ("1.29", "1.31", "1.33")
@@ -329,7 +329,7 @@ def test_no_cluster_to_speak_to(place, monkeypatch):
     set_to("http://127.0.0.1:1", place, monkeypatch)
     (place / "kubeconfig").write_text("")
     with pytest.raises(LaunchError, match="found no cluster to speak to"):
-        kubectl.connect()
+        kubernetes_client.connect()
 
 
 def test_no_pods():
@@ -340,7 +340,7 @@ def test_no_pods():
                     return type("List", (), {"items": []})
 
     job = Submitted(kind="kubernetes", job="mnist", name="mnist", namespace="team", object="Job")
-    assert "no pods" in kubectl.status(job, NoPods)
+    assert "no pods" in kubernetes_client.status(job, NoPods)
 
 
 def test_every_kind_of_manifest_is_named_alike():

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 from phalanx.cli.app import app
 from phalanx.cluster.detect import detect
 from phalanx.errors import LaunchError, OptionError
-from phalanx.launch.hardware import Machine
-from phalanx.launch.ray.driver import Driver
-from phalanx.launch.ray.plan import RayPlan
+from phalanx.launch.resources import Machine
 from phalanx.launch.signals import SignalBox
-from phalanx.launch.submit import ray_jobs
-from phalanx.launch.submit.asked import AskedRun
-from phalanx.launch.submit.jobs import find_job
-from phalanx.launch.submit.ray import RayJob, launcher_words
+from phalanx.submit import ray_client
+from phalanx.submit.job_registry import find_job
+from phalanx.submit.ray_command import RayJob, launcher_words
+from phalanx.submit.ray_driver.driver import Driver
+from phalanx.submit.ray_driver.plan import RayPlan
+from phalanx.submit.submit_spec import AskedRun
 
 RUN = AskedRun(name="mnist", target="/shared/train.py", hosts=2, run_dir="/shared/runs")
 
@@ -58,7 +58,7 @@ def test_a_dry_run_prints_a_command_of_rays_own(place):
         *("ray", "job", "submit", "--address", "http://head:8265", "--submission-id", "mnist")
     ]
     *program, text = shlex.split(entrypoint)
-    assert program == ["/venv/bin/python", "-m", "phalanx.launch.ray"]
+    assert program == ["/venv/bin/python", "-m", "phalanx.submit.ray_driver"]
     plan = RayPlan.from_json(text)
     assert (plan.least, plan.most, plan.retries, plan.patience) == (2, 4, 3, 5)
     assert plan.bundle == {"CPU": 8, "GPU": 1}
@@ -154,27 +154,27 @@ def test_a_job_is_noted_and_found(tmp_path):
         most=2,
     )
     server, job = JobServer(), RayJob(plan=plan, grace=30)
-    ray_jobs.submit(job, "http://head:8265", tmp_path, server)
+    ray_client.submit(job, "http://head:8265", tmp_path, server)
     assert server.asked == [(job.entrypoint(), job.runtime_env())]
     found = find_job("mnist", tmp_path)
     assert (found.kind, found.job, found.address) == ("ray", "mnist", "http://head:8265")
-    assert ray_jobs.status(found, server) == "PENDING"
-    assert ray_jobs.logs(found, server) == "log of mnist\n"
-    ray_jobs.cancel(found, server)
-    assert ray_jobs.status(found, server) == "STOPPED"
+    assert ray_client.status(found, server) == "PENDING"
+    assert ray_client.logs(found, server) == "log of mnist\n"
+    ray_client.cancel(found, server)
+    assert ray_client.status(found, server) == "STOPPED"
 
     # Gone on with: Ray takes each job's name but once.
-    again = ray_jobs.submit(job, "http://head:8265", tmp_path, server)
+    again = ray_client.submit(job, "http://head:8265", tmp_path, server)
     assert again.job == "mnist-2"
     server.jobs.clear()
     with pytest.raises(LaunchError, match="refused what was asked: Job mnist-2 does not exist"):
-        ray_jobs.status(again, server)
+        ray_client.status(again, server)
 
 
 def test_ray_is_not_here(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(LaunchError, match=r'pip install "phalanx\[ray\]"'):
-        ray_jobs.connect("http://127.0.0.1:1")
+        ray_client.connect("http://127.0.0.1:1")
 
 
 class Clock:

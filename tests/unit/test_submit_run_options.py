@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from phalanx.cli.app import app
 from phalanx.cli.submit_options import check_run
 from phalanx.errors import OptionError
-from phalanx.launch.submit.asked import AskedRun, split_options
+from phalanx.submit.submit_spec import AskedRun, split_options
 
 SUBMITS = {
     "slurm": ("--nodes", "2"),

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from phalanx.cli.app import app
 from phalanx.errors import LaunchError, OptionError
-from phalanx.launch.submit.asked import AskedRun, name_for, split_options
-from phalanx.launch.submit.jobs import find_job
-from phalanx.launch.submit.outside import call
-from phalanx.launch.submit.slurm import SlurmJob, batch_script
+from phalanx.submit.job_registry import find_job
+from phalanx.submit.slurm_script import SlurmJob, batch_script
+from phalanx.submit.submit_spec import AskedRun, name_for, split_options
+from phalanx.submit.subprocess_client import call
 
 pytestmark = pytest.mark.process
 

@@ -5,12 +5,12 @@ from typer.testing import CliRunner
 
 import phalanx.cli.run
 from phalanx.cli.app import app
+from phalanx.cluster.debug_options import ProfiledSteps, Switches, parse_profile
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.cluster.switches import ProfiledSteps, Switches, parse_profile
 from phalanx.errors import OptionError
-from phalanx.launch.layout import profile_of
 from phalanx.launch.options import RunOptions
-from phalanx.launch.outcome import RunResult, say_last_words
+from phalanx.launch.run_layout import profile_of
+from phalanx.launch.run_result import RunResult, say_last_words
 
 
 @pytest.mark.parametrize(

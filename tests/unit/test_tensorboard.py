@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from phalanx.callbacks.tensorboard_writer import TensorBoardRun, write_layout
 from phalanx.errors import OptionError
-from phalanx.observe.event_files import read_histograms, read_layout, read_scalars
-from phalanx.observe.tensorboard import TensorBoardRun, write_layout
+from phalanx.monitoring.tensorboard_files import read_histograms, read_layout, read_scalars
 
 BUCKETS = np.array([[-1.0, 0.0, 3.0], [0.0, 0.5, 7.0]])
 CHARTS = {"Gradients": {"Norm": ["gradients/norm.*"], "Clipped": ["clip/share"]}}

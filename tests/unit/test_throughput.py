@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.observe.throughput import WARM_UP, StepSplit, ThroughputMeter, percentile, shares_of
-from phalanx.worker.pulse import Pulse
+from phalanx.monitoring.phase_tracker import Pulse
+from phalanx.monitoring.throughput import WARM_UP, StepSplit, ThroughputMeter, percentile, shares_of
 
 
 class Scene:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from phalanx.data.place import ReplicaPlace
-from phalanx.observe.fit_recorder import FitRecorder
-from phalanx.observe.throughput import WARM_UP, StepSplit
-from phalanx.training.fit_watch import Timekeeper
-from phalanx.training.prepare import Stage
-from phalanx.worker.pulse import Pulse
+from phalanx.distributed.topology import ReplicaPlace
+from phalanx.monitoring.phase_tracker import Pulse
+from phalanx.monitoring.throughput import WARM_UP, StepSplit
+from phalanx.monitoring.training_events import FitRecorder
+from phalanx.training.context import Stage
+from phalanx.training.instrumentation import Timekeeper
 
 
 class FakeTimedSteps:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import phalanx.callbacks
 from phalanx.errors import OptionError
-from phalanx.seam.keras_callbacks import Every
-from phalanx.training.cadence import ReadingCadence
-from phalanx.training.wishes import Wishes, uses_batch_logs, wishes_of
+from phalanx.keras_compat.callback_adapters import Every
+from phalanx.training.log_requirements import Wishes, uses_batch_logs, wishes_of
+from phalanx.training.metrics_schedule import ReadingCadence
 
 
 def callback(**hooks):

@@ -7,9 +7,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.place import ReplicaPlace, rows_of
+from phalanx.distributed.topology import ReplicaPlace, rows_of
 from phalanx.errors import TrainingError
-from phalanx.training import agreement, exchange, predict
+from phalanx.distributed import host_collectives as exchange
+from phalanx.training import context, predict
 
 stable = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -105,24 +106,24 @@ def test_an_output_that_cannot_be_gathered_is_named():
 
 
 def test_a_difference_in_numbers_is_shown_by_worker():
-    text = agreement._explain("fit", "number of batches", [4, 5, -1], 4)
+    text = context._explain("fit", "number of batches", [4, 5, -1], 4)
     assert text.startswith("fit needs the same number of batches on every worker; found ")
     assert "worker 0: 4, worker 1: 5, worker 2: unknown" in text
     assert "Give every worker the same global data" in text
 
 
 def test_a_difference_in_an_unknown_number_is_shown_by_worker():
-    assert "worker 0: unknown, worker 1: 5" in agreement._explain("fit", "steps", [-1, 5], None)
+    assert "worker 0: unknown, worker 1: 5" in context._explain("fit", "steps", [-1, 5], None)
 
 
 def test_a_difference_in_kind_names_the_odd_workers_and_what_is_here():
-    text = agreement._explain("evaluate", "model", [9, 8, 9, 7], [("kernel", (3, 4))])
+    text = context._explain("evaluate", "model", [9, 8, 9, 7], [("kernel", (3, 4))])
     assert "worker(s) [1, 3] differ from worker 0" in text
     assert "here it is [('kernel', (3, 4))]" in text
 
 
 def test_alone_there_is_nothing_to_agree_on():
-    assert agreement.agree(None, ReplicaPlace(), "fit", {"a": object()}, 7) == 7
+    assert context.agree(None, ReplicaPlace(), "fit", {"a": object()}, 7) == 7
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_alone_there_is_nothing_to_agree_on():
     ],
 )
 def test_equal_wishes_are_equal_numbers(one, same):
-    assert agreement._as_integer(one) == agreement._as_integer(same)
+    assert context._as_integer(one) == context._as_integer(same)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +149,13 @@ def test_equal_wishes_are_equal_numbers(one, same):
     ],
 )
 def test_unequal_wishes_are_unequal_numbers(one, other):
-    assert agreement._as_integer(one) != agreement._as_integer(other)
+    assert context._as_integer(one) != context._as_integer(other)
 
 
 @stable
 @given(st.text("aä'\n", max_size=9))
 def test_a_wish_fits_an_int64_whatever_it_is(wish):
-    assert 0 <= agreement._as_integer([wish]) < 2**63
+    assert 0 <= context._as_integer([wish]) < 2**63
 
 
 def test_the_structures_of_keras_trees_are_kept():

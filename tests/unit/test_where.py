@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 
 from phalanx.cli.app import app
 from phalanx.errors import OptionError
-from phalanx.flight.pages import MappedPages
-from phalanx.flight.reading import read_flight
-from phalanx.flight.ring import Ring
-from phalanx.launch.last_flight import last_words, refined
-from phalanx.launch.layout import AttemptPaths
-from phalanx.launch.whereabouts import Position
-from phalanx.records import RecordWriter, launcher_records_path
-from phalanx.report.trace import trace, trace_of
-from phalanx.report.where import look_where
+from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launch.worker_diagnosis import last_words, refined
+from phalanx.launch.worker_status import Position
+from phalanx.monitoring.events import RecordWriter, launcher_records_path
+from phalanx.monitoring.flight_reader import read_flight
+from phalanx.monitoring.flight_ring import Ring
+from phalanx.monitoring.mapped_pages import MappedPages
+from phalanx.report.perfetto import trace, trace_of
+from phalanx.report.run_status import look_where
 
 HERE = socket.gethostname()
 BATCH = "x float32[?, 4], y float32[?, 1]"

@@ -1,11 +1,11 @@
-"""Canaries: they fail on the day TensorFlow or Keras changes what adopt.py stands on."""
+"""Canaries: they fail on the day TensorFlow or Keras changes what the override stands on."""
 
 import keras
 import pytest
 import tensorflow as tf
 
 from phalanx.errors import UpstreamChangedError
-from phalanx.worker import adopt
+from phalanx.worker import strategy_override
 
 V1 = tf.compat.v1.distribute
 OWN = (
@@ -21,7 +21,7 @@ OWN = (
 
 @pytest.fixture
 def adopted(mirrored2):
-    with adopt.adopt(mirrored2):
+    with strategy_override.adopt(mirrored2):
         yield mirrored2
 
 
@@ -59,7 +59,7 @@ def test_no_strategy_of_tensorflows_is_forgotten():
         for name in dir(place)
         if name.endswith("Strategy") and isinstance(value := getattr(place, name), type)
     }
-    left = {cls.__name__ for cls in made - adopt.strategies_of_scripts()}
+    left = {cls.__name__ for cls in made - strategy_override.strategies_of_scripts()}
     tpus = {"TPUStrategy", "TPUStrategyV1", "TPUStrategyV2"}
     assert left - tpus == {"Strategy", "StrategyV1"}  # what the others are made from
 
@@ -79,7 +79,7 @@ def test_a_users_subclass_makes_its_own(adopted):
 
 
 def test_it_is_taken_back(mirrored2):
-    adopt.adopt(mirrored2).close()
+    strategy_override.adopt(mirrored2).close()
     own = tf.distribute.MirroredStrategy(["CPU:0"])
     assert own is not mirrored2
     assert own.num_replicas_in_sync == 1
@@ -105,14 +105,14 @@ def test_clear_session_ends_distribution_without_us(in_force, which):
 
 @pytest.mark.parametrize("which", range(4))
 def test_clear_session_keeps_the_strategy(in_force, which):
-    with adopt.keep_through_clear_session(in_force):
+    with strategy_override.keep_through_clear_session(in_force):
         for _ in range(2):
             clear_sessions()[which]()
             assert tf.distribute.get_strategy() is in_force
 
 
 def test_clear_session_inside_a_scope(in_force):
-    with adopt.keep_through_clear_session(in_force):
+    with strategy_override.keep_through_clear_session(in_force):
         with in_force.scope():
             keras.backend.clear_session()
             inside = tf.Variable(1.0)
@@ -123,7 +123,7 @@ def test_clear_session_inside_a_scope(in_force):
 
 def test_clear_session_is_taken_back(in_force):
     before = tf.compat.v1.reset_default_graph
-    adopt.keep_through_clear_session(in_force).close()
+    strategy_override.keep_through_clear_session(in_force).close()
     assert tf.compat.v1.reset_default_graph is before
 
 
@@ -135,14 +135,14 @@ def test_a_script_reads_its_task(make, monkeypatch):
     strategy = make()
     if strategy is tf.distribute.get_strategy():  # It outlives the test.
         monkeypatch.setattr(strategy.extended, "_cluster_resolver", None, raising=False)
-    adopt.ensure_cluster_resolver(strategy)
+    strategy_override.ensure_cluster_resolver(strategy)
     resolver = strategy.cluster_resolver
     assert (resolver.task_type, resolver.task_id) == ("worker", 0)
     assert len(resolver.cluster_spec().as_dict()["worker"]) == 1
 
 
 def test_a_strategy_made_by_a_lone_script_has_its_task_too():
-    with adopt.complete_own_strategies():
+    with strategy_override.complete_own_strategies():
         own = tf.distribute.MirroredStrategy(["CPU:0"])
     assert own.cluster_resolver.task_id == 0
     assert tf.distribute.MirroredStrategy(["CPU:0"]).cluster_resolver is None
@@ -154,4 +154,4 @@ def test_a_resolver_kept_elsewhere_is_noticed():
         extended = type("Extended", (), {})()
 
     with pytest.raises(UpstreamChangedError, match="_cluster_resolver"):
-        adopt.ensure_cluster_resolver(Moved())
+        strategy_override.ensure_cluster_resolver(Moved())

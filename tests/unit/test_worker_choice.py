@@ -1,10 +1,15 @@
 import pytest
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.cluster.tf_config import TFConfig
+from phalanx.cluster.tf_config_parser import TFConfig
 from phalanx.cluster.tpu import TpuPlace
 from phalanx.errors import OptionError
-from phalanx.worker.choice import check_name, check_one_gpu, choose_alone, choose_for_worker
+from phalanx.worker.strategy_selection import (
+    check_name,
+    check_one_gpu,
+    choose_alone,
+    choose_for_worker,
+)
 
 TWO = ("a:1", "b:1")
 

@@ -4,8 +4,8 @@ import sys
 import pytest
 
 from phalanx.errors import OptionError
-from phalanx.worker.ending import exit_code_of, format_traceback, record_failure
-from phalanx.worker.execute import Target, execute
+from phalanx.worker.process_exit import exit_code_of, format_traceback, record_failure
+from phalanx.worker.run_script import Target, execute
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,16 @@ def test_an_error_without_frames():
 
 LEAVES = """
 import atexit, sys, threading, time
-from phalanx.worker import ending
-ending.install_last_exit()
+from phalanx.worker import process_exit
+process_exit.install_last_exit()
 class Teardown:
     def __del__(self): print("torn down")
 late = Teardown()
 sys.modules["late"] = late
-ending._PATIENCE = 1.0
+process_exit._PATIENCE = 1.0
 atexit.register(print, "exit function")
 {extra}
-ending.leave_without_peers({code})
+process_exit.leave_without_peers({code})
 """
 
 

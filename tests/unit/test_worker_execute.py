@@ -1,6 +1,6 @@
 import pytest
 
-from phalanx.worker.execute import Target, execute
+from phalanx.worker.run_script import Target, execute
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.run_layout import AttemptPaths
 from phalanx.worker.written_once import PATIENCE, PATIENCE_ELSEWHERE, WrittenOnce
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from phalanx.callbacks.aggregated_logger import AggregatedLogger as AggregatedLogger
     from phalanx.callbacks.callback import Callback as Callback
     from phalanx.callbacks.checkpoint import Checkpoint as Checkpoint
-    from phalanx.callbacks.distributed_progress import DistributedProgress as DistributedProgress
     from phalanx.callbacks.gradient_logger import GradientLogger as GradientLogger
+    from phalanx.callbacks.progress_bar import DistributedProgress as DistributedProgress
     from phalanx.callbacks.replica_check import ReplicaCheck as ReplicaCheck
     from phalanx.callbacks.stragglers import Stragglers as Stragglers
     from phalanx.callbacks.throughput import Throughput as Throughput
@@ -25,7 +25,7 @@ _HOMES = {
     "AggregatedLogger": "phalanx.callbacks.aggregated_logger",
     "Callback": "phalanx.callbacks.callback",
     "Checkpoint": "phalanx.callbacks.checkpoint",
-    "DistributedProgress": "phalanx.callbacks.distributed_progress",
+    "DistributedProgress": "phalanx.callbacks.progress_bar",
     "GradientLogger": "phalanx.callbacks.gradient_logger",
     "ReplicaCheck": "phalanx.callbacks.replica_check",
     "Stragglers": "phalanx.callbacks.stragglers",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.callbacks.callback import Callback
-from phalanx.callbacks.checking import check_count
+from phalanx.callbacks.validation import check_count
 
 _log = logging.getLogger(__name__)
 

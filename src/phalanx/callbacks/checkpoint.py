@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 from phalanx.callbacks.callback import Callback
 from phalanx.callbacks.triggers import Trigger, every_epoch
-from phalanx.checkpoint.folder import Folder
-from phalanx.checkpoint.patience import Patience
 from phalanx.checkpoint.retention import Mode, Retention
+from phalanx.checkpoint.retry import Patience
+from phalanx.checkpoint.storage_dir import Folder
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import OptionError
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import keras
 
+from phalanx.callbacks.tensorboard_writer import TensorBoardRun
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.data.place import ReplicaPlace
+from phalanx.distributed.topology import ReplicaPlace
 from phalanx.errors import OptionError
-from phalanx.gradients.observation import Lens
+from phalanx.gradients.gradient_probe import Lens
 from phalanx.gradients.statistics import NoiseScale
-from phalanx.observe.tensorboard import TensorBoardRun
-from phalanx.worker.journal import own_journal
+from phalanx.monitoring.worker_event_log import own_journal
 
 _log = logging.getLogger(__name__)
 

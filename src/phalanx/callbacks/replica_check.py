@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from phalanx.callbacks.callback import Callback
-from phalanx.callbacks.checking import check_count
+from phalanx.callbacks.validation import check_count
 from phalanx.errors import OptionError
 
 OnDifference = Literal["warn", "raise"]

@@ -10,10 +10,10 @@ from statistics import median
 from typing import Literal
 
 from phalanx.callbacks.callback import Callback
-from phalanx.callbacks.checking import check_count, check_seconds
+from phalanx.callbacks.validation import check_count, check_seconds
 from phalanx.errors import OptionError
-from phalanx.observe.throughput import ThroughputNumbers, WorkerTimes
-from phalanx.worker.journal import own_journal
+from phalanx.monitoring.throughput import ThroughputNumbers, WorkerTimes
+from phalanx.monitoring.worker_event_log import own_journal
 
 _log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from phalanx.callbacks.callback import Callback
-from phalanx.callbacks.checking import check_seconds
-from phalanx.observe.throughput import ThroughputNumbers
+from phalanx.callbacks.validation import check_seconds
+from phalanx.monitoring.throughput import ThroughputNumbers
 
 _log = logging.getLogger(__name__)
 

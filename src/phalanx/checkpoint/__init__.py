@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_HOME = "phalanx.training.saved_models"
+_HOME = "phalanx.training.checkpoint_api"
 
 __all__ = ["list", "restore", "save", "verify"]
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from phalanx.checkpoint.folder import Folder
 from phalanx.checkpoint.manifest import MANIFEST, Manifest
-from phalanx.checkpoint.reading import manifest_of, steps_in
-from phalanx.checkpoint.writing import STEP
+from phalanx.checkpoint.reader import manifest_of, steps_in
+from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.writer import STEP
 from phalanx.errors import CheckpointError, OptionError
 
 Mode = Literal["min", "max"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from phalanx.cli.app import app
-from phalanx.cli.say import say_error
+from phalanx.cli.console import say_error
 from phalanx.errors import PhalanxError
 
 

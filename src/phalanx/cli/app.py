@@ -15,7 +15,7 @@ from phalanx.cli.debug import app as debug
 from phalanx.cli.doctor import HELP as DOCTOR_HELP
 from phalanx.cli.doctor import doctor
 from phalanx.cli.jobs import CANCEL_HELP, LOGS_HELP, STATUS_HELP, cancel, logs, status
-from phalanx.cli.optional_value import WithOptionalValue
+from phalanx.cli.optional_value_option import WithOptionalValue
 from phalanx.cli.report import HELP as REPORT_HELP
 from phalanx.cli.report import report
 from phalanx.cli.run import HELP as RUN_HELP

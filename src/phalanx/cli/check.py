@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from phalanx.lint.finding import Finding, Severity
+    from phalanx.diagnostics.lint.finding import Finding, Severity
 
 HELP = """Read scripts without running them, and warn of known mistakes.
 
@@ -46,7 +46,7 @@ def check(
 ) -> None:
     """Check each script, show what was found, and leave with the exit code."""
     # The rules take their time, which --help has no use for.
-    from phalanx.lint.check import check_file, scripts_in
+    from phalanx.diagnostics.lint.check import check_file, scripts_in
 
     scripts = [script for path in paths for script in scripts_in(path)]
     findings = [finding for script in scripts for finding in check_file(script)]
@@ -89,7 +89,7 @@ def shown(finding: Finding, source: str) -> Text:
 
 def summary(findings: Sequence[Finding], scripts: int) -> str:
     """How much was found in how many scripts."""
-    from phalanx.lint.finding import SEVERITIES
+    from phalanx.diagnostics.lint.finding import SEVERITIES
 
     looked = f"{scripts} script{'s' * (scripts != 1)}"
     counts = Counter(finding.severity for finding in findings)

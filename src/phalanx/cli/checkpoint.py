@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from phalanx.cli.say import say, say_error
+from phalanx.cli.console import say, say_error
 
 if TYPE_CHECKING:
     from phalanx.checkpoint.manifest import Manifest
@@ -39,8 +39,8 @@ app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
 @app.command("list")
 def list_(directory: Directory) -> None:
     """Show every checkpoint: its step, when it was written, its size and metrics."""
-    from phalanx.checkpoint.folder import Folder
-    from phalanx.checkpoint.reading import manifest_of, steps_in
+    from phalanx.checkpoint.reader import manifest_of, steps_in
+    from phalanx.checkpoint.storage_dir import Folder
     from phalanx.errors import CheckpointError
 
     with _storage_of(directory):
@@ -61,8 +61,8 @@ def list_(directory: Directory) -> None:
 @app.command("verify")
 def verify_(directory: Directory) -> None:
     """Hold every byte against its checksum; exits with 1 if a checkpoint is damaged."""
-    from phalanx.checkpoint.folder import Folder
-    from phalanx.checkpoint.reading import verify
+    from phalanx.checkpoint.reader import verify
+    from phalanx.checkpoint.storage_dir import Folder
 
     with _storage_of(directory):
         found = dict(verify(Folder.at(directory)))
@@ -87,8 +87,8 @@ def prune_(
     ] = False,
 ) -> None:
     """Remove old checkpoints."""
-    from phalanx.checkpoint.folder import Folder
     from phalanx.checkpoint.retention import Retention, prune
+    from phalanx.checkpoint.storage_dir import Folder
 
     named = None if best is None else tuple(best.rpartition(":")[::2])
     retention = Retention(keep=keep, best=named)  # type: ignore[arg-type]  # it checks

@@ -12,7 +12,7 @@ import typer
 
 from phalanx.cli.run_options import Arguments
 from phalanx.errors import OptionError
-from phalanx.launch.script import check_script
+from phalanx.launch.script_check import check_script
 
 app = typer.Typer(help="Look at the input of a script.", no_args_is_help=True)
 
@@ -74,7 +74,15 @@ def _look(command: str, number: str, script: str, arguments: list[str]) -> None:
     quiet = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
     target = ["-c" if is_function else "-f", script, *arguments]
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "phalanx.doctor.input_speed", command, number, *target],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "phalanx.diagnostics.doctor.input_bottleneck",
+            command,
+            number,
+            *target,
+        ],
         env={**os.environ, **quiet},
         check=False,
     )

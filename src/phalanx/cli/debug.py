@@ -6,10 +6,10 @@ import typer
 
 from phalanx.cli.debug_replay import HELP as REPLAY_HELP
 from phalanx.cli.debug_replay import replay
-from phalanx.cli.debug_timeline import HELP as TIMELINE_HELP
-from phalanx.cli.debug_timeline import timeline
-from phalanx.cli.debug_where import HELP as WHERE_HELP
-from phalanx.cli.debug_where import where
+from phalanx.cli.debug_status import HELP as WHERE_HELP
+from phalanx.cli.debug_status import where
+from phalanx.cli.debug_trace import HELP as TIMELINE_HELP
+from phalanx.cli.debug_trace import timeline
 
 HELP = "Find out what went wrong in a run, or where it stands."
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from phalanx.launch.script import check_script
+from phalanx.launch.script_check import check_script
 
 HELP = """Run a step again whose loss or gradient was not finite, and say where that began.
 
@@ -49,7 +49,16 @@ def replay(
     target = [] if script is None else [str(script), *(arguments or [])]
     form = "json" if as_json else "text"
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "phalanx.debug.replay_run", str(run), step, form, *target],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "phalanx.diagnostics.debug.replay_main",
+            str(run),
+            step,
+            form,
+            *target,
+        ],
         env={**os.environ, **quiet},
         check=False,
     )

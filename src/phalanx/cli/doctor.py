@@ -14,17 +14,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from phalanx.cli.places import asked_places
+from phalanx.cli.cluster_option import asked_places
+from phalanx.cli.console import say
 from phalanx.cli.run_options import Arguments, HostIndex
-from phalanx.cli.say import say
-from phalanx.cluster.me import Me
-from phalanx.cluster.places import Places
+from phalanx.cluster.local_host import Me
+from phalanx.cluster.node_group import Places
 from phalanx.errors import OptionError
-from phalanx.launch.script import check_script
+from phalanx.launch.script_check import check_script
 
 if TYPE_CHECKING:
-    from phalanx.doctor.here import Here
-    from phalanx.doctor.result import Result
+    from phalanx.diagnostics.doctor.machine import Here
+    from phalanx.diagnostics.doctor.result import Result
 
 HELP = """See whether this machine is fit for training, and what mends it where it is not.
 
@@ -83,7 +83,7 @@ def doctor(
     arguments: Arguments = None,
 ) -> None:
     """Look at this machine, at all hosts, or at a script; leave with 0 or 1."""
-    from phalanx.doctor.speed import parse_parameters
+    from phalanx.diagnostics.doctor.all_reduce_cost import parse_parameters
 
     if kind is not None:
         raise typer.Exit(_script(kind, script, arguments or []))
@@ -129,7 +129,15 @@ def _script(kind: str, script: str | None, arguments: list[str]) -> int:
         "CUDA_VISIBLE_DEVICES": "-1",
     }
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "phalanx.doctor.for_tpu", "-f", script, *arguments],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "phalanx.diagnostics.doctor.tpu_report",
+            "-f",
+            script,
+            *arguments,
+        ],
         env={**os.environ, **quiet},
         check=False,
     )
@@ -158,8 +166,8 @@ class Wish:
 
 def this_machine(wish: Wish) -> int:
     """Look at this machine; gives the exit code."""
-    from phalanx.doctor.all_reduce import on_this_machine
-    from phalanx.doctor.checkup import check_up
+    from phalanx.diagnostics.doctor.all_reduce import on_this_machine
+    from phalanx.diagnostics.doctor.run_checks import check_up
 
     told = _Told(as_json=wish.as_json)
     for result in check_up(replace(_here(wish), all_reduced=on_this_machine())):
@@ -169,8 +177,8 @@ def this_machine(wish: Wish) -> int:
 
 def all_hosts(wish: Wish, places: Places) -> int:
     """Look at all hosts; gives the exit code."""
-    from phalanx.doctor.checkup import check_up
-    from phalanx.doctor.hosts.doctors import Doctors
+    from phalanx.diagnostics.doctor.cluster_check.coordinator import Doctors
+    from phalanx.diagnostics.doctor.run_checks import check_up
 
     say(f"{places.kind}: {places.why}")
     doctors = Doctors(
@@ -191,7 +199,7 @@ def all_hosts(wish: Wish, places: Places) -> int:
 
 
 def _here(wish: Wish) -> Here:
-    from phalanx.doctor.here import Here, TensorFlowHere
+    from phalanx.diagnostics.doctor.machine import Here, TensorFlowHere
 
     return Here(
         environment=os.environ,
@@ -217,7 +225,7 @@ class _Told:
 
     def end(self, said: str, **more: Any) -> int:
         """Say what it comes to; gives the exit code."""
-        from phalanx.doctor.checkup import is_fit
+        from phalanx.diagnostics.doctor.run_checks import is_fit
 
         fit = is_fit(self.results)
         if self.as_json:

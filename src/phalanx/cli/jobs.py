@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.say import say
+from phalanx.cli.console import say
 from phalanx.errors import OptionError
-from phalanx.launch.submit import kubectl, ray_jobs, sbatch
-from phalanx.launch.submit.jobs import Submitted, find_job
-from phalanx.launch.submit.outside import call
+from phalanx.submit import kubernetes_client, ray_client, slurm_client
+from phalanx.submit.job_registry import Submitted, find_job
+from phalanx.submit.subprocess_client import call
 
 STATUS_HELP = """Say how a submitted job is: waiting, running, ended.
 
@@ -43,11 +43,11 @@ def status(job: Job, run_dir: RunDir = Path("runs")) -> None:
     found = find_job(job, run_dir)
     match found.kind:
         case "slurm":
-            said = sbatch.status(found, call)
+            said = slurm_client.status(found, call)
         case "ray":
-            said = ray_jobs.status(found, ray_jobs.connect(str(found.address)))
+            said = ray_client.status(found, ray_client.connect(str(found.address)))
         case _:
-            said = kubectl.status(found, kubectl.connect())
+            said = kubernetes_client.status(found, kubernetes_client.connect())
     typer.echo(said)
 
 
@@ -62,9 +62,9 @@ def logs(
         case "slurm":
             said = _log_of(found)
         case "ray":
-            said = ray_jobs.logs(found, ray_jobs.connect(str(found.address)))
+            said = ray_client.logs(found, ray_client.connect(str(found.address)))
         case _:
-            said = kubectl.logs(found, pod, kubectl.connect())
+            said = kubernetes_client.logs(found, pod, kubernetes_client.connect())
     typer.echo(said, nl=False)
 
 
@@ -73,11 +73,11 @@ def cancel(job: Job, run_dir: RunDir = Path("runs")) -> None:
     found = find_job(job, run_dir)
     match found.kind:
         case "slurm":
-            sbatch.cancel(found, call)
+            slurm_client.cancel(found, call)
         case "ray":
-            ray_jobs.cancel(found, ray_jobs.connect(str(found.address)))
+            ray_client.cancel(found, ray_client.connect(str(found.address)))
         case _:
-            kubectl.cancel(found, kubectl.connect())
+            kubernetes_client.cancel(found, kubernetes_client.connect())
     say(f"cancelled {found.name}")
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.console import say
 from phalanx.cli.run_options import RunDir
-from phalanx.cli.say import say
 from phalanx.errors import OptionError
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def report(
 ) -> None:
     """Read the runs, make the page and write it."""
     # numpy, plotly and jinja2 take their time, which --help has no use for.
-    from phalanx.report.document import to_json
-    from phalanx.report.find import find_run
     from phalanx.report.run_data import load_run
+    from phalanx.report.run_json import to_json
+    from phalanx.report.run_lookup import find_run
 
     paths = [find_run(asked, run_dir) for asked in runs] if runs else [find_run(None, run_dir)]
     loaded = [load_run(path) for path in paths]
@@ -75,8 +75,8 @@ def default_output(runs: list[Path]) -> Path:
 def html_of(runs: list[RunData], now: float) -> str:
     """The page about one run, or about several beside each other."""
     from phalanx.report.compare import compare_page
-    from phalanx.report.contents import report_page
-    from phalanx.report.page import render
+    from phalanx.report.html import render
+    from phalanx.report.run_page import report_page
 
     return render(report_page(runs[0], now) if len(runs) == 1 else compare_page(runs, now))
 

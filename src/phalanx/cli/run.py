@@ -10,13 +10,13 @@ from typing import Any
 
 import typer
 
-from phalanx.cli.places import asked_places
-from phalanx.cli.read_run import read_run
-from phalanx.cli.say import say, say_error
-from phalanx.launch.hardware import Machine
+from phalanx.cli.cluster_option import asked_places
+from phalanx.cli.console import say, say_error
+from phalanx.cli.parse_run import read_run
+from phalanx.launch.context import Surroundings
+from phalanx.launch.resources import Machine
 from phalanx.launch.run import run as launch
 from phalanx.launch.showing import Showing
-from phalanx.launch.surroundings import Surroundings
 
 HELP = """Run a Keras script on several workers, unchanged.
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from phalanx.cli.console import say
 from phalanx.cli.run_options import Arguments
-from phalanx.cli.say import say
 from phalanx.cli.submit_options import (
     Grace,
     JobsDir,
@@ -19,13 +19,13 @@ from phalanx.cli.submit_options import (
 )
 from phalanx.errors import OptionError
 from phalanx.launch.options import GRACE, parse_env
-from phalanx.launch.script import check_script
-from phalanx.launch.submit import kubectl
-from phalanx.launch.submit.asked import AskedRun, name_for, split_options
-from phalanx.launch.submit.jobs import Submitted
-from phalanx.launch.submit.kubernetes import KINDS, KubernetesJob, manifests
-from phalanx.launch.submit.pod import CODE_DIR
-from phalanx.launch.submit.yaml_text import to_yaml
+from phalanx.launch.script_check import check_script
+from phalanx.submit import kubernetes_client
+from phalanx.submit.job_registry import Submitted
+from phalanx.submit.kubernetes import KINDS, KubernetesJob, manifests
+from phalanx.submit.pod_template import CODE_DIR
+from phalanx.submit.submit_spec import AskedRun, name_for, split_options
+from phalanx.submit.yaml import to_yaml
 
 HELP = """Make an Indexed Job with a launcher in each pod, and a headless Service for their names.
 
@@ -130,9 +130,9 @@ def kubernetes(
     if dry_run:
         typer.echo(to_yaml(objects), nl=False)
         return
-    client = kubectl.connect()
-    place = kubectl.namespace_of(namespace, client)
-    kubectl.apply(objects, place, client)
+    client = kubernetes_client.connect()
+    place = kubernetes_client.namespace_of(namespace, client)
+    kubernetes_client.apply(objects, place, client)
     made = str(objects[-1]["kind"])
     Submitted(kind="kubernetes", job=run.name, name=run.name, namespace=place, object=made).write(
         jobs_dir

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from phalanx.cli.optional_value import WithOptionalValue
-from phalanx.cli.read_run import ReadRun, read_run
+from phalanx.cli.optional_value_option import WithOptionalValue
+from phalanx.cli.parse_run import ReadRun, read_run
 from phalanx.cluster.strategies import kind_named
 from phalanx.errors import OptionError
-from phalanx.launch.hardware import check_spread
 from phalanx.launch.options import RunOptions
-from phalanx.launch.submit.asked import AskedRun
+from phalanx.launch.resources import check_spread
+from phalanx.submit.submit_spec import AskedRun
 
 JobName = Annotated[
     str | None,

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from phalanx.cli.console import say
 from phalanx.cli.run_options import Arguments, AsModule, Resume, Target
-from phalanx.cli.say import say
 from phalanx.cli.submit_options import (
     Grace,
     JobName,
@@ -21,12 +21,12 @@ from phalanx.cli.submit_options import (
 )
 from phalanx.errors import OptionError
 from phalanx.launch.options import GRACE, parse_workers
-from phalanx.launch.ray.plan import RayPlan
-from phalanx.launch.script import check_module, check_script
-from phalanx.launch.submit import ray_jobs
-from phalanx.launch.submit.asked import AskedRun, name_for, split_options
-from phalanx.launch.submit.jobs import refuse_taken
-from phalanx.launch.submit.ray import RayJob, launcher_words, shell_text
+from phalanx.launch.script_check import check_module, check_script
+from phalanx.submit import ray_client
+from phalanx.submit.job_registry import refuse_taken
+from phalanx.submit.ray_command import RayJob, launcher_words, shell_text
+from phalanx.submit.ray_driver.plan import RayPlan
+from phalanx.submit.submit_spec import AskedRun, name_for, split_options
 
 HELP = """Submit a job to Ray that starts launchers on the cluster's nodes, a worker in each.
 
@@ -137,5 +137,5 @@ def ray(
         return
     if not resume:
         refuse_taken(run.name, root)
-    made = ray_jobs.submit(job, address, jobs_dir, ray_jobs.connect(address))
+    made = ray_client.submit(job, address, jobs_dir, ray_client.connect(address))
     say(f"run {run.name} is job {made.job}: phalanx status, logs or cancel {run.name}")

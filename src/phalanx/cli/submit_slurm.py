@@ -10,16 +10,16 @@ from typing import Annotated
 
 import typer
 
+from phalanx.cli.console import say
 from phalanx.cli.run_options import Arguments, AsModule, MaxRestarts, Resume, Target
-from phalanx.cli.say import say
 from phalanx.cli.submit_options import Grace, JobName, RunOptionsText, SharedRunDir, check_run
 from phalanx.launch.options import GRACE, without_env
-from phalanx.launch.script import check_module, check_script
-from phalanx.launch.submit.asked import AskedRun, name_for, split_options
-from phalanx.launch.submit.jobs import refuse_taken
-from phalanx.launch.submit.outside import call
-from phalanx.launch.submit.sbatch import submit
-from phalanx.launch.submit.slurm import SlurmJob, batch_script
+from phalanx.launch.script_check import check_module, check_script
+from phalanx.submit.job_registry import refuse_taken
+from phalanx.submit.slurm_client import submit
+from phalanx.submit.slurm_script import SlurmJob, batch_script
+from phalanx.submit.submit_spec import AskedRun, name_for, split_options
+from phalanx.submit.subprocess_client import call
 
 HELP = """Write a batch script for Slurm that starts a launcher on each node, and submit it.
 

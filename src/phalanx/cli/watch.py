@@ -48,8 +48,8 @@ def watch(
 ) -> None:
     """Find the run and follow it to its end."""
     # numpy takes its time, which --help has no use for.
-    from phalanx.report.find import find_run
     from phalanx.report.live import Watched
+    from phalanx.report.run_lookup import find_run
 
     watched = Watched(find_run(run, run_dir))
     console = Console()
@@ -67,7 +67,7 @@ def watch(
 
 def page(watched: Watched, console: Console, now: float) -> RenderableType:
     """What is to be seen at the time `now`."""
-    from phalanx.report.table import live_page
+    from phalanx.report.terminal_view import live_page
 
     return live_page(
         watched.run,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from phalanx.cluster.kinds import (
-    hosts,
+from phalanx.cluster.environments import (
+    host_list,
     kubernetes,
     mpi,
     ray,
@@ -15,15 +15,15 @@ from phalanx.cluster.kinds import (
     torchrun,
     tpu_vm,
 )
-from phalanx.cluster.me import Me
-from phalanx.cluster.places import Places
+from phalanx.cluster.local_host import Me
+from phalanx.cluster.node_group import Places
 from phalanx.cluster.spec import WORKER_VARIABLE
 from phalanx.errors import ClusterError, OptionError
 
 Detector = Callable[[Mapping[str, str], Me | None], Places | None]
 
 DETECTORS: tuple[tuple[str, Detector], ...] = (
-    ("hosts", hosts.detect),
+    ("hosts", host_list.detect),
     ("tf_config", tf_config.detect),
     ("torchrun", torchrun.detect),
     ("mpi", mpi.detect),
@@ -115,7 +115,7 @@ def _with_job(places: Places | None, environment: Mapping[str, str]) -> Places |
     """PHALANX_JOB names the run where the cluster does not."""
     if places is None or places.job is not None:
         return places
-    return replace(places, job=environment.get(hosts.JOB) or None)
+    return replace(places, job=environment.get(host_list.JOB) or None)
 
 
 def _refuse_two(chosen: Look, looks: list[Look]) -> None:

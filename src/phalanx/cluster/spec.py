@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from phalanx.cluster.roles import DEFAULT_SHARDING, Role, place_of
+from phalanx.cluster.debug_options import Switches
 from phalanx.cluster.strategies import StrategyName
-from phalanx.cluster.switches import Switches
+from phalanx.cluster.task_types import DEFAULT_SHARDING, Role, place_of
 from phalanx.errors import ClusterError
 
 WORKER_VARIABLE = "PHALANX_WORKER"
@@ -51,7 +51,7 @@ class WorkerSpec:
         interactive: whether a person watches the launcher's terminal.
         servers: how many of the last ranks are parameter servers; rank 0 is then a chief that
             leads and does not compute, and the ranks between are the workers.
-        sharding: how the servers share big variables; see `phalanx.cluster.roles`.
+        sharding: how the servers share big variables; see `phalanx.cluster.task_types`.
         log_level: what the script's `logging` says; see `LOG_LEVELS`.
         data_service: `host:port` of the run's `tf.data` service; empty where it has none.
         switches: what is done so that mistakes are found.

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from phalanx.data.inspection.inspect import inspect as inspect
-    from phalanx.data.pipelines.build import mix as mix
-    from phalanx.data.pipelines.build import pipeline as pipeline
-    from phalanx.data.pipelines.build import skipped as skipped
     from phalanx.data.pipelines.padding import Padding as Padding
+    from phalanx.data.pipelines.pipeline import mix as mix
+    from phalanx.data.pipelines.pipeline import pipeline as pipeline
+    from phalanx.data.pipelines.pipeline import skipped as skipped
     from phalanx.data.sharding import shard as shard
     from phalanx.data.sources.array_records import array_records as array_records
     from phalanx.data.sources.idx import idx as idx
@@ -32,11 +32,11 @@ _HOMES = {
     "idx": "phalanx.data.sources.idx",
     "inspect": "phalanx.data.inspection.inspect",
     "images": "phalanx.data.sources.images",
-    "mix": "phalanx.data.pipelines.build",
+    "mix": "phalanx.data.pipelines.pipeline",
     "parquet": "phalanx.data.sources.tables",
-    "pipeline": "phalanx.data.pipelines.build",
+    "pipeline": "phalanx.data.pipelines.pipeline",
     "shard": "phalanx.data.sharding",
-    "skipped": "phalanx.data.pipelines.build",
+    "skipped": "phalanx.data.pipelines.pipeline",
     "tfrecords": "phalanx.data.sources.tfrecords.source",
     "write_tfrecords": "phalanx.data.sources.tfrecords.write",
 }

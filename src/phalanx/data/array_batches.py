@@ -10,11 +10,11 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.batches import as_written, with_free_batch_axis
-from phalanx.data.order import ListedOrder, PlainOrder, rows_in
-from phalanx.data.place import ReplicaPlace, rows_of
-from phalanx.data.position import Position
+from phalanx.data.iterator_position import Position
+from phalanx.data.sampler import ListedOrder, PlainOrder, rows_in
+from phalanx.distributed.topology import ReplicaPlace, rows_of
 from phalanx.errors import DataError
-from phalanx.seam.adapters import Arrays, shuffled_rows, spec_of, take_rows
+from phalanx.keras_compat.data_adapters import Arrays, shuffled_rows, spec_of, take_rows
 
 
 class ArrayBatches:

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from phalanx.data.place import rows_of
-from phalanx.data.position import Position
+from phalanx.data.iterator_position import Position
+from phalanx.distributed.topology import rows_of
 from phalanx.errors import DataError
 
 as_written = tf.autograph.experimental.do_not_convert

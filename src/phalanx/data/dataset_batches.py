@@ -18,12 +18,12 @@ from phalanx.data.batches import (
     with_free_batch_axis,
 )
 from phalanx.data.inspection.inspect import inspect
+from phalanx.data.iterator_position import Position
 from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
-from phalanx.data.lookahead import Lookahead
-from phalanx.data.place import ReplicaPlace
-from phalanx.data.position import Position
+from phalanx.data.prefetch_counter import Lookahead
+from phalanx.distributed.topology import ReplicaPlace
 from phalanx.errors import DataError
-from phalanx.seam.dataset_graph import calls_python, transformations
+from phalanx.keras_compat.dataset_graph import calls_python, transformations
 
 
 class DatasetBatches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from phalanx.data.place import place_in
+from phalanx.distributed.topology import place_in
 
 
 def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:

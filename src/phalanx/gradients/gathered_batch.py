@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.reduce import reduce_sum
-from phalanx.gradients.share import current_share
+from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.step_context import current_share
 
 
 def all_gather_batch(tensor: Any) -> tf.Tensor:

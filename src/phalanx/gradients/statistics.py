@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from phalanx.gradients.all_reduce import Gradient
+from phalanx.gradients.indexed_slices import sum_duplicates, values_of, with_values
 from phalanx.gradients.norms import norm
-from phalanx.gradients.reduce import Gradient
-from phalanx.gradients.slices import sum_duplicates, values_of, with_values
 
 STATISTICS = ("norm", "mean", "std", "max_abs", "zero_fraction", "nonfinite")
 BUCKETS = 30

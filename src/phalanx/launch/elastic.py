@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.launch.tails import last_record
-from phalanx.records import records_path
+from phalanx.monitoring.events import records_path
+from phalanx.monitoring.last_event import last_record
 
 LOOK_SECONDS = 2.0
 """Between two looks at whether a checkpoint was saved."""

@@ -8,7 +8,7 @@ import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from phalanx.launch.lines import without_style
+from phalanx.launch.log_lines import without_style
 
 
 @dataclass(frozen=True, kw_only=True)

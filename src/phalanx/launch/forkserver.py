@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from phalanx.errors import LaunchError
-from phalanx.launch.lifeline import tied_to_this_process
+from phalanx.launch.parent_death import tied_to_this_process
 
 PID = struct.Struct("i")
 READY = b"r"

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, get_args
 
-from phalanx.cluster.roles import DEFAULT_SHARDING, parse_sharding
+from phalanx.cluster.debug_options import Switches
 from phalanx.cluster.spec import LOG_LEVELS, DeviceSpec, LogLevel
 from phalanx.cluster.strategies import (
     STRATEGY_NAMES,
@@ -17,7 +17,7 @@ from phalanx.cluster.strategies import (
     check_communication,
     kind_named,
 )
-from phalanx.cluster.switches import Switches
+from phalanx.cluster.task_types import DEFAULT_SHARDING, parse_sharding
 from phalanx.errors import OptionError
 
 TeeMode = Literal["all", "chief", "none"]

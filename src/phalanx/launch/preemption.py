@@ -9,8 +9,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from phalanx.launch.tails import last_record
-from phalanx.records import records_path
+from phalanx.monitoring.events import records_path
+from phalanx.monitoring.last_event import last_record
 
 RESUME_EXIT_CODE = 75
 """Says "resume me": all that is needed to go on was saved (EX_TEMPFAIL of <sysexits.h>)."""

@@ -14,24 +14,24 @@ from pathlib import Path
 
 from phalanx.cluster.strategies import check_gpus
 from phalanx.errors import LaunchError, OptionError
-from phalanx.launch.attempts import Attempts, Gangs
+from phalanx.launch.agent import Attempts, Gangs
+from phalanx.launch.context import Surroundings
 from phalanx.launch.data_servers import DataServers
-from phalanx.launch.gang import GangPlan
-from phalanx.launch.hardware import Machine, Share, idle_gpus, share_out_over
-from phalanx.launch.hosts.home import find_addresses
-from phalanx.launch.hosts.leader import Leader
-from phalanx.launch.hosts.parts import follow, hear, homes_of, lead
-from phalanx.launch.journal import LauncherJournal
-from phalanx.launch.layout import AttemptPaths
+from phalanx.launch.launcher_events import LauncherJournal
 from phalanx.launch.options import MAX_SEED, RunOptions, without_env_values
-from phalanx.launch.outcome import RunResult, say_last_words
 from phalanx.launch.preemption import SIGNALS
-from phalanx.launch.rundir import create_run_dir, earlier_run, git_commit, versions, write_run_file
-from phalanx.launch.script import check_module, check_script
-from phalanx.launch.servants import with_chief_and_servers
+from phalanx.launch.ps_tasks import with_chief_and_servers
+from phalanx.launch.rendezvous.leader import Leader
+from phalanx.launch.rendezvous.node import find_addresses
+from phalanx.launch.rendezvous.roles import follow, hear, homes_of, lead
+from phalanx.launch.resources import Machine, Share, idle_gpus, share_out_over
+from phalanx.launch.run_dir import create_run_dir, earlier_run, git_commit, versions, write_run_file
+from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launch.run_result import RunResult, say_last_words
+from phalanx.launch.script_check import check_module, check_script
 from phalanx.launch.signals import SignalBox
-from phalanx.launch.supervise import WallClock
-from phalanx.launch.surroundings import Surroundings
+from phalanx.launch.supervisor import WallClock
+from phalanx.launch.worker_group import GangPlan
 
 
 def run(options: RunOptions, surroundings: Surroundings) -> RunResult:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from phalanx.launch.lines import LineAssembler, clip, is_startup_noise, without_style
+from phalanx.launch.log_lines import LineAssembler, clip, is_startup_noise, without_style
 from phalanx.launch.options import TeeMode
 from phalanx.launch.showing import Output
 

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import phalanx.report.words as words
+import phalanx.report.formatting as words
 from phalanx.report.configuration import configuration, versions_of
-from phalanx.report.contents import footer, state_in_words
-from phalanx.report.curves import TAGS, safe
+from phalanx.report.data_quality import damages
 from phalanx.report.events import Throughput
-from phalanx.report.notes import damages
-from phalanx.report.page import Page, Section, Table
+from phalanx.report.figure_style import Figure, colour, line, not_finite_note, plot_of
+from phalanx.report.html import Page, Section, Table
+from phalanx.report.metric_figures import TAGS, safe
 from phalanx.report.run_data import RunData
+from phalanx.report.run_page import footer, state_in_words
 from phalanx.report.series import (
     TOTAL,
     Series,
@@ -22,7 +23,6 @@ from phalanx.report.series import (
     metrics,
     throughput,
 )
-from phalanx.report.style import Figure, colour, line, not_finite_note, plot_of
 from phalanx.report.summary import Summary, summarize
 
 Curves = Sequence[tuple[str, Sequence[Series]]]

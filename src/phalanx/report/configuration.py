@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from phalanx.report.events import FitStart, WorkerStart
-from phalanx.report.page import Table
+from phalanx.report.formatting import MISSING, fit_in_words
+from phalanx.report.html import Table
 from phalanx.report.run_data import RunData
-from phalanx.report.words import MISSING, fit_in_words
 
 
 def configuration_tables(data: RunData) -> list[Table]:

@@ -36,10 +36,6 @@ __all__ = [
     "WorkerStart",
 ]
 
-KINDS: dict[str, type[Event]] = {cls.KIND: cls for cls in Event.__subclasses__()}
-"""Kind -> what it is read as. Records of other kinds are passed over."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunStart(Event):
     """The launcher began."""
@@ -300,3 +296,7 @@ class Stop(Event):
     step: int | None
     epoch: int | None
     reason: str | None
+
+
+KINDS: dict[str, type[Event]] = {cls.KIND: cls for cls in Event.__subclasses__()}
+"""Kind -> what it is read as. Records of other kinds are passed over."""

@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from phalanx.report.data_quality import damage_in_words
+from phalanx.report.event_formatting import HAPPENINGS
+from phalanx.report.event_reader import RunReader
 from phalanx.report.events import (
     EpochLogs,
     Event,
@@ -25,9 +28,6 @@ from phalanx.report.events import (
     WorkerExit,
     WorkerStart,
 )
-from phalanx.report.happenings import HAPPENINGS
-from phalanx.report.notes import damage_in_words
-from phalanx.report.reading import RunReader
 from phalanx.report.run_data import read_run_file
 from phalanx.report.series import TOTAL
 

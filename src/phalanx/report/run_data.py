@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from phalanx.report.event_fields import integer, text, texts, texts_by_name
+from phalanx.report.event_reader import Damage, RunReader
 from phalanx.report.events import Event, RunEnd, RunStart, WorkerStart
-from phalanx.report.fields import integer, text, texts, texts_by_name
-from phalanx.report.reading import Damage, RunReader
 
 E = TypeVar("E", bound=Event)
 

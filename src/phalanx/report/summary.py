@@ -21,10 +21,10 @@ from phalanx.report.events import (
     Throughput,
     WorkerStart,
 )
+from phalanx.report.formatting import fit_in_words
 from phalanx.report.lineage import Resumptions, lineage
 from phalanx.report.run_data import RunData
 from phalanx.report.series import TOTAL
-from phalanx.report.words import fit_in_words
 
 SHARES = ("input", "compute", "communication", "callbacks", "checkpoint")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.testing.errors import GangFailedError, GangTimeoutError, WorkerFailure
-from phalanx.testing.gang import run_alone, run_gang
+from phalanx.testing.multi_process import run_alone, run_gang
 from phalanx.testing.pool import WorkerPool
 
 __all__ = [

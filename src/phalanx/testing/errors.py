@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phalanx.errors import PhalanxError, WorkerFailedError
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.rootcause import is_consequence
+from phalanx.launch.root_cause import is_consequence
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.testing.clearing import clear
 from phalanx.testing.pickling import dump_value
+from phalanx.testing.reset import clear
 
 
 @dataclass(frozen=True, kw_only=True)

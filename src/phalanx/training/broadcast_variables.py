@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.place import ReplicaPlace
+from phalanx.distributed.host_collectives import all_gather_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy, uses_horovod
+from phalanx.distributed.topology import ReplicaPlace
 from phalanx.errors import DisagreementError
-from phalanx.training.exchange import all_gather_rows
-from phalanx.worker.flight import flight
+from phalanx.monitoring.flight_recorder import flight
 
 _log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.batches import cut, total_rows
-from phalanx.data.place import ReplicaPlace, place_in, rows_of
 from phalanx.distributed.strategy import MultiWorkerStrategy
+from phalanx.distributed.topology import ReplicaPlace, place_in, rows_of
 from phalanx.errors import DataError, OptionError
-from phalanx.gradients.reduce import reduce_sum
-from phalanx.gradients.share import ReplicaShare, current_share, sharing
-from phalanx.seam.optimizers import optimizers_reduce_first
-from phalanx.seam.steps import steps_know_their_share
-from phalanx.training.step import as_in_a_function
+from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.step_context import ReplicaShare, current_share, sharing
+from phalanx.keras_compat.loss_patches import steps_know_their_share
+from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
+from phalanx.training.step_function import as_in_a_function
 
 
 def distribute_step(step: Callable[..., Any]) -> Callable[..., Any]:

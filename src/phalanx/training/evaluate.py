@@ -10,16 +10,10 @@ from typing import Any
 from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.data.batches import BatchSource
 from phalanx.errors import DataError
-from phalanx.seam.models import assert_compiled, ordered_metrics
-from phalanx.training.batch_loop import BatchLoop
-from phalanx.training.cadence import ReadingCadence
-from phalanx.training.callback_list import callback_list
-from phalanx.training.failing_step import told_where
-from phalanx.training.local_state import LocalState
-from phalanx.training.metrics import reader_of
-from phalanx.training.parameter_server.evaluate import evaluation_on_servers
-from phalanx.training.parameter_server.stage import on_server_stage, trains_on_servers
-from phalanx.training.prepare import (
+from phalanx.keras_compat.model_access import assert_compiled, ordered_metrics
+from phalanx.monitoring.phase_tracker import pulse
+from phalanx.training.callbacks import callback_list
+from phalanx.training.context import (
     Stage,
     everyones_wishes,
     make_function,
@@ -27,9 +21,15 @@ from phalanx.training.prepare import (
     on_stage,
     open_source,
 )
+from phalanx.training.epoch_loop import BatchLoop
+from phalanx.training.error_context import told_where
+from phalanx.training.metrics import reader_of
+from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.training.parameter_server.evaluate import evaluation_on_servers
+from phalanx.training.parameter_server.ps_context import on_server_stage, trains_on_servers
+from phalanx.training.replica_local_state import LocalState
 from phalanx.training.run_switches import steps_of_trial
-from phalanx.training.step import Outputs
-from phalanx.worker.pulse import pulse
+from phalanx.training.step_function import Outputs
 
 
 def evaluate(

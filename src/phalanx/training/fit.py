@@ -9,24 +9,24 @@ import keras
 from phalanx.callbacks.checkpoint import checkpoint_among
 from phalanx.callbacks.progress import Progress
 from phalanx.errors import OptionError, TrainingError
-from phalanx.seam.adapters import split_validation
-from phalanx.seam.chance import order_seed
-from phalanx.seam.models import (
+from phalanx.keras_compat.data_adapters import split_validation
+from phalanx.keras_compat.model_access import (
     assert_compiled,
     has_own_function,
 )
-from phalanx.training.begin_alike import begin_alike
-from phalanx.training.callback_list import callback_list, flat_callbacks
-from phalanx.training.ends import Uneven
-from phalanx.training.epochs import Epochs
-from phalanx.training.parameter_server.fit import fit_on_servers
-from phalanx.training.parameter_server.stage import trains_on_servers
-from phalanx.training.prepare import (
+from phalanx.keras_compat.rng import order_seed
+from phalanx.training.broadcast_initial_state import begin_alike
+from phalanx.training.callbacks import callback_list, flat_callbacks
+from phalanx.training.context import (
     make_function,
     make_stream,
     on_stage,
     open_source,
 )
+from phalanx.training.end_of_data import Uneven
+from phalanx.training.fit_loop import Epochs
+from phalanx.training.parameter_server.fit import fit_on_servers
+from phalanx.training.parameter_server.ps_context import trains_on_servers
 from phalanx.training.run_switches import steps_of_trial, switches
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.place import ReplicaPlace, place_in
+from phalanx.distributed.host_collectives import all_gather_rows
+from phalanx.distributed.topology import ReplicaPlace, place_in
 from phalanx.errors import PeerGoneError
-from phalanx.training.exchange import all_gather_rows
 
 
 @contextmanager

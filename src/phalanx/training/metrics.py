@@ -2,7 +2,7 @@
 
 Each replica keeps its own counts. A reading adds the counts up in one packed all-reduce
 per dtype and lets Keras compute the results from the sums: exact, not a mean of means.
-Every worker must read at the same step; `phalanx.training.cadence` sees to that.
+Every worker must read at the same step; `phalanx.training.metrics_schedule` sees to that.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.place import this_replica
-from phalanx.gradients.reduce import reduce_sum
-from phalanx.training.step import Outputs, StepFunction, flat_logs
-from phalanx.worker.flight import flight
+from phalanx.distributed.topology import this_replica
+from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.monitoring.flight_recorder import flight
+from phalanx.training.step_function import Outputs, StepFunction, flat_logs
 
 Notes = tuple[float, float, float, float]
 """The next step to read at, the next to time, and two yes or no: see `Timekeeper`."""

@@ -9,21 +9,21 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.callbacks.progress import EvaluationProgress
-from phalanx.data.place import ReplicaPlace, rows_of
+from phalanx.distributed.host_collectives import all_gather_arrays
+from phalanx.distributed.topology import ReplicaPlace, rows_of
 from phalanx.errors import DataError, TrainingError
-from phalanx.seam.models import keras_predict
-from phalanx.training.callback_list import callback_list
-from phalanx.training.exchange import all_gather_arrays
-from phalanx.training.parameter_server.predict import predict_on_servers
-from phalanx.training.parameter_server.stage import trains_on_servers
-from phalanx.training.prepare import (
+from phalanx.keras_compat.model_access import keras_predict
+from phalanx.monitoring.phase_tracker import pulse
+from phalanx.training.callbacks import callback_list
+from phalanx.training.context import (
     Stage,
     make_function,
     make_stream,
     on_stage,
     open_source,
 )
-from phalanx.worker.pulse import pulse
+from phalanx.training.parameter_server.predict import predict_on_servers
+from phalanx.training.parameter_server.ps_context import trains_on_servers
 
 
 def predict(

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from phalanx.cluster.debug_options import ProfiledSteps
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.cluster.switches import ProfiledSteps
-from phalanx.launch.layout import profile_of
-from phalanx.training.step import Outputs
+from phalanx.launch.run_layout import profile_of
+from phalanx.training.step_function import Outputs
 
 _log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from phalanx.cluster.debug_options import Switches
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.cluster.switches import Switches
 
 
 def switches() -> Switches:

@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.collectives import Collectives, NoCollectives
+from phalanx.distributed.desync.check import before_collective
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.errors import OptionError
-from phalanx.worker.alike.check import before_collective
-from phalanx.worker.flight import flight
+from phalanx.monitoring.flight_recorder import flight
 from phalanx.worker.strategy import made_strategy
 
 

@@ -16,19 +16,19 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 from phalanx.cluster.spec import WorkerSpec
+from phalanx.distributed.desync.check import before_collective
+from phalanx.distributed.desync.check import begin as begin_comparing
 from phalanx.errors import ClusterError
-from phalanx.launch.layout import AttemptPaths
 from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.launch.rundir import versions
-from phalanx.worker import ending, made_directories
-from phalanx.worker.alike.check import before_collective
-from phalanx.worker.alike.check import begin as begin_comparing
-from phalanx.worker.ending import dump_stacks_on_request, end_at_once_on_sigterm
-from phalanx.worker.execute import Target, execute
-from phalanx.worker.flight import flight
-from phalanx.worker.journal import WorkerJournal, journal_of
+from phalanx.launch.run_dir import versions
+from phalanx.launch.run_layout import AttemptPaths
+from phalanx.monitoring.flight_recorder import flight
+from phalanx.monitoring.phase_tracker import Heartbeat, pulse
+from phalanx.monitoring.worker_event_log import WorkerJournal, journal_of
+from phalanx.worker import directory_creation, process_exit
 from phalanx.worker.logs import set_up_logging
-from phalanx.worker.pulse import Heartbeat, pulse
+from phalanx.worker.process_exit import dump_stacks_on_request, end_at_once_on_sigterm
+from phalanx.worker.run_script import Target, execute
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     paths = AttemptPaths(run=Path(spec.run_dir), attempt=spec.attempt)
     dump_stacks_on_request(paths.stacks(spec.rank))
 
-    ending.install_last_exit()
+    process_exit.install_last_exit()
     journal = journal_of(spec.run_dir, spec.rank)
     heartbeat = Heartbeat(journal, pulse).start()
     pulse.follow(flight)
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         journal.write("worker_end", ok=True, error=None, step=pulse.beat().step)
         del script
     except BaseException as error:
-        failure = ending.record_failure(
+        failure = process_exit.record_failure(
             error,
             rank=spec.rank,
             now=time.time(),
@@ -77,15 +77,15 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         heartbeat.close()
         journal.write("worker_end", ok=False, error=failure.summary)
         print(failure.traceback or failure.message, file=sys.stderr, flush=True)
-        ending.leave_without_peers(failure.exit_code)
+        process_exit.leave_without_peers(failure.exit_code)
     if code:
-        ending.leave_without_peers(code)
+        process_exit.leave_without_peers(code)
 
 
 def _serve(spec: WorkerSpec, journal: WorkerJournal) -> NoReturn:
     """Be at a chief's service until the launcher ends this process."""
     from phalanx.worker import devices
-    from phalanx.worker.serve import serve
+    from phalanx.worker.ps_server import serve
 
     set_up_logging(spec)
     if spec.devices is not None:
@@ -103,7 +103,7 @@ def prepare(spec: WorkerSpec) -> Any:
     import tensorflow as tf
 
     import phalanx
-    from phalanx.worker import adopt, devices, late_settings
+    from phalanx.worker import devices, late_settings, strategy_override
     from phalanx.worker.seed import LauncherSeed
     from phalanx.worker.strategy import made_kind, make_for_worker
 
@@ -116,18 +116,18 @@ def prepare(spec: WorkerSpec) -> Any:
     strategy = make_for_worker(spec)
     end_at_once_on_sigterm()
     begin_comparing(spec)
-    adopt.ensure_cluster_resolver(strategy)
+    strategy_override.ensure_cluster_resolver(strategy)
     if made_kind() == "single":
-        adopt.complete_own_strategies()
+        strategy_override.complete_own_strategies()
     else:
-        adopt.adopt(strategy)
+        strategy_override.adopt(strategy)
         late_settings.answer_late_settings()
-        adopt.keep_through_clear_session(strategy)
+        strategy_override.keep_through_clear_session(strategy)
         tf.distribute.experimental_set_strategy(strategy)
     if spec.seed is not None:
         keras.utils.set_random_seed(LauncherSeed(spec.seed))
     phalanx.enable()
-    made_directories.install(spec)
+    directory_creation.install(spec)
     return strategy
 
 

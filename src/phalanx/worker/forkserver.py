@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from phalanx.launch.forkserver import PID, READY
-from phalanx.launch.lifeline import die_with_parent
+from phalanx.launch.parent_death import die_with_parent
 
 DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What a scheduler may send to every process is for the workers, which end with the server."""

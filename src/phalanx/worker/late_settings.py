@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.errors import StartedError
-from phalanx.worker.adopt import replace
+from phalanx.worker.strategy_override import replace
 
 _log = logging.getLogger("phalanx")
 

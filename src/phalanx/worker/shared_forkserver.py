@@ -15,10 +15,10 @@ import socket
 import sys
 from pathlib import Path
 
-from phalanx.launch.lifeline import die_with_parent
+from phalanx.launch.parent_death import die_with_parent
 from phalanx.launch.shared_forkserver import described, seen_at_import
 from phalanx.worker.forkserver import serve
-from phalanx.worker.warm import HANDED, become_worker, preload
+from phalanx.worker.prefork import HANDED, become_worker, preload
 
 
 def main() -> None:

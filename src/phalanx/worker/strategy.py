@@ -9,11 +9,11 @@ from typing import Any
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.strategies import StrategyName, check_communication
-from phalanx.cluster.tf_config import TFConfig
+from phalanx.cluster.tf_config_parser import TFConfig
 from phalanx.cluster.tpu import TpuPlace, metadata_server, tpu_for_auto
 from phalanx.errors import OptionError
-from phalanx.worker.choice import Choice, check_name, choose_alone, choose_for_worker
-from phalanx.worker.strategies.request import StrategyRequest, make
+from phalanx.worker.strategies.factory import StrategyRequest, make
+from phalanx.worker.strategy_selection import Choice, check_name, choose_alone, choose_for_worker
 
 _log = logging.getLogger("phalanx")
 

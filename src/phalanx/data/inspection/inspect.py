@@ -7,13 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from phalanx.data.inspection.correctness_checks import order_traps
+from phalanx.data.inspection.inspected_dataset import LookedAt
 from phalanx.data.inspection.inspection import DatasetFinding, Inspection, worst_first
-from phalanx.data.inspection.looked_at import LookedAt
-from phalanx.data.inspection.order_traps import order_traps
-from phalanx.data.inspection.speed_traps import speed_traps
-from phalanx.data.place import place_in
+from phalanx.data.inspection.performance_checks import speed_traps
+from phalanx.distributed.topology import place_in
 from phalanx.errors import OptionError
-from phalanx.seam.dataset_graph import transformations
+from phalanx.keras_compat.dataset_graph import transformations
 
 
 def inspect(

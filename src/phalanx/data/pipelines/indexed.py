@@ -12,18 +12,18 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.batches import as_written
-from phalanx.data.order import Order, PlainOrder
-from phalanx.data.order_of_groups import BucketedOrder, MixedOrder
+from phalanx.data.grouped_sampler import BucketedOrder, MixedOrder
+from phalanx.data.pipelines.batch_reader import Chosen, Reader
 from phalanx.data.pipelines.indexed_batches import PipelineBatches
+from phalanx.data.pipelines.local_rows import Make, OwnRows, part_of_one
 from phalanx.data.pipelines.options import PipelineOptions
-from phalanx.data.pipelines.own_rows import Make, OwnRows, part_of_one
 from phalanx.data.pipelines.padding import PaddedLength, measured
-from phalanx.data.pipelines.reader import Chosen, Reader
-from phalanx.data.pipelines.steps import each, no_fusion
-from phalanx.data.place import ReplicaPlace, rows_of
-from phalanx.data.python_calls import python_call
-from phalanx.data.sources.mixed import MixedSource
+from phalanx.data.pipelines.transforms import each, no_fusion
+from phalanx.data.py_function import python_call
+from phalanx.data.sampler import Order, PlainOrder
+from phalanx.data.sources.mixture import MixedSource
 from phalanx.data.sources.protocol import IndexedSource
+from phalanx.distributed.topology import ReplicaPlace, rows_of
 from phalanx.errors import DataError, OptionError
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from phalanx.data.batches import with_free_batch_axis
-from phalanx.data.order import rows_in
-from phalanx.data.pipelines.own_rows import OwnRows, shares
-from phalanx.data.place import ReplicaPlace
-from phalanx.data.position import Position
+from phalanx.data.iterator_position import Position
+from phalanx.data.pipelines.local_rows import OwnRows, shares
+from phalanx.data.sampler import rows_in
+from phalanx.distributed.topology import ReplicaPlace
 
 if TYPE_CHECKING:
     from phalanx.data.pipelines.indexed import IndexedPipeline

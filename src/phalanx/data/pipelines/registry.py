@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from phalanx.data.batches import BatchSource
 from phalanx.data.pipelines.options import PipelineOptions
-from phalanx.data.place import ReplicaPlace
+from phalanx.distributed.topology import ReplicaPlace
 
 MARK = "phalanx.data.pipeline"
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.python_calls import python_call
+from phalanx.data.py_function import python_call
 from phalanx.data.sources.files import is_names, matching, names_of, suffix_of
 from phalanx.data.sources.protocol import IndexedSource
 from phalanx.errors import DataError, OptionError

@@ -11,7 +11,7 @@ import fsspec
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.python_calls import python_call
+from phalanx.data.py_function import python_call
 from phalanx.errors import DataError
 
 _TENSORFLOWS = ("gs://", "ram://")

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.errors import OptionError
+from phalanx.gradients.all_reduce import Gradient
+from phalanx.gradients.indexed_slices import values_of
 from phalanx.gradients.norms import norm, norms
-from phalanx.gradients.reduce import Gradient
-from phalanx.gradients.slices import values_of
 
 When = Literal["after", "before"]
 _SMALLEST = float(np.finfo(np.float32).tiny)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from phalanx.testing.chaos.faults import (
+from phalanx.testing.chaos.fault_types import (
     DropNetwork,
     Exit,
     FailWrites,
@@ -25,7 +25,7 @@ from phalanx.testing.chaos.faults import (
     VanishingDirectory,
 )
 from phalanx.testing.chaos.plan import command, parse_plan, random_plan, show_plan
-from phalanx.testing.chaos.storage import register
+from phalanx.testing.chaos.storage_faults import register
 
 if TYPE_CHECKING:
     from phalanx.testing.chaos.callback import Chaos as Chaos

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from phalanx.errors import OptionError
+from phalanx.monitoring.phase_tracker import pulse
 from phalanx.testing.chaos.injector import injector_here, marks_of_run, rank_here
 from phalanx.testing.chaos.plan import parse_plan
-from phalanx.testing.chaos.storage import Disk, arm
-from phalanx.worker.execute import Target, execute
-from phalanx.worker.pulse import pulse
+from phalanx.testing.chaos.storage_faults import Disk, arm
+from phalanx.worker.run_script import Target, execute
 
 
 def main(arguments: Sequence[str]) -> dict[str, object]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.callbacks.callback import Callback
-from phalanx.seam.models import steps_trained
-from phalanx.testing.chaos.faults import Plan
+from phalanx.keras_compat.model_access import steps_trained
+from phalanx.testing.chaos.fault_types import Plan
 from phalanx.testing.chaos.injector import Injector, Marks, injector_here, marks_of_run
-from phalanx.testing.chaos.storage import Disk, arm
+from phalanx.testing.chaos.storage_faults import Disk, arm
 
 
 class Chaos(Callback):

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.cluster.tf_config import TFConfig
-from phalanx.testing.chaos.faults import (
+from phalanx.cluster.tf_config_parser import TFConfig
+from phalanx.testing.chaos.fault_types import (
     DropNetwork,
     Exit,
     Kill,

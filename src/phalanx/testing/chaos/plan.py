@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from phalanx.errors import OptionError
-from phalanx.testing.chaos import faults as known
-from phalanx.testing.chaos.faults import (
+from phalanx.testing.chaos import fault_types as known
+from phalanx.testing.chaos.fault_types import (
     DropNetwork,
     Exit,
     FailWrites,

@@ -8,23 +8,23 @@ from typing import Any
 import keras
 
 from phalanx.callbacks.checkpoint import checkpoint_among
-from phalanx.seam.models import is_validation_epoch, steps_trained
-from phalanx.seam.server_averages import take_averages
-from phalanx.training.cadence import ReadingCadence
-from phalanx.training.capture import Moment
-from phalanx.training.checkpointing import Checkpointing, NoCheckpoints
-from phalanx.training.epochs import begin_training, check_trained
-from phalanx.training.parameter_server.capture import ServerCapture, Tally
-from phalanx.training.parameter_server.chief_callbacks import logs_gradients
-from phalanx.training.parameter_server.dispatch import Dispatch
+from phalanx.keras_compat.model_access import is_validation_epoch, steps_trained
+from phalanx.keras_compat.ps_ema import take_averages
+from phalanx.monitoring.phase_tracker import pulse
+from phalanx.training.checkpoint_manager import Checkpointing, NoCheckpoints
+from phalanx.training.context import Stage
+from phalanx.training.fit_loop import begin_training, check_trained
+from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.training.parameter_server.bind_callbacks import logs_gradients
 from phalanx.training.parameter_server.evaluate import ServerEvaluation
-from phalanx.training.parameter_server.source import WorkerData
-from phalanx.training.parameter_server.totals import Totals
-from phalanx.training.parameter_server.watch import ServerWatch
+from phalanx.training.parameter_server.metric_accumulator import Totals
+from phalanx.training.parameter_server.ps_instrumentation import ServerWatch
+from phalanx.training.parameter_server.ps_train_state import ServerCapture, Tally
+from phalanx.training.parameter_server.scheduler import Dispatch
+from phalanx.training.parameter_server.worker_data import WorkerData
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
-from phalanx.training.prepare import Stage
+from phalanx.training.train_state import Moment
 from phalanx.worker import preemption
-from phalanx.worker.pulse import pulse
 
 
 class ServerEpochs:

@@ -6,14 +6,14 @@ import time
 from typing import Any
 
 from phalanx.errors import DataError
-from phalanx.training.cadence import ReadingCadence
-from phalanx.training.parameter_server.dispatch import Dispatch
-from phalanx.training.parameter_server.source import WorkerData, worker_data
-from phalanx.training.parameter_server.stage import build_on_servers
-from phalanx.training.parameter_server.totals import Totals
+from phalanx.monitoring.phase_tracker import pulse
+from phalanx.training.context import Stage
+from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.training.parameter_server.metric_accumulator import Totals
+from phalanx.training.parameter_server.ps_context import build_on_servers
+from phalanx.training.parameter_server.scheduler import Dispatch
+from phalanx.training.parameter_server.worker_data import WorkerData, worker_data
 from phalanx.training.parameter_server.worker_step import WorkerStep
-from phalanx.training.prepare import Stage
-from phalanx.worker.pulse import pulse
 
 
 def evaluation_on_servers(

@@ -7,16 +7,16 @@ from typing import Any
 import keras
 
 from phalanx.callbacks.progress import Progress
-from phalanx.seam.chance import order_seed
-from phalanx.training.callback_list import callback_list
-from phalanx.training.parameter_server.chief_callbacks import introduce
-from phalanx.training.parameter_server.dispatch import Dispatch
+from phalanx.keras_compat.rng import order_seed
+from phalanx.monitoring.phase_tracker import pulse
+from phalanx.training.callbacks import callback_list
+from phalanx.training.parameter_server.bind_callbacks import introduce
 from phalanx.training.parameter_server.epochs import ServerEpochs
 from phalanx.training.parameter_server.evaluate import evaluation_on_servers
-from phalanx.training.parameter_server.source import worker_data
-from phalanx.training.parameter_server.stage import build_on_servers, on_server_stage
+from phalanx.training.parameter_server.ps_context import build_on_servers, on_server_stage
+from phalanx.training.parameter_server.scheduler import Dispatch
+from phalanx.training.parameter_server.worker_data import worker_data
 from phalanx.training.parameter_server.worker_step import WorkerStep
-from phalanx.worker.pulse import pulse
 
 
 def fit_on_servers(

@@ -9,16 +9,16 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.batches import with_free_batch_axis
-from phalanx.data.position import Position
-from phalanx.seam.adapters import spec_of
-from phalanx.training.parameter_server.stage import (
+from phalanx.data.iterator_position import Position
+from phalanx.keras_compat.data_adapters import spec_of
+from phalanx.monitoring.phase_tracker import pulse
+from phalanx.training.parameter_server.metric_accumulator import Totals
+from phalanx.training.parameter_server.ps_context import (
     build_on_servers,
     coordinator_of,
     on_server_stage,
 )
-from phalanx.training.parameter_server.totals import Totals
 from phalanx.training.parameter_server.worker_step import Kind, StepResult, WorkerStep
-from phalanx.worker.pulse import pulse
 
 
 class OneBatch:

@@ -9,13 +9,13 @@ import numpy as np
 
 from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.errors import DataError
-from phalanx.seam.distributed import workers_that_serve
-from phalanx.training.callback_list import callback_list
-from phalanx.training.parameter_server.dispatch import Dispatch
-from phalanx.training.parameter_server.source import worker_data
-from phalanx.training.parameter_server.stage import build_on_servers, on_server_stage
+from phalanx.keras_compat.tf_distribute import workers_that_serve
+from phalanx.monitoring.phase_tracker import pulse
+from phalanx.training.callbacks import callback_list
+from phalanx.training.parameter_server.ps_context import build_on_servers, on_server_stage
+from phalanx.training.parameter_server.scheduler import Dispatch
+from phalanx.training.parameter_server.worker_data import worker_data
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
-from phalanx.worker.pulse import pulse
 
 
 def predict_on_servers(

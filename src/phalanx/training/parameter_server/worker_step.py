@@ -8,13 +8,13 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from phalanx.gradients.stopwatch import now
-from phalanx.seam.graphs import made_from_here
-from phalanx.seam.rules import innermost
-from phalanx.seam.server_updates import noting_updates
-from phalanx.seam.server_variables import OwnValues, step_on_servers, value_of
-from phalanx.training.parameter_server.source import WorkerData
-from phalanx.training.parameter_server.stage import this_worker
+from phalanx.gradients.comm_timer import now
+from phalanx.keras_compat.graph_ops import made_from_here
+from phalanx.keras_compat.optimizer_clippers import innermost
+from phalanx.keras_compat.ps_updates import noting_updates
+from phalanx.keras_compat.ps_variables import OwnValues, step_on_servers, value_of
+from phalanx.training.parameter_server.ps_context import this_worker
+from phalanx.training.parameter_server.worker_data import WorkerData
 
 Kind = Literal["train", "test", "predict"]
 _HEAD = 6

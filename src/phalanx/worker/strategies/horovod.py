@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from phalanx.distributed.horovod import HorovodCollectives
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.horovod.connect import connect
+from phalanx.horovod.gloo_rendezvous import connect
 from phalanx.worker.devices import local_devices
-from phalanx.worker.strategies.request import StrategyRequest
+from phalanx.worker.strategies.factory import StrategyRequest
 
 
 def make(request: StrategyRequest) -> Any:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from phalanx.cluster.strategies import check_gpus
 from phalanx.errors import OptionError
 from phalanx.worker.devices import local_devices
-from phalanx.worker.strategies.request import StrategyRequest
+from phalanx.worker.strategies.factory import StrategyRequest
 
 _CROSS_DEVICE_OPS = {
     "nccl": tf.distribute.NcclAllReduce,

@@ -9,12 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.cluster.strategies import check_gpus
-from phalanx.cluster.tf_config import TFConfig
+from phalanx.cluster.tf_config_parser import TFConfig
 from phalanx.distributed.collectives import NoCollectives
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.tensorflow import TensorFlowCollectives
-from phalanx.worker.choice import check_one_gpu
-from phalanx.worker.strategies.request import StrategyRequest
+from phalanx.worker.strategies.factory import StrategyRequest
+from phalanx.worker.strategy_selection import check_one_gpu
 
 
 def make(request: StrategyRequest) -> Any:

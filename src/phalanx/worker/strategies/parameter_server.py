@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.cluster.roles import DEFAULT_SHARDING, parse_sharding
+from phalanx.cluster.task_types import DEFAULT_SHARDING, parse_sharding
 from phalanx.errors import OptionError
 from phalanx.worker.logs import absl_held_back
-from phalanx.worker.serve import LEAST_THREADS
-from phalanx.worker.strategies.request import StrategyRequest
+from phalanx.worker.ps_server import LEAST_THREADS
+from phalanx.worker.strategies.factory import StrategyRequest
 
 
 def make(request: StrategyRequest) -> Any:
@@ -58,7 +58,7 @@ def _of_tables(partitions: Any) -> Any:
 
 
 def _cluster_of_chief(environment: Any) -> dict[str, list[str]]:
-    from phalanx.cluster.tf_config import TFConfig
+    from phalanx.cluster.tf_config_parser import TFConfig
 
     config = TFConfig.from_environment(environment)
     if config is None or config.task_type != "chief" or not config.cluster.get("ps"):

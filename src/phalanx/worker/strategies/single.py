@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.worker.strategies.request import StrategyRequest
+from phalanx.worker.strategies.factory import StrategyRequest
 
 
 def make(request: StrategyRequest) -> Any:

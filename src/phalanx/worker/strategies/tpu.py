@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from phalanx.cluster.tpu import find_tpu, metadata_server
 from phalanx.errors import OptionError
-from phalanx.worker.strategies.request import StrategyRequest
+from phalanx.worker.strategies.factory import StrategyRequest
 
 _log = logging.getLogger("phalanx")
 

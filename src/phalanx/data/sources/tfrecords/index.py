@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.sources.tfrecords.files import Compression
-from phalanx.data.sources.tfrecords.frames import Frames, scan
+from phalanx.data.sources.tfrecords.record_format import Frames, scan
 from phalanx.errors import DataError
 
 _AT_ONCE = 8

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.python_calls import python_call
+from phalanx.data.py_function import python_call
 from phalanx.data.sources.protocol import IndexedSource, StreamSource
 from phalanx.data.sources.tfrecords.files import Compression, compression_of, matching_files
-from phalanx.data.sources.tfrecords.frames import FOOTER, HEADER, Frames, mapped, record_at
 from phalanx.data.sources.tfrecords.index import count_records, counts_of, frames_of
+from phalanx.data.sources.tfrecords.record_format import FOOTER, HEADER, Frames, mapped, record_at
 from phalanx.data.sources.tfrecords.schema import Schema
 from phalanx.errors import DataError, OptionError
 

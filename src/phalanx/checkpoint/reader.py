@@ -1,0 +1,179 @@
+"""Find, read and verify checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from phalanx.checkpoint.dtypes import of_dtype
+from phalanx.checkpoint.manifest import MANIFEST, Manifest, Shard
+from phalanx.checkpoint.sharding import Described
+from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.writer import STEP
+from phalanx.errors import (
+    DamagedCheckpointError,
+    MismatchedCheckpointError,
+    NewerCheckpointError,
+    NoCheckpointError,
+)
+
+_log = logging.getLogger(__name__)
+_NAME = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A checkpoint in memory, its bytes those that were written."""
+
+    manifest: Manifest
+    arrays: Mapping[str, np.ndarray]
+
+
+def steps_in(folder: Folder) -> list[int]:
+    """The steps of all committed checkpoints, oldest first."""
+    found = [_NAME.fullmatch(name) for name in folder.names()]
+    steps = sorted(int(match.group(1)) for match in found if match)
+    return [step for step in steps if (folder / STEP.format(step)).has(MANIFEST)]
+
+
+def manifest_of(folder: Folder, step: int) -> Manifest:
+    """What the checkpoint of `step` holds.
+
+    Raises:
+        NoCheckpointError: there is none.
+        DamagedCheckpointError: its manifest cannot be read.
+        NewerCheckpointError: a newer Phalanx wrote it.
+    """
+    place = folder / STEP.format(step)
+    try:
+        content = place.read(MANIFEST)
+    except FileNotFoundError as error:
+        there = ", ".join(map(str, steps_in(folder))) or "none"
+        raise NoCheckpointError(
+            f"Asked for the checkpoint of step {step} in {folder}; there are: {there}."
+        ) from error
+    return Manifest.from_json(content, str(place))
+
+
+def read(folder: Folder, step: int) -> Loaded:
+    """The checkpoint of `step`, every byte held against its checksum.
+
+    Raises:
+        NoCheckpointError, DamagedCheckpointError, NewerCheckpointError: as for `manifest_of`,
+            or a shard is missing or differs.
+    """
+    manifest = manifest_of(folder, step)
+    place = folder / STEP.format(step)
+    arrays: dict[str, np.ndarray] = {}
+    for shard in manifest.shards:
+        values = _values(place, shard)
+        for piece in shard.pieces:
+            value = of_dtype(values[piece.key], piece.dtype)
+            if not piece.shape or piece.rows == piece.shape[0]:
+                arrays[piece.tensor] = value.reshape(piece.shape)
+                continue
+            whole = arrays.setdefault(piece.tensor, np.empty(piece.shape, value.dtype))
+            whole[piece.start : piece.start + piece.rows] = value
+    return Loaded(manifest=manifest, arrays=arrays)
+
+
+def newest(folder: Folder) -> Loaded:
+    """The newest checkpoint that is whole; damaged ones are passed over, and said.
+
+    Raises:
+        NoCheckpointError: there is no whole one.
+        NewerCheckpointError: the newest was written by a newer Phalanx.
+    """
+    steps = steps_in(folder)
+    for step in reversed(steps):
+        try:
+            return read(folder, step)
+        except DamagedCheckpointError as error:
+            _log.warning("passing over a checkpoint: %s", error)
+    damaged = f" ({len(steps)} damaged)" if steps else ""
+    raise NoCheckpointError(
+        f"Asked for the newest checkpoint in {folder}; there is no whole one{damaged}. Is that the "
+        "directory?"
+    )
+
+
+def verify(folder: Folder) -> Iterator[tuple[int, str | None]]:
+    """For each committed step what is wrong with it, None where it is whole."""
+    for step in steps_in(folder):
+        try:
+            read(folder, step)
+        except (DamagedCheckpointError, NewerCheckpointError) as error:
+            yield step, str(error)
+        else:
+            yield step, None
+
+
+def assert_fits(
+    loaded: Manifest, wanted: Described, where: str, *, paths: Mapping[str, str] | None = None
+) -> None:
+    """Hold what a checkpoint has against what is to be restored, before anything changes.
+
+    Args:
+        loaded: the checkpoint's manifest.
+        wanted: shape and dtype of each tensor that is to be restored.
+        where: the checkpoints' place, for messages.
+        paths: what people call the tensors.
+
+    Raises:
+        MismatchedCheckpointError: a tensor is missing, or of another shape or dtype, or there
+            are more of a kind ("model/...") than are wanted.
+    """
+    held = loaded.tensors()
+    theirs = loaded.state.get("paths", {})
+
+    def called(name: str) -> str:
+        path = (paths or {}).get(name) or theirs.get(name)
+        return f"{name} ({path})" if path else name
+
+    wrong = [f"{called(name)} is missing" for name in wanted if name not in held]
+    kinds = {name.split("/")[0] for name in wanted}
+    more = [name for name in held if name.split("/")[0] in kinds and name not in wanted]
+    wrong += [f"{called(name)} has no place in the model" for name in more]
+    for name, (shape, dtype) in wanted.items():
+        piece = held.get(name)
+        if piece is not None and piece.shape != tuple(shape):
+            wrong.append(f"{called(name)} has shape {piece.shape}, wanted {tuple(shape)}")
+        elif piece is not None and piece.dtype != dtype:
+            wrong.append(f"{called(name)} has dtype {piece.dtype}, wanted {dtype}")
+    if wrong:
+        advice = "Build and compile the model as it was when it was saved."
+        others = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise MismatchedCheckpointError(
+            f"The checkpoint of step {loaded.step} in {where} does not fit this model: "
+            f"{'; '.join(wrong[:5])}{others}. {advice}"
+        )
+
+
+def _values(place: Folder, shard: Shard) -> dict[str, np.ndarray]:
+    try:
+        content = place.read(shard.file)
+    except FileNotFoundError as error:
+        raise _damaged(place, shard, "is missing") from error
+    if len(content) != shard.bytes:
+        raise _damaged(place, shard, f"has {len(content)} bytes of {shard.bytes}")
+    if hashlib.sha256(content).hexdigest() != shard.sha256:
+        raise _damaged(place, shard, "has another checksum than when it was written")
+    try:
+        values: dict[str, np.ndarray] = load(content)
+    except SafetensorError as error:
+        raise _damaged(place, shard, f"is no safetensors file ({error})") from error
+    return values
+
+
+def _damaged(place: Folder, shard: Shard, what: str) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        f"In the checkpoint {place}, {shard.file} {what}. Take an older one; `phalanx checkpoint "
+        "verify` shows which are whole."
+    )

@@ -1,0 +1,25 @@
+"""Which hosts a command is for: those that a person names, or what the environment tells."""
+
+from __future__ import annotations
+
+import os
+
+from phalanx.cluster.detect import detect
+from phalanx.cluster.environments.host_list import from_hosts, parse_hosts
+from phalanx.cluster.local_host import Me
+from phalanx.cluster.node_group import Places
+from phalanx.errors import OptionError
+
+
+def asked_places(hosts: str | None, index: int | None, cluster: str) -> Places | None:
+    """What `--hosts`, `--host-index` and `--cluster` come to; None for this host alone.
+
+    Raises:
+        OptionError: they do not go together.
+        ClusterError: what the environment says cannot be used.
+    """
+    if hosts is None and index is not None:
+        raise OptionError(f"--host-index {index} is a place in --hosts: give both.")
+    if hosts is not None:
+        return from_hosts(parse_hosts(hosts), index, Me.here())
+    return detect(os.environ, me=Me.here(), kind=cluster)

@@ -1,0 +1,48 @@
+"""`phalanx debug where`: where each worker of a run is or was."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phalanx.cli.run_options import Run, RunDir
+
+HELP = """Say where each worker of a run is or was, who waits for whom, and since when.
+
+Reads each worker's flight recorder: of a run that goes on, hangs, failed, or was killed. \
+RUN is a run's name or the path of its directory; without one the newest run is taken.
+
+[bold]Examples[/bold]
+
+  phalanx debug where
+
+  phalanx debug where first --attempt 0
+
+  phalanx debug where first --json
+"""
+
+
+def where(
+    run: Run = None,
+    run_dir: RunDir = Path("runs"),
+    attempt: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="K", help="Which start of the workers.", show_default="the last"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same for machines.")] = False,
+) -> None:
+    """Find the run, look once, and print what is to be said."""
+    # numpy takes its time, which --help has no use for.
+    from phalanx.report.run_lookup import find_run
+    from phalanx.report.run_status import look_where
+
+    found = look_where(find_run(run, run_dir), attempt=attempt, now=time.time())
+    text = json.dumps(found.to_json(), indent=2) if as_json else "\n".join(found.lines)
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,106 @@
+"""Plain hosts: `--hosts a,b,c` with `--host-index`, or PHALANX_HOSTS with PHALANX_HOST_INDEX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from phalanx.cluster.local_host import Me
+from phalanx.cluster.node_group import Places
+from phalanx.errors import ClusterError
+
+HOSTS, INDEX, JOB = "PHALANX_HOSTS", "PHALANX_HOST_INDEX", "PHALANX_JOB"
+
+
+def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | None:
+    """The launchers that PHALANX_HOSTS names.
+
+    Raises:
+        ClusterError: its index is not one of them, or it is not clear which is this machine.
+    """
+    text = environment.get(HOSTS, "").strip()
+    if not text:
+        return None
+    index = environment.get(INDEX, "").strip()
+    if index and not index.isdecimal():
+        raise ClusterError(
+            f"PHALANX_HOST_INDEX must be a number from 0, the place of this host in PHALANX_HOSTS; "
+            f"found {index!r}."
+        )
+    return from_hosts(
+        parse_hosts(text),
+        int(index) if index else None,
+        me,
+        job=environment.get(JOB) or None,
+        said_by=HOSTS,
+    )
+
+
+def parse_hosts(text: str) -> tuple[str, ...]:
+    """`a,b,c` as names.
+
+    Raises:
+        ClusterError: one is empty, or has a port.
+    """
+    hosts = tuple(host.strip() for host in text.split(","))
+    for host in hosts:
+        has_port = host.count(":") == 1 or "]:" in host
+        if not host or " " in host or has_port:
+            raise ClusterError(
+                f"--hosts must be names or addresses with commas between and no ports, such as "
+                f"a,b,10.0.0.3; found {host!r} in {text!r}."
+            )
+    return hosts
+
+
+def from_hosts(
+    hosts: Sequence[str],
+    index: int | None,
+    me: Me | None,
+    *,
+    job: str | None = None,
+    said_by: str = "--hosts",
+) -> Places:
+    """The launchers on hosts that a person named.
+
+    Args:
+        hosts: names or addresses, the leader's first.
+        index: which is this one; None finds it by the machine's names and addresses.
+        me: this machine; None where only `index` is to tell.
+        job: names the run, where it has a name.
+        said_by: where the names come from.
+
+    Raises:
+        ClusterError: the index is not one of the hosts, or this machine is none or several.
+    """
+    if index is not None:
+        if not 0 <= index < len(hosts):
+            raise ClusterError(
+                f"--host-index must be 0 to {len(hosts) - 1}, a place in {said_by} "
+                f"{','.join(hosts)}; found {index}."
+            )
+        return _places(hosts, index, job, f"{said_by} has {len(hosts)} hosts, the index is {index}")
+    mine = [] if me is None else [at for at, host in enumerate(hosts) if me.is_host(host)]
+    if len(mine) == 1:
+        why = f"{hosts[mine[0]]} of {said_by} is this machine"
+        return _places(hosts, mine[0], job, why)
+    asked = f"{said_by} {','.join(hosts)}"
+    if mine:
+        several = ", ".join(f"{at} ({hosts[at]})" for at in mine)
+        raise ClusterError(
+            f"Several hosts of {asked} are this machine: {several}. Say which by --host-index (or "
+            "PHALANX_HOST_INDEX)."
+        )
+    raise ClusterError(
+        f"No host of {asked} is this machine, which is {_described(me)}. Say which it is by "
+        "--host-index (or PHALANX_HOST_INDEX), or mend the names."
+    )
+
+
+def _places(hosts: Sequence[str], index: int, job: str | None, why: str) -> Places:
+    return Places(hosts=tuple(hosts), index=index, kind="hosts", why=why, job=job)
+
+
+def _described(me: Me | None) -> str:
+    if me is None:
+        return "not known by name"
+    return ", ".join((*sorted(me.names), *sorted(me.addresses)))

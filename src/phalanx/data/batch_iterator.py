@@ -1,0 +1,186 @@
+"""Walk a source epoch by epoch, in chunks of `steps_per_execution` steps."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from phalanx.data.batches import BatchSource
+from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_state import read_iterator
+from phalanx.monitoring.phase_tracker import pulse
+
+
+class BatchStream:
+    """Where training stands in its data, and how many steps come next.
+
+    Without `steps_per_epoch` an epoch is one pass over the source. With it, a pass goes
+    on across epochs, as in Keras; one that ends in the middle of an epoch ends the epoch.
+    """
+
+    def __init__(
+        self, source: BatchSource, *, steps_per_epoch: int | None, steps_per_execution: int
+    ) -> None:
+        self.source = source
+        self._asked = steps_per_epoch
+        self._chunk = steps_per_execution
+        self._iterator: Any = None
+        self._position = 0
+        self._learned: int | None = None
+        self._ran_out = False
+        self._steps_short = 0
+        self._taken = 0
+        self._left_out = 0
+        self._passes = 0
+        self._unread = 0
+        self._first_step = 0
+        self.limit: Callable[[], int | None] = lambda: None
+        """Asked before each chunk: how many steps it may have at the most."""
+        self.ready: Callable[[int, Any], int] | None = None
+        """Asked with the steps taken of this pass, and its iterator: for how many more there
+        is data."""
+
+    @property
+    def steps(self) -> int | None:
+        """Steps in an epoch, None while nobody can know."""
+        return self._asked or self.source.num_batches or self._learned
+
+    def start(self, epoch: int) -> None:
+        """Begin at `epoch` (from 0), as if the epochs before had been trained.
+
+        Keras tells the data that an epoch has ended here too (`EpochIterator.reset`), which a
+        PyDataset may shuffle by.
+        """
+        self.source.on_epoch_end()
+        self._position = epoch * (self.steps or 0)
+        self._iterator = None
+        self._passes = self._unread = 0
+
+    def position(self, batch: int, *, since: int) -> Position:
+        """Where training stands.
+
+        Args:
+            batch: batches of this epoch that are trained.
+            since: of these, how many of the execution under way; 0 between two.
+        """
+        within = self._iterator is not None and not self._at_end_of_pass(since)
+        return Position(
+            batch=batch,
+            trained=self._position + since,
+            passes=self._passes,
+            unread=self._unread,
+            taken=self._left_out + self._taken + since if within else None,
+            learned=self._learned,
+            seed=self.source.seed,
+        )
+
+    def rows(self, since: int) -> Any:
+        """The samples of the batch that comes after `since` steps of the execution under way.
+
+        Returns:
+            Their numbers in the data, in the order of the batch; None where nobody can tell.
+        """
+        rows_at = getattr(self.source, "rows_at", None)
+        return None if rows_at is None else rows_at(self._position + since)
+
+    def iterator_state(self, position: Position) -> dict[str, Any] | None:
+        """What the iterator holds; None where the position is enough, or it cannot be told."""
+        if position.taken is None or not self.source.has_state:
+            return None
+        return read_iterator(self._iterator)
+
+    def go_on(self, position: Position, state: Mapping[str, Any] | None) -> None:
+        """Stand where `position` was taken; the next epoch begins in the midst.
+
+        Args:
+            position: from `position`.
+            state: from `iterator_state`, of the same replicas; None to read the data again
+                up to there and leave it out.
+        """
+        self._position = position.trained
+        self._learned = position.learned
+        self._first_step = position.batch
+        self._passes = position.passes
+        self._unread = position.unread
+        self.source.seed = position.seed
+        self._iterator = None
+        if not self.source.endless:
+            self._taken, self._left_out = 0, position.taken or 0
+            self._iterator = self.source.open_again(position, state)
+
+    def _at_end_of_pass(self, since: int) -> bool:
+        batches = self.source.num_batches
+        return batches is not None and batches > 0 and (self._position + since) % batches == 0
+
+    def ran_out(self, *, steps_done: int) -> None:
+        """Tell that the data ended after `steps_done` steps of the chunk just given."""
+        self._ran_out = True
+        self._steps_short = steps_done
+
+    def samples(self, steps: int) -> int | None:
+        """Samples in the first `steps` batches of the chunk under way; None where unknown."""
+        size, batches = self.source.batch_size, self.source.num_batches
+        if size is None:
+            return None
+        if batches is None or self.source.num_samples is None:
+            return size * steps
+        ends = (self._position + steps) // batches - self._position // batches
+        return size * steps - ends * (size * batches - self.source.num_samples)
+
+    def epoch(self) -> Iterator[tuple[int, int, Any]]:
+        """(first step, steps to run, iterator) for each execution of one epoch."""
+        self.source.on_epoch_begin()
+        self._ran_out = False
+        step, self._first_step = self._first_step, 0
+        while (size := self._next_size(step)) > 0:
+            self._open()
+            yield step, size, self._iterator
+            done = self._steps_short if self._ran_out else size
+            step += done
+            self._position += done
+            self._taken += done
+        self._finish(step)
+        self.source.on_epoch_end()
+
+    def _next_size(self, step: int) -> int:
+        if self._ran_out or self.source.num_batches == 0:
+            return 0
+        sizes = [n for n in (self._chunk, self.limit()) if n is not None]
+        if self._asked is not None:
+            sizes.append(self._asked - step)
+        if self.source.num_batches is not None:
+            begun = self._position % self.source.num_batches
+            # A pass that has just ended is full for this epoch and empty for the next.
+            sizes.append(self.source.num_batches - (begun or (step and self.source.num_batches)))
+        size = min(sizes)
+        if size > 0 and self.ready is not None:
+            self._open()
+            size = min(size, self.ready(self._taken, self._iterator))
+            if size == 0:
+                self.ran_out(steps_done=0)
+        return size
+
+    def _open(self) -> None:
+        if self._iterator is None:
+            with pulse.during("input", instead_of="compute"):
+                self._iterator = self.source.open(self._position)
+            self._passes += 1
+            self._taken = self._left_out = 0
+
+    def _finish(self, step: int) -> None:
+        if self._asked is not None and step < self._asked:
+            warnings.warn(
+                f"The data ended after {step} of the {self._asked} steps_per_epoch; the epoch "
+                "ends here. Use .repeat(), or fewer steps_per_epoch.",
+                stacklevel=2,
+            )
+        pass_ended = self.source.num_batches and self._position % self.source.num_batches == 0
+        if self._asked is None and step and step == self.source.num_batches:
+            self.source.open_unread()
+            self._unread += 1
+        if self._ran_out or pass_ended or self._asked is None:
+            if not self.source.endless:
+                self._iterator = None
+            if self._ran_out and self._asked is None:
+                self._learned = step

@@ -1,0 +1,131 @@
+"""Batches of chosen samples: read, mapped, cached, augmented, brought together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.data.batches import as_written
+from phalanx.data.pipelines.cache import cache_of, cached
+from phalanx.data.pipelines.error_policy import Repair
+from phalanx.data.pipelines.options import PipelineOptions
+from phalanx.data.pipelines.padding import Padding, padded_batch
+from phalanx.data.pipelines.transforms import apply, augment_key, augmented, each, graph_function
+from phalanx.data.sources.protocol import IndexedSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Samples that are to make a batch, or this worker's part of one.
+
+    Attributes:
+        rows: their numbers, 1-D int64, not empty.
+        places: where they stand in the epoch, which no two samples share.
+        seed: of the pipeline.
+        epoch: from 0.
+        length: of a padded batch; None without padding.
+    """
+
+    rows: tf.Tensor
+    places: tf.Tensor
+    seed: Any
+    epoch: Any
+    length: tf.Tensor | None
+
+
+class Reader:
+    """Makes batches of the samples that it is told.
+
+    Attributes:
+        is_sure: whether nothing can go wrong, so that `batch` makes them; else `batches` does.
+        repair: what finds, and leaves out, samples that cannot be read.
+    """
+
+    def __init__(self, source: IndexedSource, options: PipelineOptions) -> None:
+        """Trace the user's functions; nothing is read, unless a source must look."""
+        self._source = source
+        self._map = graph_function(options.map)
+        self._augment = graph_function(options.augment)
+        self._map_batches = graph_function(options.map_batches)
+        self._padding: Padding | None = options.padding
+        one_row = tf.data.Dataset.range(1)
+        self._mapped_spec = one_row.map(as_written(self._mapped)).element_spec
+        self._cache = cache_of(options, source, self._mapped_spec)
+        mark = tf.zeros([3], tf.int64)
+        self._spec = one_row.map(as_written(lambda row: self._sample(row, mark))).element_spec
+        self._one = tf.function(as_written(self._sample))
+        # A server of a `tf.data` service has no Python of ours: its failures are repaired here.
+        self._repairs = not options.service
+        self.repair = Repair(source, skips=options.on_error == "skip")
+        steps = (options.map, options.augment, options.cache, options.padding)
+        self._is_direct = source.gathers and steps == (None,) * len(steps)
+        self.is_sure = self._is_direct and not source.can_fail
+
+    def samples(self) -> tf.data.Dataset:
+        """All samples in their order, mapped and not augmented."""
+        rows = tf.data.Dataset.range(self._source.num_samples)
+        return rows.map(as_written(self._read), num_parallel_calls=tf.data.AUTOTUNE)
+
+    def batch(self, chosen: Chosen) -> Any:
+        """The batch; traced."""
+        return apply(self._map_batches, self._source.take(chosen.rows))
+
+    def batches(self, chosen: Chosen) -> tf.data.Dataset:
+        """The batch, as a dataset of it alone; traced."""
+        marks = _marks(chosen)
+        count = tf.size(chosen.rows, out_type=tf.int64)
+
+        def together(samples: tf.data.Dataset) -> tf.data.Dataset:
+            """One batch of all, or none where a sample failed."""
+            if self._padding is None:
+                return samples.batch(count, drop_remainder=True)
+            return padded_batch(samples, count, chosen.length, self._padding.value)
+
+        def again(rows: tf.Tensor, marks: tf.Tensor) -> tf.data.Dataset:
+            return together(self.repair.samples(self._one, self._spec, rows, marks))
+
+        if self._is_direct:
+            first = tf.data.Dataset.from_tensors(chosen.rows).map(as_written(self._source.take))
+        elif self._source.gathers and self._cache is None:
+            whole = tf.data.Dataset.from_tensors((chosen.rows, marks))
+            first = together(whole.flat_map(as_written(self._taken)).map(as_written(self._finish)))
+        else:
+            pairs = tf.data.Dataset.from_tensor_slices((chosen.rows, marks))
+            first = together(pairs.map(as_written(self._sample)))
+        if self._repairs:
+            # Only where the first try gives nothing is the second asked for.
+            second = tf.data.Dataset.from_tensors((chosen.rows, marks)).flat_map(as_written(again))
+            first = first.ignore_errors().concatenate(second).take(1)
+        if self._map_batches is None:
+            return first
+        return each(first, lambda batch: apply(self._map_batches, batch))
+
+    def _taken(self, rows: tf.Tensor, marks: tf.Tensor) -> tf.data.Dataset:
+        """The samples as they are read, all in one operation."""
+        return tf.data.Dataset.from_tensor_slices((self._source.take(rows), marks))
+
+    def _finish(self, sample: Any, mark: tf.Tensor) -> Any:
+        key = augment_key(mark[0], mark[1], mark[2])
+        return augmented(self._augment, apply(self._map, sample), key)
+
+    def _sample(self, row: tf.Tensor, mark: tf.Tensor) -> Any:
+        key = augment_key(mark[0], mark[1], mark[2])
+        return augmented(self._augment, self._read(row), key)
+
+    def _read(self, row: tf.Tensor) -> Any:
+        if self._cache is None:
+            return self._mapped(row)
+        return cached(self._cache, row, self._mapped_spec, lambda: self._mapped(row))
+
+    def _mapped(self, row: tf.Tensor) -> Any:
+        return apply(self._map, self._source.read(row))
+
+
+def _marks(chosen: Chosen) -> tf.Tensor:
+    """For each sample (seed, epoch, place)."""
+    same = [
+        tf.fill(tf.shape(chosen.rows), tf.cast(v, tf.int64)) for v in (chosen.seed, chosen.epoch)
+    ]
+    return tf.stack([*same, chosen.places], axis=1)

@@ -1,0 +1,182 @@
+"""Samples that are read once: kept by their number, so that order and chance stay free.
+
+`Dataset.cache` keeps elements in the order in which they first came, which freezes shuffling
+and augmentation above it. These keep each sample by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from phalanx.data.pipelines.options import PipelineOptions
+from phalanx.data.py_function import python_call
+from phalanx.data.sources.protocol import IndexedSource, StreamSource
+
+_log = logging.getLogger(__name__)
+_PER_FOLDER = 1000
+_CRC_BYTES = 4
+
+
+class SampleCache(Protocol):
+    """Bytes by sample number, looked up and stored in a graph."""
+
+    def look_up(self, row: tf.Tensor) -> tf.Tensor:
+        """What is kept of sample `row`; "" for nothing."""
+
+    def keep(self, row: tf.Tensor, content: tf.Tensor) -> Any:
+        """Keep `content` for sample `row`; gives an operation to wait for."""
+
+    def holds(self, rows: tf.Tensor) -> tf.Tensor:
+        """Whether something is kept of each of these samples; scalar bool."""
+
+
+class MemoryCache:
+    """In the memory of this process, in a table of TensorFlow's; all iterators share it."""
+
+    def __init__(self) -> None:
+        """Nothing is kept yet."""
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "")
+            # To ask without copying what is kept.
+            self._held = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+    def look_up(self, row: tf.Tensor) -> tf.Tensor:
+        """What is kept of sample `row`; "" for nothing."""
+        return self._table.lookup(row)
+
+    def keep(self, row: tf.Tensor, content: tf.Tensor) -> Any:
+        """Keep `content` for sample `row`."""
+        with tf.control_dependencies([self._table.insert(row, content)]):
+            return self._held.insert(row, tf.constant(1, tf.int64))
+
+    def holds(self, rows: tf.Tensor) -> tf.Tensor:
+        """Whether something is kept of each of these samples."""
+        return tf.reduce_all(self._held.lookup(rows) > 0)
+
+
+class DiskCache:
+    """One file for each sample, whole or absent; workers and later runs share them."""
+
+    def __init__(self, directory: str, identity: str) -> None:
+        """Keep below `directory` what belongs to `identity`: other data has another place."""
+        self._directory = os.path.join(os.path.expanduser(directory), identity)
+        os.makedirs(self._directory, exist_ok=True)
+        self._is_full = False
+
+    def look_up(self, row: tf.Tensor) -> tf.Tensor:
+        """What is kept of sample `row`; "" for nothing."""
+        found = python_call(self._read, [row], tf.string, stateful=False)
+        return tf.ensure_shape(found, [])
+
+    def keep(self, row: tf.Tensor, content: tf.Tensor) -> Any:
+        """Keep `content` for sample `row`."""
+        return python_call(self._write, [row, content], tf.bool)
+
+    def holds(self, rows: tf.Tensor) -> tf.Tensor:
+        """Whether something is kept of each of these samples."""
+        found = python_call(self._has, [rows], tf.bool)
+        return tf.ensure_shape(found, [])
+
+    def _path(self, row: int) -> str:
+        return os.path.join(self._directory, str(row // _PER_FOLDER), str(row))
+
+    def _has(self, rows: Any) -> bool:
+        return all(os.path.exists(self._path(int(row))) for row in rows)
+
+    def _read(self, row: Any) -> bytes:
+        try:
+            with open(self._path(int(row)), "rb") as file:
+                whole = file.read()
+        except FileNotFoundError:
+            return b""
+        content = whole[_CRC_BYTES:]
+        if whole[:_CRC_BYTES] == zlib.crc32(content).to_bytes(_CRC_BYTES, "big"):
+            return content
+        with suppress(OSError):
+            os.remove(self._path(int(row)))
+        return b""
+
+    def _write(self, row: Any, content: bytes) -> bool:
+        if self._is_full:
+            return False
+        path = self._path(int(row))
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as file:
+                file.write(zlib.crc32(content).to_bytes(_CRC_BYTES, "big") + content)
+            os.replace(file.name, path)
+        except OSError as error:
+            self._is_full = True
+            _log.warning(
+                "The cache in %s takes no more (%s); training goes on without. Make room, or "
+                "leave cache= out.",
+                self._directory,
+                error,
+            )
+            return False
+        return True
+
+
+def cache_of(
+    asked: PipelineOptions, source: IndexedSource | StreamSource, spec: Any
+) -> SampleCache | None:
+    """What was asked for: in memory, on disk, or none.
+
+    Args:
+        asked: the pipeline's options.
+        source: what is read.
+        spec: `tf.TensorSpec`s of a sample as it is kept.
+    """
+    if asked.cache == "memory":
+        return MemoryCache()
+    if asked.cache_directory:
+        return DiskCache(asked.cache_directory, identity_of(source, spec, asked.map))
+    return None
+
+
+def cached(cache: SampleCache, row: tf.Tensor, spec: Any, make: Callable[[], Any]) -> Any:
+    """The sample that `make()` gives, made once.
+
+    Args:
+        cache: where it is kept.
+        row: its number.
+        spec: `tf.TensorSpec`s of what `make` gives.
+        make: reads the sample; traced.
+    """
+    content = cache.look_up(row)
+    specs = tf.nest.flatten(spec)
+
+    def kept() -> list[tf.Tensor]:
+        parts = tf.io.parse_tensor(content, tf.string)
+        found = [tf.io.parse_tensor(parts[i], one.dtype) for i, one in enumerate(specs)]
+        return [tf.ensure_shape(v, one.shape) for v, one in zip(found, specs, strict=True)]
+
+    def made() -> list[tf.Tensor]:
+        values = tf.nest.flatten(make())
+        parts = tf.stack([tf.io.serialize_tensor(value) for value in values])
+        with tf.control_dependencies([cache.keep(row, tf.io.serialize_tensor(parts))]):
+            return [tf.identity(value) for value in values]
+
+    found = tf.cond(tf.strings.length(content) > 0, kept, made)
+    found = [tf.ensure_shape(v, one.shape) for v, one in zip(found, specs, strict=True)]
+    return tf.nest.pack_sequence_as(spec, found)
+
+
+def identity_of(source: Any, spec: Any, map_function: Any) -> str:
+    """A name for what a cache on disk holds: which data, and what was made of it."""
+    code = getattr(map_function, "__code__", None)
+    made_by = None if code is None else (code.co_code.hex(), code.co_names, _plain(code.co_consts))
+    text = repr((source.fingerprint, source.num_samples, spec, made_by))
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _plain(constants: tuple[Any, ...]) -> list[Any]:
+    return [one for one in constants if isinstance(one, (int, float, str, bytes))]

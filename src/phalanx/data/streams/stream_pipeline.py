@@ -1,0 +1,83 @@
+"""A source that is read from its start, with all that was asked of it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+from phalanx.data.batches import as_written
+from phalanx.data.pipelines.local_rows import Make, part_of_one
+from phalanx.data.pipelines.options import PipelineOptions
+from phalanx.data.py_function import python_call
+from phalanx.data.sources.protocol import StreamSource
+from phalanx.data.streams.record_parser import Maker
+from phalanx.data.streams.stream_batches import StreamBatches
+from phalanx.distributed.topology import ReplicaPlace
+from phalanx.errors import DataError, OptionError
+
+_NEEDS_NUMBERS = ("balance", "service")
+
+
+class StreamPipeline:
+    """Batches of a `StreamSource`.
+
+    Attributes:
+        options: what was asked.
+    """
+
+    def __init__(self, source: StreamSource, options: PipelineOptions) -> None:
+        """Prepare.
+
+        Raises:
+            OptionError: something was asked that needs samples by number.
+            DataError: nobody knows how many samples there are.
+        """
+        asked = [name for name in _NEEDS_NUMBERS if getattr(options, name) not in (None, False)]
+        asked += ["on_error='skip'"] * (options.on_error == "skip")
+        asked += ["Padding(lengths=)"] * (getattr(options.padding, "lengths", None) is not None)
+        if asked:
+            raise OptionError(
+                f"pipeline takes {' and '.join(asked)} where samples can be taken by number; found "
+                f"{source}, read from its start. Give tfrecords(..., index=True), or leave it out."
+            )
+        if source.num_samples is None:
+            raise DataError(
+                f"Asked for a pipeline from {source}, whose samples nobody has counted. Workers "
+                "must know beforehand where an epoch ends: give the source its counts."
+            )
+        self.options = options
+        self.source = source
+        self._maker = Maker(source, options)
+
+    def batches(self, place: ReplicaPlace) -> StreamBatches:
+        """The global batches for `fit`, `evaluate` and `predict`."""
+        if self.options.start != (0, 0):
+            raise OptionError(
+                f"pipeline was given start={self.options.start!r}, which is for loops written by "
+                "hand. Leave it out for fit, which takes initial_epoch, or use Checkpoint."
+            )
+        return self._shared(place)
+
+    def dataset(self, place: ReplicaPlace) -> tf.data.Dataset:
+        """This worker's rows of each global batch; each iteration is the next epoch."""
+        batches = self._shared(place)
+        first_epoch, first_step = self.options.start
+        epochs = itertools.count(first_epoch)
+
+        def one_epoch(_: tf.Tensor) -> tf.data.Dataset:
+            epoch = python_call(lambda: np.int64(next(epochs)), [], tf.int64)
+            skip = tf.where(epoch == first_epoch, tf.constant(first_step, tf.int64), 0)
+            begin = tf.ensure_shape(epoch, []) * batches.steps + skip
+            return batches.passes(begin).take(batches.steps - skip)
+
+        elements = tf.data.Dataset.range(1).flat_map(as_written(one_epoch))
+        make: Make = part_of_one if batches.may_be_empty else (lambda rows: rows.data)
+        made = batches.made_ahead(elements, make)
+        if first_step:
+            return made
+        return made.apply(tf.data.experimental.assert_cardinality(batches.steps))
+
+    def _shared(self, place: ReplicaPlace) -> StreamBatches:
+        return StreamBatches(self.source, self.options, self._maker, place)

@@ -1,0 +1,1 @@
+"""Looks at machines, scripts and failed steps: `doctor`, `check` and `debug`."""

@@ -1,0 +1,193 @@
+"""What `phalanx debug replay` starts, in a process of its own: find a kept step and run it again.
+
+Arguments: `RUN NAME FORM [SCRIPT ARGS...]`; NAME is that of a kept step, or empty for the first;
+FORM is "text" or "json".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from phalanx.checkpoint.step_capture import Captured, CapturedStep, captures_in, read_captured
+from phalanx.diagnostics.debug.nonfinite_rows import Range
+from phalanx.diagnostics.debug.replay import Replay, Replayed, Sample
+from phalanx.diagnostics.doctor.fit_capture import first_fit
+from phalanx.errors import OptionError, PhalanxError
+from phalanx.worker.run_script import Target
+
+SCHEMA = 1
+
+
+def chosen(run: Path, name: str) -> Path:
+    """The directory of the kept step `name` of a run, or of its first.
+
+    Raises:
+        OptionError: there is none.
+    """
+    kept = captures_in(run)
+    found = [path for path in kept if name in ("", path.name)]
+    if not found:
+        there = ", ".join(path.name for path in kept) or "none"
+        raise OptionError(
+            f"{run} holds no kept step{f' named {name!r}' * bool(name)}; found {there}. A step is "
+            "kept when a loss or gradient stops being finite under phalanx run, unless that is "
+            "ignored."
+        )
+    return found[0]
+
+
+def main(arguments: list[str]) -> int:
+    """Replay one step and print what was found; 1 where it was finite this time, else 0."""
+    run, name, form, *script = arguments
+    try:
+        directory = chosen(Path(run), name)
+        try:
+            captured = read_captured(directory)
+        except (OSError, ValueError, KeyError) as error:
+            raise OptionError(f"The kept step in {directory} cannot be read: {error}.") from error
+        model = model_of_script(script[0], script[1:]) if script else model_of(captured)
+        found = Replay(model, captured).run()
+    except PhalanxError as error:
+        print(f"phalanx: {error}", file=sys.stderr)
+        return 2
+    if form == "json":
+        document = {"schema": SCHEMA, "step": asdict(captured.about), "found": asdict(found)}
+        print(json.dumps(document, indent=2))
+    else:
+        print("\n".join([str(directory), *in_words(found, captured.about)]))
+        print(
+            "\n".join(["largest absolute value after each layer:", *growth_in_words(found.growth)])
+        )
+    return 0 if found.phase else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+
+
+_MOST_SAMPLES = 8
+
+
+def in_words(found: Replayed, about: CapturedStep) -> list[str]:
+    """Lines for people: what was run, where it went wrong, and what to do."""
+    part = found.part
+    whose = f"worker {about.rank}"
+    if len(about.parts) > 1:
+        whose += f", replica {part.replica}"
+    lines = [
+        f"step {about.step}: {part.count} of the {about.total} samples of the global batch, those "
+        f"of {whose}"
+    ]
+    if not found.phase:
+        return [*lines, _not_again(about, found)]
+    lines.append(f"first wrong: {_where(found)}")
+    lines += [f"  was given: {_range(given)}" for given in found.given]
+    if found.variable:
+        of = "" if found.phase == "weights" else "the gradient of "
+        lines.append(f"variable: {of}{found.variable}")
+    lines.append(f"samples: {_samples(found.samples)}")
+    if found.cause is not None:
+        lines += [f"cause: {found.cause.said}", f"remedy: {found.cause.remedy}"]
+    return lines
+
+
+def growth_in_words(growth: Sequence[tuple[str, float]]) -> list[str]:
+    """A line for each layer: its name and the largest absolute value that it gave."""
+    width = max((len(name) for name, _ in growth), default=0)
+    return [f"  {name:<{width}}  {largest:.4g}" for name, largest in growth]
+
+
+def _where(found: Replayed) -> str:
+    operation = f", operation {found.operation} in {found.dtype}" if found.operation else ""
+    if found.phase == "data":
+        return f"the data{f'; it shows in {found.layer}' if found.layer else ''}"
+    if found.phase == "weights":
+        return f"the weights{f'; it shows in {found.layer}' if found.layer else ''}"
+    layer = found.layer or "the loss's gradient"
+    return f"{layer}, {found.phase} pass{operation}"
+
+
+def _range(given: Range) -> str:
+    said = f"{given.size} numbers from {given.least:.6g} to {given.greatest:.6g}"
+    return f"{said}, {given.nonfinite} not finite" if given.nonfinite else said
+
+
+def _samples(samples: Sequence[Sample]) -> str:
+    if not samples:
+        return "none by itself, only all together"
+    shown = [_sample(each) for each in samples[:_MOST_SAMPLES]]
+    rest = len(samples) - len(shown)
+    return "; ".join(shown) + (f"; and {rest} more" if rest else "")
+
+
+def _sample(sample: Sample) -> str:
+    said = f"{sample.in_batch} of the global batch"
+    if sample.place:
+        return f"{said} ({sample.place})"
+    return f"{said} (sample {sample.row} of the data)" if sample.row is not None else said
+
+
+def _not_again(about: CapturedStep, found: Replayed) -> str:
+    largest = max((value for _, value in found.growth), default=0.0)
+    if not any(part.is_bad for part in about.parts):
+        return (
+            "all is finite here, as it was on each worker: only the sum over the replicas was not. "
+            f"The largest activation is {largest:.4g}. Lower the learning rate, or clip with "
+            "phalanx.clip before the sum."
+        )
+    return (
+        f"all is finite this time; the largest activation is {largest:.4g}. What differs here: "
+        "eager operations in place of compiled ones, this machine's processor, chance that is no "
+        "keras.random seed."
+    )
+
+
+_BY_SCRIPT = (
+    "Name the script: phalanx debug replay RUN --script train.py runs it up to its first fit and "
+    "takes the model from there."
+)
+
+
+def model_of(captured: Captured) -> Any:
+    """The model, built anew from its configuration.
+
+    Raises:
+        OptionError: it was not written down, or needs a class of the script's.
+    """
+    if captured.config is None:
+        raise OptionError(
+            f"The kept step holds no model, which could not be written down ({captured.about.model}"
+            f"). {_BY_SCRIPT}"
+        )
+    try:
+        model = keras.saving.deserialize_keras_object(dict(captured.config))
+    except Exception as error:  # of whatever a class of the user's raises
+        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        raise OptionError(
+            f"The kept step's model cannot be built from its configuration alone ("
+            f"{type(error).__name__}: {first}). {_BY_SCRIPT} Or give classes of your own "
+            "@keras.saving.register_keras_serializable() and a get_config, in a module that "
+            "is imported."
+        ) from error
+    if getattr(model, "optimizer", None) is None:
+        raise OptionError(f"The kept step's model is not compiled. {_BY_SCRIPT}")
+    return model
+
+
+def model_of_script(script: str, arguments: list[str]) -> Any:
+    """The model that a script is about to train, taken where it calls `fit`.
+
+    Raises:
+        OptionError: it calls none.
+    """
+    found = first_fit(Target(name=script, as_module=False, arguments=tuple(arguments)))
+    if found is None:
+        raise OptionError(f"{script} calls no fit, so there is no model to take. Name the script.")
+    return found.model

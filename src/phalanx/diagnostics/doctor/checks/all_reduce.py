@@ -1,0 +1,27 @@
+"""Two processes of this machine add up, as the replicas of every step do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from phalanx.diagnostics.doctor.all_reduce_cost import needs
+from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.result import Result, good, unfit
+
+CHECK = "all-reduce"
+
+
+def check(here: Here) -> Iterator[Result]:
+    """Whether it works, and what it costs a step of a model."""
+    found = here.all_reduced
+    if found is None:
+        return
+    if found.speed is None:
+        yield unfit(
+            CHECK,
+            f"two processes here do not add up: {found.error}",
+            "unset http_proxy https_proxy grpc_proxy; see that no firewall closes the loopback "
+            "interface",
+        )
+        return
+    yield good(CHECK, f"two processes here: {found.speed}; {needs(found.speed, here.parameters)}")

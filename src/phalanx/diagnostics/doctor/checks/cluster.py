@@ -1,0 +1,60 @@
+"""Which cluster this process is in, by its environment, and what `auto` would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from phalanx.cluster.detect import Look, detect, look
+from phalanx.cluster.tf_config_parser import TFConfig
+from phalanx.cluster.tpu import metadata_server, tpu_for_auto
+from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.result import Result, good, unfit
+from phalanx.errors import ClusterError, OptionError
+from phalanx.worker.strategy_selection import choose_alone
+
+_CHECK = "cluster"
+
+
+def check(here: Here) -> Iterator[Result]:
+    """The cluster that `phalanx run` would join, and a script's strategy without a launcher."""
+    yield _place(here)
+    yield _strategy(here)
+
+
+def _place(here: Here) -> Result:
+    looks = look(here.environment, me=here.me)
+    try:
+        places = detect(here.environment, me=here.me)
+    except (ClusterError, OptionError) as error:
+        first = str(error).splitlines()[0]
+        kinds = " or ".join(f"--cluster {one.kind}" for one in looks if one.places is not None)
+        mend = f"phalanx run {kinds or '--cluster none'}; or mend the variables that it names"
+        return unfit(_CHECK, first, mend)
+    if places is None:
+        asked = ", ".join(one.kind for one in looks)
+        return good(_CHECK, f"none: no variables of {asked}; phalanx run is alone here")
+    who = f"launcher {places.index} of {len(places.hosts)}"
+    lead = "" if len(places.hosts) == 1 else f", led by {places.hosts[0] or 'the first'}"
+    return good(_CHECK, f"{places.kind}: {places.why}; {who}{lead}{_others(looks, places.kind)}")
+
+
+def _others(looks: list[Look], chosen: str) -> str:
+    """Kinds that were found too, and do not count."""
+    also = [one.kind for one in looks if one.kind != chosen and (one.places or one.error)]
+    return f" ({', '.join(also)} found too, {chosen} comes first)" if also else ""
+
+
+def _strategy(here: Here) -> Result:
+    environment = here.environment
+    try:
+        choice = choose_alone(
+            "auto",
+            TFConfig.from_environment(environment),
+            len(here.tensorflow.gpus),
+            horovod_size=int(environment.get("HOROVOD_SIZE", 0)),
+            tpu=tpu_for_auto(environment, metadata_server(environment), here.root / "dev"),
+        )
+    except (ClusterError, OptionError) as error:
+        first = str(error).splitlines()[0]
+        return unfit("strategy", first, "unset TF_CONFIG, or mend it")
+    return good("strategy", f"auto means {choice.kind} here: {choice.reason}")

@@ -1,0 +1,60 @@
+"""The CPU's features and the GPUs, against what TensorFlow can use."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+
+from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.result import Result, good, note, unfit
+
+_FASTER = ("avx2", "fma", "avx512f")
+
+
+def check(here: Here) -> Iterator[Result]:
+    """What there is to compute on."""
+    yield _processor(here)
+    yield _gpus(here)
+
+
+def _processor(here: Here) -> Result:
+    cores = len(os.sched_getaffinity(0))
+    flags = _flags(here)
+    if not flags:
+        return good("CPU", f"{cores} cores ({platform.machine()})")
+    if "avx" not in flags:
+        return unfit(
+            "CPU",
+            "the CPU has no AVX, which TensorFlow's wheels need",
+            "use another machine, or build TensorFlow from source",
+        )
+    missing = [name for name in _FASTER[:2] if name not in flags]
+    if missing:
+        what = f"{cores} cores, without {', '.join(missing)}: TensorFlow computes slowly"
+        return note("CPU", what)
+    return good("CPU", f"{cores} cores with {', '.join(n for n in _FASTER if n in flags)}")
+
+
+def _flags(here: Here) -> set[str]:
+    try:
+        text = (here.root / "proc" / "cpuinfo").read_text()
+    except OSError:
+        return set()
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return set(found[1].split()) if found else set()
+
+
+def _gpus(here: Here) -> Result:
+    there, seen = here.gpus, here.tensorflow.gpus
+    if len(seen) >= len(there):
+        return good("GPUs", f"TensorFlow sees {len(seen)}") if seen else good("GPUs", "none")
+    what = f"this machine has {len(there)}, and TensorFlow sees {len(seen)}"
+    if not here.tensorflow.has_cuda:
+        return note("GPUs", f"{what}: it was built for CPUs", 'pip install "phalanx[gpu]"')
+    return note(
+        "GPUs",
+        f"{what}: it does not load CUDA or cuDNN, or the driver is too old",
+        'pip install --force-reinstall "tensorflow[and-cuda]"; nvidia-smi tells of the driver',
+    )

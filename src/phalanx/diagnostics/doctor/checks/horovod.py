@@ -1,0 +1,23 @@
+"""Is Horovod built, and how is it?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.result import Result, good, note
+
+
+def check(here: Here) -> Iterator[Result]:
+    """Horovod is optional, so its lack makes nothing unfit."""
+    command = f"sh scripts/build_horovod.sh {sys.prefix}"
+    said = here.tensorflow.horovod
+    if here.tensorflow.error is not None:
+        yield note("Horovod", "nobody can tell before TensorFlow loads")
+    elif said == "missing":
+        yield note("Horovod", "not built, so there is no --strategy horovod", command)
+    elif set(said.split(", ")) <= {"gloo", "mpi", "nccl"}:
+        yield good("Horovod", f"built, with {said}")
+    else:
+        yield note("Horovod", said, f"HOROVOD_WHEELS=$(mktemp -d) {command}")

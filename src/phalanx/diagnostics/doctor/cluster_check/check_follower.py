@@ -1,0 +1,135 @@
+"""A doctor that follows: it looks at its own host, and answers what the leading one asks."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from phalanx.cluster.node_group import Places
+from phalanx.diagnostics.doctor.all_reduce import AddingWorker
+from phalanx.diagnostics.doctor.cluster_check.bandwidth import Probe
+from phalanx.diagnostics.doctor.cluster_check.node_service import Answers, StartAdding
+from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
+from phalanx.diagnostics.doctor.result import Result
+from phalanx.errors import LaunchError
+from phalanx.launch.rendezvous.channel import Wire
+from phalanx.launch.rendezvous.client import Joining
+from phalanx.launch.rendezvous.store import Meeting, meeting_path
+from phalanx.launch.resources import Machine
+from phalanx.launch.signals import SignalBox
+from phalanx.launch.supervisor import Clock
+
+_POLL = 0.2
+
+
+class Follower:
+    """Answers the leader of one examination."""
+
+    def __init__(
+        self,
+        places: Places,
+        root: Path,
+        *,
+        results: Sequence[Result],
+        versions: Mapping[str, str],
+        clock: Clock,
+        announce: Callable[[str], None],
+        startup_timeout: float,
+        start: StartAdding = AddingWorker,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            places: where the doctors are.
+            root: the directory of all runs, which the hosts share.
+            results: what was found on this host.
+            versions: of the packages here.
+            clock: the time.
+            announce: says something to the user.
+            startup_timeout: seconds to look for the leader.
+            start: starts one of two processes that add up.
+        """
+        self._places = places
+        self._root = root.absolute()
+        self._path = meeting_path(self._root, places)
+        self._results = results
+        self._versions = versions
+        self._start = start
+        self._probes: dict[str, Probe] = {}
+        self._sign: Sign | None = None
+        self._joining = Joining(
+            places,
+            root,
+            machine=Machine(),
+            versions=versions,
+            signals=SignalBox(()),
+            clock=clock,
+            announce=announce,
+            startup_timeout=startup_timeout,
+            on_silence=self._leave_sign,
+            gives_up=lambda: self._sign is not None and not self._path.exists(),
+        )
+
+    def run(self) -> int:
+        """Answer until the leader has seen all; gives its exit code.
+
+        Raises:
+            LaunchError: there is no leader, this host does not reach it, or it is gone.
+        """
+        try:
+            return self._serve(*self._join())
+        finally:
+            for probe in self._probes.values():
+                probe.close()
+
+    def _join(self) -> tuple[Wire, Meeting]:
+        try:
+            return self._joining.join()
+        except LaunchError as error:
+            if self._sign is None:
+                raise
+            raise LaunchError(
+                f"This host ({self._places.index}) does not reach the leading doctor on "
+                f"{self._places.hosts[0] or 'the first host'}, port {self._sign.to}: "
+                f"{self._sign.why}. The leading doctor was told so by the shared directory, and "
+                "names the link."
+            ) from error
+
+    def _serve(self, wire: Wire, meeting: Meeting) -> int:
+        answers = Answers(
+            self._places.index,
+            results=self._results,
+            versions=self._versions,
+            probe=self._probe(meeting),
+            token=meeting.token,
+            root=self._root,
+            start=self._start,
+        )
+        while not wire.is_lost:
+            asked = wire.take(_POLL)
+            if asked is None:
+                continue
+            if asked["do"] == "end":
+                return int(asked["code"])
+            wire.send({"do": "answer", "to": asked["ask"], **answers.answer(asked)})
+        raise LaunchError(
+            f"The leading doctor on {self._places.hosts[0] or 'the first host'} is gone before its "
+            "end. Start it again on all hosts."
+        )
+
+    def _leave_sign(self, meeting: Meeting, why: str) -> None:
+        """The leader cannot be reached: leave word where it may look."""
+        self._sign = Sign(
+            index=self._places.index,
+            host=socket.gethostname(),
+            port=self._probe(meeting).port,
+            why=why,
+            to=meeting.port,
+        )
+        self._sign.leave(self._path.parent, meeting)
+
+    def _probe(self, meeting: Meeting) -> Probe:
+        if meeting.token not in self._probes:
+            self._probes[meeting.token] = Probe(meeting.key)
+        return self._probes[meeting.token]

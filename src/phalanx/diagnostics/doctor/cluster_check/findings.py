@@ -1,0 +1,109 @@
+"""What is to be said of several hosts together: versions, clocks, names, the shared directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from phalanx.diagnostics.doctor.all_reduce_cost import in_seconds
+from phalanx.diagnostics.doctor.cluster_check.network_links import Known
+from phalanx.diagnostics.doctor.result import Result, good, note, unfit
+
+_SKEW = 1.0
+"""Seconds; times in records and logs are told apart by less."""
+
+
+def versions(of_hosts: Mapping[str, Mapping[str, str]]) -> Iterator[Result]:
+    """Whether all hosts have the same of every package, by name; the first is the measure."""
+    hosts = list(of_hosts)
+    first = of_hosts[hosts[0]]
+    differ = False
+    for host in hosts[1:]:
+        theirs = of_hosts[host]
+        for package in sorted({*first, *theirs}):
+            here, there = first.get(package), theirs.get(package)
+            if here != there:
+                differ = True
+                yield unfit(
+                    "versions",
+                    f"{package} is {there or 'missing'} on {host} and {here or 'missing'} on "
+                    f"{hosts[0]}",
+                    _same(package, here, host, hosts[0]),
+                )
+    if not differ:
+        yield good("versions", f"the same on all {len(hosts)} hosts")
+
+
+def _same(package: str, wanted: str | None, host: str, first: str) -> str:
+    if package == "python":
+        return f"use Python {wanted} on {host} too"
+    if wanted is None:
+        return f"on {first}, or take it away from {host}: pip install {package}"
+    return f"on {host}: pip install {package}=={wanted}"
+
+
+def clocks(ahead: Mapping[str, float], sure: float) -> Iterator[Result]:
+    """How far clocks differ from the first host's.
+
+    Args:
+        ahead: seconds that each host's clock is ahead of the first's.
+        sure: seconds by which that may be wrong: half of the longest way there and back.
+    """
+    for host, seconds in ahead.items():
+        if abs(seconds) > _SKEW + sure:
+            which = "ahead of" if seconds > 0 else "behind"
+            yield note(
+                "clock",
+                f"{host} is {abs(seconds):.1f} s {which} the first host: times in logs and records "
+                "do not fit together, and storage may refuse what is signed",
+                f"on {host}: timedatectl set-ntp true",
+            )
+    most = max((abs(seconds) for seconds in ahead.values()), default=0.0)
+    yield good("clock", f"at most {in_seconds(most)} apart, to {in_seconds(sure)}")
+
+
+def names(known: Mapping[str, Sequence[Known]]) -> Iterator[Result]:
+    """What each host makes of the names of all.
+
+    Args:
+        known: what a host knows of each name, by host.
+    """
+    count, bad = 0, False
+    for host, found in known.items():
+        for one in found:
+            count += 1
+            result = _name(host, one)
+            if result is not None:
+                bad = True
+                yield result
+    if count and not bad:
+        yield good("names", "each host knows those of all, and their addresses' names")
+    elif not count:
+        yield good("names", "the hosts are called by their addresses")
+
+
+def _name(host: str, one: Known) -> Result | None:
+    mend = f"on {host}: echo 'ADDRESS {one.name}' >> /etc/hosts, or mend the name server"
+    if one.address is None:
+        return unfit("names", f"{host} does not know {one.name}: {one.error}", mend)
+    if one.address.startswith(("127.", "::1")) and not one.own:
+        what = f"{host} takes {one.name} for {one.address}, which is {host} itself"
+        return unfit("names", what, mend)
+    if one.back is None and not one.own:
+        what = f"{host} knows {one.name} as {one.address}, and no name for that address"
+        return note("names", what, mend)
+    return None
+
+
+def directory(path: str, seen: Mapping[str, str | None]) -> Iterator[Result]:
+    """Whether each host sees what others write, and is seen.
+
+    Args:
+        path: of all runs.
+        seen: what went wrong there, by host; None where nothing did.
+    """
+    mend = "give --directory a path that all hosts share (NFS, Lustre): mount | grep DIRECTORY"
+    for host, trouble in seen.items():
+        if trouble is not None:
+            yield unfit("shared directory", f"{path} on {host}: {trouble}", mend)
+    if not any(seen.values()):
+        yield good("shared directory", f"{path}: each of {len(seen) + 1} hosts reads and writes it")

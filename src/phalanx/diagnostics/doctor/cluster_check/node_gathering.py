@@ -1,0 +1,100 @@
+"""The leader waits for the doctors of the other hosts: they come, or leave a sign, or neither."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from phalanx.diagnostics.doctor.cluster_check.node_client import OtherHost
+from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
+from phalanx.diagnostics.doctor.result import Result, note, unfit
+from phalanx.launch.rendezvous.client import Waiting
+from phalanx.launch.rendezvous.leader import Leader
+from phalanx.launch.supervisor import Clock
+
+_POLL = 0.2
+
+
+@dataclass(kw_only=True)
+class Gathered:
+    """Who is there.
+
+    Attributes:
+        names: of all hosts, by index.
+        others: those that can be asked.
+        signs: of those that do not reach the leader.
+    """
+
+    names: list[str]
+    others: dict[int, OtherHost] = field(default_factory=dict)
+    signs: dict[int, Sign] = field(default_factory=dict)
+
+    def called(self, index: int) -> str:
+        """A host, for people."""
+        return f"{self.names[index]} ({index})"
+
+
+def gather(
+    leader: Leader,
+    meetings: Path,
+    *,
+    clock: Clock,
+    announce: Callable[[str], None],
+    startup_timeout: float,
+) -> Gathered:
+    """Wait until all have come or left a sign, or time is over.
+
+    Args:
+        leader: listens.
+        meetings: where signs are left.
+        clock: the time.
+        announce: says something to the user.
+        startup_timeout: seconds that it may take.
+    """
+    waiting = Waiting(clock, announce, startup_timeout)
+    signs: dict[int, Sign] = {}
+    while missing := [at for at in leader.arrivals.missing() if at not in signs]:
+        found = {at: Sign.find(meetings, leader.meeting, at) for at in missing}
+        signs |= {at: sign for at, sign in found.items() if sign is not None}
+        if waiting.is_over:
+            break
+        told = ", ".join(f"{leader.arrivals.address(at) or 'a host'} ({at})" for at in missing)
+        waiting.tell(f"the doctors on {told}")
+        leader.arrivals.wait(_POLL)
+    count = len(leader.places.hosts)
+    wires = {at: leader.arrivals.wire(at) for at in range(1, count)}
+    others = {at: OtherHost(wire) for at, wire in wires.items() if wire is not None}
+    own = {0: leader.address, **{at: sign.host for at, sign in signs.items()}}
+    names = [leader.arrivals.address(at) or own.get(at, f"host {at}") for at in range(count)]
+    return Gathered(
+        names=names,
+        others=others,
+        signs={at: sign for at, sign in signs.items() if at not in others},
+    )
+
+
+def missing(gathered: Gathered, leader: Leader, began: float) -> Iterator[Result]:
+    """Hosts of which nothing is known, or not all.
+
+    Args:
+        gathered: who is there.
+        leader: listens.
+        began: when the wait began, by `time.monotonic`.
+    """
+    refused = leader.arrivals.refused()
+    for at in range(1, len(gathered.names)):
+        if at in gathered.others:
+            continue
+        if at in gathered.signs:
+            what = "what was found on it is not known: its doctor does not reach the first host's"
+            yield note("host", f"{gathered.called(at)}: {what}")
+            continue
+        why = refused.get(at, f"no sign of it within {time.monotonic() - began:.0f} s")
+        yield unfit(
+            "host",
+            f"{gathered.called(at)} is not there: {why}",
+            f"on it: the same command with the same --directory, a directory that all share; ping "
+            f"{gathered.names[0]}; --startup-timeout waits longer",
+        )

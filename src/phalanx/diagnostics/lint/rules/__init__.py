@@ -1,0 +1,31 @@
+"""The rules, one family a file; `RULES` is the list of all."""
+
+from __future__ import annotations
+
+from phalanx.diagnostics.lint.finding import Rule
+from phalanx.diagnostics.lint.rules import (
+    batches,
+    data,
+    shared_files,
+    gradients,
+    horovod,
+    losses,
+    rank_conditionals,
+    scope,
+    initialization_order,
+    versions,
+)
+
+_FAMILIES = (
+    initialization_order,
+    scope,
+    rank_conditionals,
+    data,
+    batches,
+    losses,
+    shared_files,
+    gradients,
+    horovod,
+    versions,
+)
+RULES: tuple[Rule, ...] = tuple(rule for family in _FAMILIES for rule in family.RULES)

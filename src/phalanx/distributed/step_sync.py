@@ -1,0 +1,71 @@
+"""Steps at which all workers meet, to hear what only one of them knows.
+
+A clock that has run down, a signal that reached one process: acted upon by one worker alone,
+they would part the gang. So workers meet about once a second, at steps that the chief proposes
+and all know, and do the same from there on. A meeting is one small all-gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from phalanx.distributed.host_collectives import all_gather_rows
+from phalanx.distributed.topology import ReplicaPlace
+
+_SECONDS_BETWEEN = 1.0
+_MOST_STEPS = 10_000
+
+
+class Rendezvous:
+    """Says at which steps to meet, and what is agreed there."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        place: ReplicaPlace,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """Begin; the first meeting is after the first step.
+
+        Args:
+            strategy: the strategy that the workers share.
+            place: this worker's place.
+            clock: seconds, increasing.
+        """
+        self._strategy = strategy
+        self._place = place
+        self._clock = clock
+        self._next = 0
+        self._last: tuple[int, float] | None = None
+
+    def is_due(self, step: int) -> bool:
+        """Whether to meet after `step`; the same answer on every worker."""
+        return step >= self._next
+
+    def meet(self, step: int, *, chief_says: bool, one_says: bool) -> tuple[bool, bool]:
+        """A collective that all workers call after the same step.
+
+        Args:
+            step: how many steps are trained.
+            chief_says: counts where this worker is the chief.
+            one_says: counts wherever it is said.
+
+        Returns:
+            What the chief says, and whether some worker says the other.
+        """
+        own = np.array([chief_says, one_says, self._steps_ahead(step)], np.int64)
+        rows = all_gather_rows(self._strategy, self._place, own) if self._place.has_peers else [own]
+        self._next = step + int(rows[0][2])
+        return bool(rows[0][0]), any(bool(row[1]) for row in rows)
+
+    def _steps_ahead(self, step: int) -> int:
+        now, last = self._clock(), self._last
+        self._last = (step, now)
+        if last is None or step <= last[0]:
+            return 1
+        seconds_a_step = (now - last[1]) / (step - last[0])
+        return max(1, min(int(_SECONDS_BETWEEN / max(seconds_a_step, 1e-6)), _MOST_STEPS))

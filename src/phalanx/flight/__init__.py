@@ -1,1 +1,0 @@
-"""The flight recorder: what each worker did last, kept where its end does not reach it."""

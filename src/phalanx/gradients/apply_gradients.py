@@ -1,0 +1,186 @@
+"""The way of every gradient: weigh -> clip own -> add up -> observe -> check -> apply.
+
+Unscaling of a scaled loss and clipping of the total follow inside the optimizer's own
+`apply`, where gradient accumulation and loss scaling have them on one device too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.gradients.all_reduce import Gradient, reduce_sum, scale
+from phalanx.gradients.checked_all_reduce import CheckedSum, checked_sum, sum_with_losses
+from phalanx.gradients.gradient_probe import Applied, Observation
+from phalanx.gradients.nonfinite import Health
+from phalanx.gradients.step_context import ReplicaShare
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """What the pipeline asks of the optimizer; see `phalanx.keras_compat.optimizer_patches`.
+
+    Attributes:
+        apply: clips and applies a total gradient.
+        clip_own: the clippers for a replica's own gradient.
+        clip_total: what `apply` will clip, computed apart for those who look.
+        loss_scale: the factor on the loss, so on the gradients; None for 1.
+        step: the optimizer's iteration.
+    """
+
+    apply: Callable[[Sequence[Gradient]], None]
+    clip_own: Callable[[Sequence[Gradient]], list[Gradient]] | None
+    clip_total: Callable[[Sequence[Gradient]], Sequence[Gradient]]
+    loss_scale: Any
+    step: Any
+
+
+def walk(
+    gradients: Sequence[Gradient],
+    variables: Sequence[Any],
+    *,
+    hooks: Hooks,
+    share: ReplicaShare | None,
+    weighted: bool,
+    replica: int,
+    replicas: int,
+    health: Health | None,
+    observation: Observation | None,
+) -> None:
+    """Take one replica's gradients to the end of the pipeline.
+
+    Args:
+        gradients: this replica's, one per variable, None where there is none.
+        variables: the variables they are for.
+        hooks: the optimizer.
+        share: the replica's share of the global batch; None in a hand-written loop,
+            where the replicas' gradients are summed as they are.
+        weighted: whether the gradients carry the share's weight already.
+        replica: this replica's number in the gang.
+        replicas: replicas in the gang.
+        health: what to do and to remember where the total is not finite.
+        observation: who looks, if anybody.
+    """
+    factor = _mean_factor(share, weighted, replicas)
+    own = list(gradients)
+    if hooks.clip_own is not None:
+        mean_of_own = _unscaled(factor, hooks.loss_scale)
+        # No number where a replica holds no sample: its gradient stays zero.
+        own = scale(hooks.clip_own(scale(own, mean_of_own)), tf.math.reciprocal_no_nan(mean_of_own))
+    to_sum = own if share is None or weighted or replicas == 1 else scale(own, share.weight)
+    paths = _paths(variables)
+    sliced = _sliced_alike(to_sum, share)
+    to_sum = [g.values if i in sliced else g for i, g in enumerate(to_sum)]
+    checked = _checked_sum(to_sum, paths, share, health, replicas)
+    total = _plain_sum(to_sum, paths, replicas) if checked is None else checked.total
+    total = [_slices(g, sliced[i]) if i in sliced else g for i, g in enumerate(total)]
+    checked = checked and replace(checked, total=total)
+
+    def finish() -> None:
+        if health is None or checked is None:
+            hooks.apply(total)
+            return
+        # A function of the script's own outlives the trace whose batch it would keep.
+        keep = share.keep if share is not None and share.is_at_home() else None
+        health.apply(checked, hooks.apply, step=hooks.step, replica=replica, keep=keep)
+
+    if observation is None:
+        finish()
+        return
+    local = scale(own, _unscaled(factor, hooks.loss_scale))
+    seen = _observed(finish, local, total, variables, hooks=hooks, share=share, replicas=replicas)
+    observation.record(replica, seen)
+
+
+def _sliced_alike(
+    gradients: Sequence[Gradient], share: ReplicaShare | None
+) -> dict[int, tf.IndexedSlices]:
+    """The sparse gradients, by place, that have the same slices on every replica.
+
+    So have those of an embedding of positions. One device has each slice once, with the sum of
+    what all rows bring to it, and that is what an optimizer that squares it must see.
+    """
+    if share is None:
+        return {}
+    return {
+        i: gradient
+        for i, gradient in enumerate(gradients)
+        if isinstance(gradient, tf.IndexedSlices)
+        and not share.row_sums.depends_on_batch(gradient.indices)
+    }
+
+
+def _slices(values: tf.Tensor, like: tf.IndexedSlices) -> tf.IndexedSlices:
+    return tf.IndexedSlices(values, like.indices, like.dense_shape)
+
+
+def _checked_sum(
+    values: Sequence[Gradient],
+    paths: list[str],
+    share: ReplicaShare | None,
+    health: Health | None,
+    replicas: int,
+) -> CheckedSum | None:
+    """The sum, and whether it is finite; None where nobody wants to know."""
+    if health is None or health.policy == "ignore":
+        return None
+    if health.policy != "watch":
+        return checked_sum(values, paths, replicas=replicas)
+    loss = None if share is None else share.loss
+    if loss is None or not (
+        tf.executing_eagerly() or loss.graph is tf.compat.v1.get_default_graph()
+    ):
+        return None  # it was computed in a function of the user's own, out of reach from here
+    return sum_with_losses(values, paths, loss, replicas=replicas)
+
+
+def _observed(
+    finish: Callable[[], None],
+    local: Sequence[Gradient],
+    total: Sequence[Gradient],
+    variables: Sequence[Any],
+    *,
+    hooks: Hooks,
+    share: ReplicaShare | None,
+    replicas: int,
+) -> Applied:
+    """Finish the step, and keep what there was to see before and after it."""
+    unscaled = scale(total, _unscaled(1.0, hooks.loss_scale))
+    clipped = hooks.clip_total(unscaled)
+    before = [tf.identity(v) for v in variables]
+    finish()
+    return Applied(
+        paths=_paths(variables),
+        local=local,
+        total=unscaled,
+        clipped=clipped,
+        before=before,
+        after=[tf.identity(v) for v in variables],
+        count=tf.constant(0) if share is None else share.count,
+        batch=tf.constant(0) if share is None else share.total,
+        replicas=replicas,
+    )
+
+
+def _plain_sum(values: list[Gradient], paths: list[str], replicas: int) -> list[Gradient]:
+    return list(values) if replicas == 1 else reduce_sum(values, paths, what="gradients")
+
+
+def _paths(variables: Sequence[Any]) -> list[str]:
+    return [getattr(v, "path", v.name) for v in variables]
+
+
+def _mean_factor(share: ReplicaShare | None, weighted: bool, replicas: int) -> Any:
+    """What makes a replica's gradient, as it came, the mean over its own samples."""
+    if share is None:
+        return float(replicas)  # by convention it was divided by the global batch
+    return share.inverse_weight(tf.float32) if weighted else 1.0
+
+
+def _unscaled(factor: Any, loss_scale: Any) -> Any:
+    if loss_scale is None:
+        return tf.convert_to_tensor(factor, tf.float32)
+    return tf.cast(factor, tf.float32) / tf.cast(loss_scale, tf.float32)

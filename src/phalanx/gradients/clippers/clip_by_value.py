@@ -1,0 +1,28 @@
+"""Every entry into [-limit, limit]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from phalanx.gradients.clippers.base import Clipped, Limited, Unclipped, When, global_norm
+from phalanx.gradients.indexed_slices import with_values
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByValue(Limited):
+    """Clips entry by entry; `limit` is the largest absolute value left."""
+
+    def clip(self, asked: Unclipped) -> Clipped:
+        """See `Clipper.clip`."""
+        clipped = [
+            with_values(g, lambda v: tf.clip_by_value(v, -self.limit, self.limit))
+            for g in asked.gradients
+        ]
+        return Clipped(gradients=clipped, norm=global_norm(asked.gradients))
+
+
+def by_value(limit: float, *, when: When = "after") -> ByValue:
+    """Clip every entry to [-limit, limit], as Keras's `clipvalue`."""
+    return ByValue(limit=limit, when=when)

@@ -1,0 +1,206 @@
+"""Keras's callbacks, each with what it needs to be right on several workers.
+
+Where two workers would write the same file, the chief writes it: the callbacks of all
+others work in a directory of their own that is thrown away, so that their state and their
+decisions go along. A new callback is one more line in `MANNERS`.
+
+Private names used: `BackupAndRestore._weights_path`, `._training_metadata_path` and their
+`_prev` twins, `TensorBoard._should_trace`, and the counters of batches of
+`ModelCheckpoint`, `BackupAndRestore` and `OrbaxCheckpoint`
+(`_batches_seen_since_last_saving`).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from phalanx.keras_compat.atomic_writes import nothing_saved_below
+from phalanx.launch.scratch import aside_prefix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Every:
+    """A wish for fresh logs at every `steps`-th batch, counted through all epochs.
+
+    Attributes:
+        steps: batches, or calls of the batch hooks, from one reading to the next.
+        already: how many had passed before the training began.
+        calls: whether calls of the hooks count, which differ from batches under
+            `steps_per_execution`.
+    """
+
+    steps: int
+    already: int = 0
+    calls: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manner:
+    """How the callbacks of one class are right on several workers.
+
+    Attributes:
+        aside: attributes for the callback of a worker that is not the chief, by name,
+            made for a directory of its own.
+        chief_only: whether its hooks run on the chief alone.
+        reads: at which batches it wants fresh logs; None where its code tells.
+        restores: whether it has a state that it brings back when training begins.
+        shows_progress: whether it is a progress display.
+    """
+
+    aside: Callable[[Any, Path], Mapping[str, Any]] = lambda callback, directory: {}
+    chief_only: bool = False
+    reads: Callable[[Any], Sequence[Every]] | None = None
+    restores: Callable[[Any], bool] = lambda callback: False
+    shows_progress: bool = False
+
+
+def manner_of(callback: Any) -> Manner:
+    """The manner of the callback's class, or of the one it derives from."""
+    return next((m for kind, m in MANNERS if isinstance(callback, kind)), Manner())
+
+
+def has_restored(callback: Any) -> bool:
+    """Whether the callback has brought back a state when training began."""
+    return manner_of(callback).restores(callback)
+
+
+@contextmanager
+def working_aside(callbacks: Sequence[Any], *, saves: bool = False) -> Iterator[None]:
+    """Let these callbacks write nothing where the user asked them to; for all but the chief.
+
+    Args:
+        callbacks: those.
+        saves: whether models are written there after all, in a directory that is removed.
+    """
+    if not any(isinstance(c, kind) for c in callbacks for kind, _ in MANNERS):
+        yield
+        return
+    directory = Path(tempfile.mkdtemp(prefix=aside_prefix(os.getpid())))
+    before: list[tuple[Any, str, Any]] = []
+    try:
+        with nullcontext() if saves else nothing_saved_below(directory):
+            for i, callback in enumerate(callbacks):
+                own = directory / str(i)
+                own.mkdir()
+                for name, value in manner_of(callback).aside(callback, own).items():
+                    before.append((callback, name, getattr(callback, name)))
+                    setattr(callback, name, value)
+            yield
+    finally:
+        for callback, name, value in reversed(before):
+            setattr(callback, name, value)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _quiet(callback: Any, directory: Path) -> dict[str, Any]:
+    return {"verbose": 0}
+
+
+def _checkpoint(callback: Any, directory: Path) -> dict[str, Any]:
+    return {"filepath": _moved(callback.filepath, directory), "verbose": 0}
+
+
+def _backup(callback: Any, directory: Path) -> dict[str, Any]:
+    names = ["_weights_path", "_training_metadata_path"]
+    names += [f"_prev{name}" for name in names]
+    moved = {name: _moved(getattr(callback, name), directory) for name in names}
+    return {"backup_dir": str(directory), **moved}
+
+
+def _has_backup(callback: Any) -> bool:
+    return bool(tf.io.gfile.exists(callback._weights_path))
+
+
+def _tensorboard(callback: Any, directory: Path) -> dict[str, Any]:
+    (directory / "train").mkdir()
+    return {"log_dir": str(directory), "_should_trace": False}
+
+
+def _csv(callback: Any, directory: Path) -> dict[str, Any]:
+    return {"filename": _moved(callback.filename, directory)}
+
+
+def _orbax(callback: Any, directory: Path) -> dict[str, Any]:
+    return {"checkpointer": _SavesNothing(), "verbose": 0}
+
+
+class _SavesNothing:
+    """Stands in for an Orbax `Checkpointer`: any call is fine, and done at once."""
+
+    def __getattr__(self, name: str) -> Callable[..., _SavesNothing]:
+        return lambda *_, **__: self
+
+
+def _moved(path: Any, directory: Path) -> str:
+    return str(directory / os.path.basename(str(path)))
+
+
+def _saves_every(callback: Any) -> list[Every]:
+    if not isinstance(callback.save_freq, int) or callback.save_freq < 1:
+        return []
+    return [Every(steps=callback.save_freq, already=callback._batches_seen_since_last_saving)]
+
+
+def _writes_every(callback: Any) -> list[Every]:
+    if not isinstance(callback.update_freq, int) or callback.update_freq < 1:
+        return []
+    return [Every(steps=callback.update_freq, calls=True)]
+
+
+def _never(callback: Any) -> list[Every]:
+    return []
+
+
+_CALLBACKS = keras.callbacks
+
+MANNERS: list[tuple[Any, Manner]] = [
+    (_CALLBACKS.ModelCheckpoint, Manner(aside=_checkpoint, reads=_saves_every)),
+    (_CALLBACKS.BackupAndRestore, Manner(aside=_backup, reads=_never, restores=_has_backup)),
+    (_CALLBACKS.OrbaxCheckpoint, Manner(aside=_orbax, reads=_saves_every)),
+    (_CALLBACKS.TensorBoard, Manner(aside=_tensorboard, reads=_writes_every)),
+    (_CALLBACKS.CSVLogger, Manner(aside=_csv)),
+    (_CALLBACKS.RemoteMonitor, Manner(chief_only=True)),
+    (_CALLBACKS.ProgbarLogger, Manner(chief_only=True, reads=_never, shows_progress=True)),
+    (_CALLBACKS.EarlyStopping, Manner(aside=_quiet)),
+    (_CALLBACKS.ReduceLROnPlateau, Manner(aside=_quiet)),
+    (_CALLBACKS.LearningRateScheduler, Manner(aside=_quiet)),
+]
+
+
+# `CSVLogger` begins its file anew at each `fit`, or with `append=True` adds to it; neither is
+# right after a restart, where the epochs before stay and those to be trained again go.
+
+
+def go_on_from(callback: Any, epoch: int) -> None:
+    """Keep the lines of the epochs before `epoch`, and have the callback add to them."""
+    if not isinstance(callback, keras.callbacks.CSVLogger):
+        return
+    if not tf.io.gfile.exists(callback.filename):
+        return
+    with tf.io.gfile.GFile(callback.filename) as stream:
+        lines = list(csv.reader(io.StringIO(stream.read()), delimiter=callback.sep))
+    kept = io.StringIO()
+    writer = csv.writer(kept, delimiter=callback.sep, lineterminator="\n")
+    writer.writerows(line for i, line in enumerate(lines) if i == 0 or _epoch_of(line) < epoch)
+    with tf.io.gfile.GFile(callback.filename, "w") as stream:
+        stream.write(kept.getvalue())
+    callback.append = True
+
+
+def _epoch_of(line: list[str]) -> int:
+    try:
+        return int(line[0])
+    except (IndexError, ValueError):
+        return 0  # not a line of Keras's: not ours to remove

@@ -1,0 +1,269 @@
+"""The one place that touches what Keras computes inside a replica's step.
+
+Each replacement asks `current_share()` and does what Keras does when there is none, so a
+step that Phalanx does not run is left alone. What is replaced, and why:
+
+- `losses.loss.scale_loss_for_distribution` and its inverse divide by the number of
+  replicas, whatever each of them holds (keras issue 19246); the share's weight does it.
+- `losses.loss.reduce_values` and `apply_mask` normalise by what the replica sees; a sum,
+  a mean over sample weights or over unmasked entries must see the global batch.
+- `Layer.activity_regularizer` is a sum over samples in older Keras 3; likewise. Newer
+  Keras divides it by the batch, and then nothing is replaced.
+- `Mean.update_state` counts every value of one batch as one, whoever holds how much.
+- `backend.tensorflow.nn._compute_moments_sync` (synchronized BatchNormalization) uses
+  E[x^2] - E[x]^2, which cancels in float32, and counts rows that only stand in.
+- `Variable.assign`: a replica without samples runs on a stand-in row, and keeps its state.
+- `result` of every class of metrics: a step returns it under any name, and what it reports is
+  computed from the counts of all replicas.
+- `Variable._initialize` draws an initial value, on every replica the same.
+- What draws random numbers gives a replica those of its rows; see `seam.random_draws`.
+
+All names are guarded by tests/replicas/test_canaries.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.step_context import MetricResult, ReplicaShare, current_share, sharing
+from phalanx.keras_compat.optimizer_patches import applying_total, in_a_plain_loop, in_many_replicas
+from phalanx.keras_compat.patches import Patches
+from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
+
+
+def _share_of_many() -> ReplicaShare | None:
+    return current_share() if in_many_replicas() else None
+
+
+def _replacements() -> Mapping[tuple[Any, str], Any]:
+    losses = importlib.import_module("keras.src.losses.loss")
+    nn = importlib.import_module("keras.src.backend.tensorflow.nn")
+    replacements: dict[tuple[Any, str], Any] = {
+        (losses, "scale_loss_for_distribution"): _unless_shared(losses.scale_loss_for_distribution),
+        (losses, "unscale_loss_for_distribution"): _unless_shared(
+            losses.unscale_loss_for_distribution
+        ),
+        (losses, "reduce_values"): _global_reduce_values(losses.reduce_values),
+        (losses, "apply_mask"): _global_apply_mask(losses.apply_mask),
+        (nn, "_compute_moments_sync"): _global_moments(nn._compute_moments_sync),
+        (keras.metrics.Mean, "update_state"): _weighted_mean(keras.metrics.Mean.update_state),
+        (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
+        (keras.Variable, "assign"): _assign_if_samples(keras.Variable.assign),
+        (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
+        **draws_by_rows(_rows_of_share),
+        **{
+            (kind, "result"): _noted_result(kind.result)
+            for kind in _subclasses(keras.Metric)
+            if inspect.isfunction(vars(kind).get("result"))
+        },
+    }
+    if "batch_size" not in inspect.getsource(keras.layers.Layer.__call__):
+        replacements[keras.layers.Layer, "activity_regularizer"] = _ActivityRegularizer()
+    return replacements
+
+
+def _unless_shared(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def scaled(value: Any) -> Any:
+        whole = _share_of_many() is not None or in_a_plain_loop()
+        return value if whole else original(value)
+
+    return scaled
+
+
+def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce_values(
+        values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size"
+    ) -> Any:
+        share = _share_of_many()
+        if share is None or tuple(values.shape) == ():
+            return original(values, sample_weight, reduction)
+        reduced = for_share(share, values, sample_weight, reduction)
+        share.row_sums.take_for_mean(reduced)
+        return reduced
+
+    def for_share(share: ReplicaShare, values: Any, sample_weight: Any, reduction: Any) -> Any:
+        if reduction == "sum":
+            return tf.reduce_sum(values) * share.inverse_weight(values.dtype)
+        weights = None
+        if reduction == "mean_with_sample_weight":
+            weights = sample_weight
+        elif reduction in ("mean", "sum_over_batch_size") and share.row_sums.selects(values):
+            weights = tf.ones_like(values)
+        if weights is not None:
+            divisor = share.over_replicas(tf.reduce_sum(weights))
+            total = tf.reduce_sum(values) * share.inverse_weight(values.dtype)
+            return tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype))
+        return original(values, sample_weight, reduction)
+
+    return reduce_values
+
+
+def _global_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+        share = _share_of_many()
+        if share is None or mask is None or reduction not in ("mean", "sum_over_batch_size"):
+            return original(sample_weight, mask, dtype, reduction)
+        # Keras spreads size / valid over the valid entries; both are the replica's own.
+        local_valid = tf.reduce_sum(tf.cast(mask, dtype))
+        global_valid = share.over_replicas(local_valid)
+        correction = tf.math.divide_no_nan(
+            local_valid * share.inverse_weight(dtype), tf.cast(global_valid, dtype)
+        )
+        weighted = original(sample_weight, mask, dtype, reduction)
+        return weighted * correction
+
+    return apply_mask
+
+
+def _global_moments(original: Callable[..., Any]) -> Callable[..., Any]:
+    def moments(x: Any, axes: Any, keepdims: bool) -> Any:
+        share = _share_of_many()
+        if share is None:
+            return original(x, axes, keepdims)
+        present = tf.cast(share.count > 0, x.dtype)
+        local_sum = tf.reduce_sum(x, axis=axes, keepdims=True) * present
+        entries = tf.cast(tf.size(x), x.dtype) / tf.cast(tf.size(local_sum), x.dtype)
+        total, count = reduce_sum([local_sum, entries * present])
+        mean = total / count
+        deviation = tf.reduce_sum(tf.square(x - mean), axis=axes, keepdims=True) * present
+        variance = reduce_sum([deviation])[0] / count
+        if keepdims:
+            return mean, variance
+        return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+    return moments
+
+
+def _weighted_mean(original: Callable[..., Any]) -> Callable[..., Any]:
+    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        share = _share_of_many()
+        if share is not None and len(getattr(values, "shape", ())) == 0:
+            values = share.for_mean(values)
+            if sample_weight is None:
+                # One number a batch: on one device a batch counts 1, so together they do here.
+                sample_weight = share.weight
+        return original(self, values, sample_weight)
+
+    return update_state
+
+
+def _subclasses(kind: Any) -> Iterator[Any]:
+    one: Any
+    for one in kind.__subclasses__():
+        yield one
+        yield from _subclasses(one)
+
+
+def _noted_result(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def result(self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = original(self, *args, **kwargs)
+        if (share := current_share()) is not None:
+            share.note_result(value, MetricResult(self))
+        return value
+
+    return result
+
+
+def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
+    def gradient(
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        share = _share_of_many()
+        if share is not None and output_gradients is None and _are_variables(sources):
+            known = [_for_mean(share, one) for one in tf.nest.flatten(target)]
+            target = [one for targets, _ in known for one in targets]
+            output_gradients = [one for _, factors in known for one in factors]
+        return original(self, target, sources, output_gradients, *args, **kwargs)
+
+    return gradient
+
+
+def _are_variables(sources: Any) -> bool:
+    flat = tf.nest.flatten(sources)
+    return bool(flat) and all(isinstance(v, (tf.Variable, keras.Variable)) for v in flat)
+
+
+def _for_mean(share: ReplicaShare, target: Any) -> tuple[list[Any], list[Any]]:
+    """Targets and their factors, whose gradients together are those of `share.for_mean(target)`.
+
+    A target that is no scalar stands for its sum.
+    """
+    one = tf.ones_like(target)
+    if target.shape.rank:
+        return [target], [one * share.inverse_weight(target.dtype)]
+    parts = share.parts(target)
+    if parts is None:
+        return [target], [one]
+    return [value for value, _ in parts], [tf.cast(factor, v.dtype) for v, factor in parts]
+
+
+class _ActivityRegularizer:
+    """`Layer.activity_regularizer`, which in a step speaks for the global batch."""
+
+    def __get__(self, layer: Any, owner: Any = None) -> Any:
+        if layer is None:
+            return self
+        regularizer = vars(layer).get("activity_regularizer")
+        share = _share_of_many()
+        if regularizer is None or share is None:
+            return regularizer
+        return lambda x: (lambda loss: loss * share.inverse_weight(loss.dtype))(regularizer(x))
+
+    def __set__(self, layer: Any, regularizer: Any) -> None:
+        vars(layer)["activity_regularizer"] = regularizer
+
+
+def _assign_if_samples(original: Callable[..., Any]) -> Callable[..., Any]:
+    def assign(self: Any, value: Any) -> Any:
+        share = current_share()
+        if share is None or applying_total():
+            return original(self, value)
+        if id(self) not in share.assigned:
+            share.assigned[id(self)] = self
+            if share.wants_before:
+                share.before[id(self)] = tf.identity(self.value)
+        if in_many_replicas() and share.may_be_empty and not share.is_alike(self):
+            value = tf.where(share.count > 0, tf.cast(value, self.value.dtype), self.value)
+        return original(self, value)
+
+    return assign
+
+
+def _outside_of_steps(original: Callable[..., Any]) -> Callable[..., Any]:
+    def initialize(self: Any, value: Any) -> Any:
+        with sharing(None):
+            return original(self, value)
+
+    return initialize
+
+
+def _rows_of_share() -> ReplicaRows | None:
+    share = _share_of_many()
+    if share is None or not share.is_within_reach():
+        return None
+    context = tf.distribute.get_replica_context()
+    return ReplicaRows(
+        start=share.start,
+        count=share.count,
+        total=share.total,
+        static_count=share.static_count,
+        replica=context.replica_id_in_sync_group,
+    )
+
+
+steps_know_their_share = Patches(_replacements)
+"""Enter it, and what Keras computes in a step of ours is right for the global batch."""

@@ -1,0 +1,127 @@
+"""Give one Keras optimizer clippers of ours, at the place where Keras clips.
+
+`_clip_gradients` is called where accumulation and loss scaling are done with a gradient,
+so the clippers see what Keras's own would see. It is replaced on the instance alone, and
+works on one device without anything else of Phalanx.
+
+Private names used: `Optimizer._clip_gradients`, `_backend_apply_gradients`, `_trainable_variables`,
+`_distribution_strategy`; guarded by tests/replicas/test_canaries.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.gradients.all_reduce import Gradient
+from phalanx.gradients.clipper_chain import GradientRules
+
+_RULES = "_phalanx_rules"
+_STATE = "_phalanx_rule_state"
+_thread = threading.local()
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer itself, or the one that a LossScaleOptimizer wraps."""
+    while getattr(optimizer, "inner_optimizer", None) is not None:
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def rules_of(optimizer: Any) -> GradientRules | None:
+    """The rules that `give_rules` gave, or None."""
+    rules: GradientRules | None = vars(innermost(optimizer)).get(_RULES)
+    return rules
+
+
+def give_rules(optimizer: Any, rules: GradientRules) -> None:
+    """Let `optimizer` clip by `rules`, before what it clips by itself."""
+    inner = innermost(optimizer)
+    own = vars(inner)
+    own[_RULES] = rules
+    state = own[_STATE] = {}
+    for name, shape in rules.state_shapes().items():
+        with inner._distribution_strategy.scope():
+            state[name] = inner.add_variable(shape, dtype="float32", name=name)
+
+    def checked_build(variables: Any) -> None:
+        rules.check([v.path for v in variables])
+        type(inner).build(inner, variables)
+
+    def clip(gradients: Sequence[Gradient]) -> Any:
+        variables = _thread.variables
+        alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
+        if alone:
+            gradients = rules.clip("before", gradients, variables, state)
+        clipped = rules.clip("after", gradients, variables, state)
+        return type(inner)._clip_gradients(inner, clipped)
+
+    def backend_apply(gradients: Any, variables: Any) -> Any:
+        with _knowing(variables):
+            return type(inner)._backend_apply_gradients(inner, gradients, variables)
+
+    own["build"] = checked_build
+    own["_backend_apply_gradients"] = backend_apply
+    own["_clip_gradients"] = clip
+    if inner.built:
+        rules.check([v.path for v in inner._trainable_variables])
+
+
+def clip_own(
+    optimizer: Any, variables: Sequence[Any]
+) -> Callable[[Sequence[Gradient]], list[Gradient]] | None:
+    """The clippers for a replica's own gradient, None where there are none."""
+    rules = rules_of(optimizer)
+    if rules is None or tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        return None
+    if not any(clipper.when == "before" for clipper in rules.clippers):
+        return None
+    state = vars(innermost(optimizer))[_STATE]
+    return lambda gradients: rules.clip("before", gradients, variables, state)
+
+
+def own_clipper_state(optimizer: Any) -> list[Any]:
+    """The variables in which clippers with `when="before"` remember a replica's own gradients."""
+    rules = None if optimizer is None else rules_of(optimizer)
+    if rules is None:
+        return []
+    state = vars(innermost(optimizer))[_STATE]
+    own = [f"clipper_{i}_" for i, one in enumerate(rules.clippers) if one.when == "before"]
+    return [v for name, v in state.items() if name.startswith(tuple(own))]
+
+
+def clip_total(
+    optimizer: Any, total: Sequence[Gradient], variables: Sequence[Any]
+) -> Sequence[Gradient]:
+    """What the optimizer makes of an unscaled total gradient when it clips, for observers.
+
+    Where it accumulates gradients it clips their mean; a single one is given back as is.
+    """
+    inner = innermost(optimizer)
+    if inner.gradient_accumulation_steps:
+        return total
+    present = [(g, v) for g, v in zip(total, variables, strict=True) if g is not None]
+    gradients, known = [g for g, _ in present], [v for _, v in present]
+    rules = rules_of(inner)
+    if rules is not None:
+        state = vars(inner)[_STATE]
+        if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+            gradients = rules.clip("before", gradients, known, state, keep_state=True)
+        gradients = rules.clip("after", gradients, known, state, keep_state=True)
+    clipped: Sequence[Gradient] = type(inner)._clip_gradients(inner, gradients)
+    return clipped
+
+
+@contextlib.contextmanager
+def _knowing(variables: Sequence[Any]) -> Iterator[None]:
+    """Remember which variables the gradients that are about to be clipped are for."""
+    previous = getattr(_thread, "variables", None)
+    _thread.variables = list(variables)
+    try:
+        yield
+    finally:
+        _thread.variables = previous

@@ -1,0 +1,282 @@
+"""The one place that touches how a Keras optimizer applies gradients.
+
+Keras 3 clips each replica's gradient and only then adds the replicas up (FACTS: keras
+issue 20585 and docs/what-is-the-same.md), and its TensorFlow optimizers update variables
+through `merge_call`, which TensorFlow forbids inside a `cond`; gradient accumulation, EMA
+overwriting and loss scaling all need one.
+
+Here `apply` walks the pipeline, which adds the replicas up first. What remains is the same
+on every replica, so each replica runs Keras's plain, single-device algorithm
+(`BaseOptimizer`) on its own copy of the variables: clipping sees the total gradient, and
+nothing needs a merge.
+
+Private names used, all guarded by tests/replicas/test_canaries.py:
+`BaseOptimizer._backend_update_step`, `_apply_weight_decay`,
+`_backend_increment_gradient_accumulators`,
+`_overwrite_model_variables_with_average_value`, `_clip_gradients`, `_iterations`,
+`_trainable_variables`; `LossScaleOptimizer._common_apply`; `tf.Variable._aggregation`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from phalanx.distributed.strategy import MultiWorkerStrategy
+from phalanx.gradients.all_reduce import Gradient, scale
+from phalanx.gradients.apply_gradients import Hooks, walk
+from phalanx.gradients.gradient_probe import current_observation
+from phalanx.gradients.nonfinite import health_of
+from phalanx.gradients.step_context import current_share
+from phalanx.keras_compat.horovod_compat import is_distributed
+from phalanx.keras_compat.optimizer_clippers import clip_own, clip_total, innermost
+from phalanx.keras_compat.patches import Patches
+
+_LOCAL_METHODS = (
+    "_apply_weight_decay",
+    "_backend_increment_gradient_accumulators",
+    "_backend_update_step",
+    "_overwrite_model_variables_with_average_value",
+)
+_Optimizer = keras.optimizers.Optimizer
+_LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
+_log = logging.getLogger("phalanx")
+_thread = threading.local()
+
+
+def in_many_replicas() -> bool:
+    """Whether this code runs in a replica's step beside other replicas."""
+    return (
+        not tf.distribute.in_cross_replica_context()
+        and tf.distribute.get_strategy().num_replicas_in_sync > 1
+    )
+
+
+def in_a_replica() -> bool:
+    """Whether this code runs in a replica's step of a synchronous strategy, be it the only one."""
+    return (
+        tf.distribute.has_strategy()
+        and not tf.distribute.in_cross_replica_context()
+        and not isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy)
+    )
+
+
+def in_a_plain_loop() -> bool:
+    """Whether this code runs on a worker as it would on one device, outside of `strategy.run`."""
+    strategy = tf.distribute.get_strategy()
+    return isinstance(strategy, MultiWorkerStrategy) and tf.distribute.in_cross_replica_context()
+
+
+def applying_total() -> bool:
+    """Whether this thread applies a gradient that is already the total."""
+    return bool(getattr(_thread, "applying", False))
+
+
+@contextlib.contextmanager
+def _applying() -> Iterator[None]:
+    previous = applying_total()
+    _thread.applying = True
+    try:
+        yield
+    finally:
+        _thread.applying = previous
+
+
+def _must_walk(optimizer: Any) -> bool:
+    """Whether `optimizer`'s `apply` is to walk the pipeline, here and now."""
+    if applying_total() or tf.distribute.in_cross_replica_context():
+        return False
+    healths = (health_of(optimizer), health_of(innermost(optimizer)))
+    watched = current_observation() is not None or any(health is not None for health in healths)
+    return watched or in_a_replica()
+
+
+def _walk(
+    optimizer: Any,
+    apply: Callable[..., None],
+    gradients: Sequence[Gradient],
+    variables: Sequence[Any] | None,
+) -> None:
+    """Let `gradients` walk the pipeline, `apply` at its end.
+
+    Args:
+        optimizer: the Keras optimizer whose `apply` was called.
+        apply: its own `apply`, unbound from any patch.
+        gradients: this replica's gradients, one per variable, None where there is none.
+        variables: the variables, or None for those that the optimizer was built with.
+    """
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if not optimizer.built and variables is not None:
+        optimizer.build(list(variables))
+    if in_a_replica():
+        _let_counters_be_local(optimizer)
+    known = list(innermost(optimizer)._trainable_variables if variables is None else variables)
+    context = tf.distribute.get_replica_context()
+    share = current_share()
+    health = health_of(optimizer)
+    if health is not None:
+        health.paths = tuple(getattr(v, "path", v.name) for v in known)
+
+    def finish(total: Sequence[Gradient]) -> None:
+        with _applying():
+            apply(total, variables)
+
+    walk(
+        gradients,
+        known,
+        hooks=Hooks(
+            apply=finish,
+            clip_own=clip_own(optimizer, known),
+            clip_total=lambda total: clip_total(optimizer, total, known),
+            loss_scale=_loss_scale(optimizer),
+            step=innermost(optimizer)._iterations.value,
+        ),
+        share=share,
+        weighted=share is not None and share.loss_is_weighted(optimizer),
+        replica=int(tf.get_static_value(context.replica_id_in_sync_group)),
+        replicas=replicas,
+        health=health,
+        observation=current_observation(),
+    )
+
+
+def _averaged(optimizer: Any, gradients: Sequence[Gradient], variables: Any) -> None:
+    """Apply the mean of the workers' gradients, in a loop that knows nothing of workers.
+
+    Where all workers read the same data, it is what each of them has.
+    """
+    strategy = tf.distribute.get_strategy()
+    workers = strategy.num_replicas_in_sync
+    if workers > 1 and not is_distributed(optimizer):  # Horovod's loops read shards of their own
+        _tell_of_plain_loops(workers)
+    own = scale(list(gradients), tf.constant(1 / workers))
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def on_replica() -> None:
+        optimizer.apply(own, variables)
+
+    strategy.run(on_replica)
+
+
+@functools.cache
+def _tell_of_plain_loops(workers: int) -> None:
+    if tf.distribute.get_strategy().collectives.rank == 0:
+        _log.warning(
+            "A loop of the script's own applies gradients: each of the %d workers computes whole "
+            "batches, and the mean of their gradients is applied. The result is one device's, and "
+            "no faster. To share each batch out, add @phalanx.distribute_step to the function that "
+            "trains on one batch.",
+            workers,
+        )
+
+
+def _loss_scale(optimizer: Any) -> Any:
+    if isinstance(optimizer, _LossScaleOptimizer):
+        return tf.convert_to_tensor(optimizer.dynamic_scale)
+    return optimizer.loss_scale_factor
+
+
+def _let_counters_be_local(optimizer: Any) -> None:
+    """Let each replica count for itself.
+
+    Keras declares `iterations` "only first replica", whose assignment is a merge_call;
+    the count is the same everywhere, so each replica may assign its own copy.
+    """
+    while optimizer is not None:
+        variable = optimizer._iterations.value
+        if isinstance(variable, tf.distribute.DistributedValues):
+            variable._aggregation = tf.VariableAggregation.NONE
+            for component in variable.values:
+                component._aggregation = tf.VariableAggregation.NONE
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+def _replacements() -> Mapping[tuple[Any, str], Any]:
+    plain = next(base for base in _Optimizer.__mro__ if base.__module__.endswith("base_optimizer"))
+    made: dict[tuple[Any, str], Any] = {
+        (_Optimizer, "apply"): _routed_apply(_Optimizer.apply),
+        (_LossScaleOptimizer, "apply"): _routed_loss_scale_apply(_LossScaleOptimizer.apply),
+        (_Optimizer, "scale_loss"): _routed_scale_loss(_Optimizer.scale_loss),
+        (_LossScaleOptimizer, "scale_loss"): _routed_scale_loss(_LossScaleOptimizer.scale_loss),
+    }
+    for name in _LOCAL_METHODS:
+        made[_Optimizer, name] = _routed(getattr(_Optimizer, name), getattr(plain, name))
+    return made
+
+
+def _routed(merging: Callable[..., Any], local: Callable[..., Any]) -> Callable[..., Any]:
+    """Choose Keras's single-device method inside a replica's step, its own elsewhere.
+
+    One replica makes no difference: its update stands in a `cond` as any other's.
+    """
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = local if in_a_replica() else merging
+        return chosen(self, *args, **kwargs)
+
+    method.__name__ = merging.__name__
+    return method
+
+
+def _routed_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if in_a_plain_loop():
+            return _averaged(self, grads, trainable_variables)
+        if not _must_walk(self):
+            return original(self, grads, trainable_variables)
+        return _walk(self, lambda g, v: original(self, g, v), list(grads), trainable_variables)
+
+    return apply
+
+
+def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if in_a_plain_loop():
+            return _averaged(self, grads, trainable_variables)
+        if not _must_walk(self):
+            return original(self, grads, trainable_variables)
+
+        def finish(total: Any, variables: Any) -> None:
+            if not self.inner_optimizer.built:
+                self.inner_optimizer.build(list(variables))
+            self._common_apply(total, variables)
+
+        return _walk(self, finish, list(grads), trainable_variables)
+
+    return apply
+
+
+def _routed_scale_loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    def scale_loss(self: Any, loss: Any) -> Any:
+        share = current_share()
+        if share is not None:
+            share.loss = loss
+        if share is not None and in_many_replicas():
+            # Before the backward pass, so that gradients which cross replicas inside it
+            # (synchronized BatchNormalization) carry the right weight too.
+            loss = share.weighed(loss)
+            share.note_weighted_loss(self)
+        return original(self, loss)
+
+    return scale_loss
+
+
+optimizers_reduce_first = Patches(_replacements)
+"""Enter it, and every Keras optimizer adds up before it clips; leave it, and none does."""
+
+
+def give_own_pipeline(optimizer: Any) -> None:
+    """Make one optimizer add up first, whether or not the others do."""
+
+    def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        with optimizers_reduce_first:
+            return type(optimizer).apply(optimizer, grads, trainable_variables)
+
+    vars(optimizer)["apply"] = apply

@@ -1,0 +1,325 @@
+"""The attempts of a run: start the gang, wait for its end, and start it again where asked."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.errors import LaunchError
+from phalanx.launch.data_servers import DataServers
+from phalanx.launch.elastic import GangSize, GrowthWatch, Resized, TooFew
+from phalanx.launch.failure import FailureRecord
+from phalanx.launch.hang_detector import HangWatch
+from phalanx.launch.launcher_events import LauncherJournal
+from phalanx.launch.options import RunOptions
+from phalanx.launch.preemption import RESUME_EXIT_CODE, SIGNALS
+from phalanx.launch.process import WorkerHandle
+from phalanx.launch.ps_tasks import Replacements
+from phalanx.launch.rendezvous.node import Home, find_addresses
+from phalanx.launch.rendezvous.remote_node import RemoteWorker
+from phalanx.launch.restart_policy import Again, Enough, RestartPolicy, Restarts
+from phalanx.launch.root_cause import Ending, lost_its_port, root_cause
+from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launch.run_result import RunResult, outcome, saved_in_words
+from phalanx.launch.scratch import remove_aside
+from phalanx.launch.showing import Output
+from phalanx.launch.signals import SignalBox
+from phalanx.launch.supervisor import Clock, Patience, Supervisor
+from phalanx.launch.tee import Tee, ranks_to_show
+from phalanx.launch.worker_group import GangPlan, start_gang, worker_specs
+
+PORT_TRIES = 4
+
+
+@dataclass(kw_only=True)
+class Course:
+    """What is kept from one attempt to the next."""
+
+    restarts: Restarts
+    size: GangSize
+    port_tries: int = PORT_TRIES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempts:
+    """All attempts of one run.
+
+    Attributes:
+        gangs: starts the gang.
+    """
+
+    gangs: Gangs
+
+    def run(self) -> RunResult:
+        """Start the gang until it ends well, or no restart is left.
+
+        Raises:
+            LaunchError: a worker process could not be started.
+        """
+        try:
+            return self._until_it_ends()
+        finally:
+            self.gangs.cool()
+
+    def _until_it_ends(self) -> RunResult:
+        most = len(self.gangs.plan.shares)
+        course = Course(
+            restarts=Restarts(RestartPolicy(most=self.gangs.options.max_restarts)),
+            size=GangSize(least=self.gangs.options.min_workers or most, most=most),
+        )
+        for attempt in count(AttemptPaths.next(self.gangs.plan.run_dir)):
+            try:
+                result = self._judge(attempt, self.gangs.run(attempt, course.size), course)
+            except LaunchError as error:
+                change = course.size.could_not_start(error.rank, now=self.gangs.clock.now())
+                if not isinstance(change, Resized):
+                    raise
+                self._resize(attempt + 1, course.size, change)
+                continue
+            if result is not None:
+                return result
+        raise AssertionError("count() does not end")
+
+    def _judge(self, attempt: int, ran: Ran, course: Course) -> RunResult | None:
+        """What the run comes to after this attempt; None to start again, after any wait."""
+        result = self._result(attempt, ran)
+        if self.gangs.signals.count() or result.exit_code == 0:
+            return result
+        cause = None if ran.hang is not None else root_cause(ran.endings)
+        if ran.to_grow and cause is None and ran.hang is None:
+            self._resize(attempt + 1, course.size, course.size.grow())
+            return None
+        if result.exit_code == RESUME_EXIT_CODE:
+            return result
+        if not self.gangs.plan.paths(attempt).any_trained:
+            self.gangs.cool()  # Whatever it was: no fork will be part of it next time.
+        if cause is not None and lost_its_port(cause) and course.port_tries > 1:
+            course.port_tries -= 1
+            self.gangs.journal.restart(attempt + 1, cause=cause, seconds=0.0)
+            self.gangs.announce(
+                "another program took a worker's port: starting again with new ones"
+            )
+            return None
+        return self._after_failure(attempt, ran, course, result, cause)
+
+    def _after_failure(
+        self, attempt: int, ran: Ran, course: Course, result: RunResult, cause: Ending | None
+    ) -> RunResult | None:
+        trained = cause is None or self.gangs.plan.paths(attempt).trained(cause.rank).exists()
+        rank = cause.rank if cause is not None else None
+        change = course.size.failed(rank, trained=trained, now=self.gangs.clock.now())
+        resized = isinstance(change, Resized)
+        decision: Again | Enough = Again(seconds=0.0, number=0)
+        if isinstance(change, TooFew):
+            decision = Enough(why=change.why)
+        elif not (isinstance(change, Resized) and change.at_no_cost):
+            decision = course.restarts.after(cause, lasted=ran.seconds, is_left_out=resized)
+        if isinstance(decision, Enough):
+            report = "\n".join(filter(None, (result.report, decision.why)))
+            return replace(result, report=report)
+        self._wait_for(decision, attempt + 1, cause)
+        if self.gangs.signals.count():
+            return self._result(attempt, replace(ran, hang=None))
+        if isinstance(change, Resized):
+            self._resize(attempt + 1, course.size, change)
+        return None
+
+    def _resize(self, attempt: int, size: GangSize, change: Resized) -> None:
+        self.gangs.announce(change.why)
+        self.gangs.journal.resize(attempt, members=size.members, why=change.why)
+
+    def _result(self, attempt: int, ran: Ran) -> RunResult:
+        result = outcome(
+            ran.endings,
+            hang=ran.hang,
+            seen=ran.seen,
+            signal=self.gangs.signals.first,
+            paths=self.gangs.plan.paths(attempt),
+        )
+        if result.exit_code == RESUME_EXIT_CODE and (self.gangs.signals.count() or not ran.to_grow):
+            self.gangs.announce(
+                saved_in_words(self.gangs.plan.run_dir, named=self.gangs.options.name is not None)
+            )
+        return result
+
+    def _wait_for(self, decision: Again, attempt: int, cause: Ending | None) -> None:
+        """Say that the gang starts again, and wait; a signal cuts the wait short."""
+        what = "it stood still" if cause is None else f"worker {cause.rank} failed: {cause.what}"
+        restart = f"restart {decision.number} of {self.gangs.options.max_restarts}"
+        self.gangs.announce(
+            f"{what}; {restart} in {decision.seconds:.0f} s" if decision.number else what
+        )
+        self.gangs.journal.restart(attempt, cause=cause, seconds=decision.seconds)
+        until = self.gangs.clock.now() + decision.seconds
+        while self.gangs.clock.now() < until and not self.gangs.signals.count():
+            self.gangs.clock.sleep(self.gangs.patience.poll)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """One attempt.
+
+    Attributes:
+        endings: how each worker ended.
+        hang: who was where when it stood still; None where it did not.
+        seen: who was where when a collective had timed out; None where none had.
+        to_grow: whether it was asked to stop, so as to grow.
+        seconds: how long it took.
+    """
+
+    endings: Sequence[Ending]
+    hang: str | None
+    seen: str | None
+    to_grow: bool
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gangs:
+    """Starts a run's gangs, one after the other.
+
+    Attributes:
+        options: what was asked.
+        plan: how the gang is started.
+        journal: records what happens.
+        signals: those that reached the launcher.
+        clock: the time.
+        output: where the workers' lines are shown.
+        terminal: whether that is a terminal.
+        patience: how long to wait for what.
+        data_servers: read data for the workers, where asked.
+        homes: where workers are started.
+        look_after: done at each look at the workers.
+        announce: says something to the user.
+    """
+
+    options: RunOptions
+    plan: GangPlan
+    journal: LauncherJournal
+    signals: SignalBox
+    clock: Clock
+    output: Output
+    terminal: bool
+    patience: Patience
+    announce: Callable[[str], None]
+    data_servers: DataServers
+    homes: Sequence[Home]
+    look_after: Callable[[], None] = lambda: None
+
+    def run(self, attempt: int, size: GangSize) -> Ran:
+        """Start the gang once and wait for its end."""
+        began = self.clock.now()
+        plan = self.plan.of(size.members)
+        homes = [plan.home_of(rank) for rank in range(len(plan.shares))]
+        meets = homes[:1] if plan.compares else []
+        found = find_addresses(self.homes, [*homes, *meets]) if plan.is_networked else ()
+        addresses, meeting = found[: len(homes)], "".join(found[len(homes) :])
+        specs = worker_specs(plan, attempt=attempt, addresses=addresses, meeting=meeting)
+        paths = self.plan.paths(attempt)
+        tee = Tee(
+            {rank: paths.log(rank) for rank in ranks_to_show(self.options.tee, len(specs))},
+            self.output,
+            terminal=self.terminal,
+        )
+        paths.directory.mkdir(parents=True, exist_ok=True)
+        _write_cluster(paths.directory / "cluster.json", specs)
+        start = partial(self._start, plan)
+        handles = start_gang(specs, start)
+        if self.options.max_restarts:
+            # Now, at low priority, so that it does not slow the start.
+            for home, spec in {plan.home_of(spec.rank): spec for spec in specs}.items():
+                self.homes[home].get_ready(spec, plan.shares[spec.rank].gpus)
+        watch = HangWatch(
+            timeout=self.options.hang_timeout,
+            handles=handles,
+            paths=paths,
+            now=self.clock.now,
+            sleep=self.clock.sleep,
+            on_stall=partial(self._say_stall, attempt),
+        )
+        growth = GrowthWatch(size, self.plan.run_dir, now=self.clock.now)
+        supervisor = Supervisor(
+            handles=handles,
+            failure_of=lambda rank: FailureRecord.read(paths.error(rank)),
+            clock=self.clock,
+            interrupted=self.signals.count,
+            may_save=self._may_save,
+            wants_save=growth.wants_save,
+            is_stuck=watch.is_stuck,
+            on_poll=partial(self._look_after, tee),
+            on_ask=lambda: self._ask(attempt),
+            on_timeout=watch.look_around,
+            on_end=lambda ending: self.journal.worker_exit(attempt, ending),
+            servants=frozenset(spec.rank for spec in specs if spec.serves),
+            replacement=Replacements(
+                specs,
+                start=partial(self._start_again, start),
+                on_replaced=partial(self._say_replaced, attempt),
+            ),
+            patience=self.patience,
+        )
+        try:
+            self.journal.attempt_start(attempt, handles)
+            endings = supervisor.run()
+            return Ran(
+                endings=endings,
+                hang=watch.verdict,
+                seen=watch.seen,
+                to_grow=growth.wanted,
+                seconds=self.clock.now() - began,
+            )
+        finally:
+            tee.close()
+            remove_aside(h.pid for h in handles.values() if not isinstance(h, RemoteWorker))
+
+    def _look_after(self, tee: Tee) -> None:
+        tee.poll()
+        self.data_servers.poll()
+        self.look_after()
+
+    def cool(self) -> None:
+        """End the processes that stand ready."""
+        for home in self.homes:
+            home.cool()
+
+    def _start(self, plan: GangPlan, spec: WorkerSpec) -> WorkerHandle:
+        return self.homes[plan.home_of(spec.rank)].start(spec, plan.shares[spec.rank].gpus)
+
+    def _say_stall(self, attempt: int, line: str) -> None:
+        self.announce(line)
+        self.journal.stall(attempt, line)
+
+    def _may_save(self) -> bool:
+        return self.signals.first in SIGNALS
+
+    def _ask(self, attempt: int) -> None:
+        if self.signals.first is None:
+            self.announce("all workers are asked to save and stop, so that more can join them")
+            return
+        number = signal.Signals(self.signals.first)
+        self.journal.preemption(attempt, number=number)
+        self.announce(
+            f"{number.name}: all workers are asked to save and stop, within "
+            f"{self.patience.saving:g} s"
+        )
+
+    def _start_again(
+        self, start: Callable[[WorkerSpec], WorkerHandle], spec: WorkerSpec
+    ) -> WorkerHandle:
+        """Start a worker in the place of one that failed; what that one wrote down is its own."""
+        self.plan.paths(spec.attempt).error(spec.rank).unlink(missing_ok=True)
+        return start(spec)
+
+    def _say_replaced(self, attempt: int, ending: Ending, successor: WorkerHandle) -> None:
+        self.announce(f"worker {ending.rank} failed: {ending.what}; another takes its place")
+        self.journal.replaced(attempt, ending, pid=successor.pid)
+
+
+def _write_cluster(path: Path, specs: Sequence[WorkerSpec]) -> None:
+    path.write_text(json.dumps([asdict(spec) for spec in specs], indent=2) + "\n")

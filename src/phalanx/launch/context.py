@@ -1,0 +1,42 @@
+"""What a run touches outside itself, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from phalanx.cluster.node_group import Places
+from phalanx.launch.ports import PortPicker, pick_free_ports
+from phalanx.launch.resources import Machine
+from phalanx.launch.showing import Output
+from phalanx.launch.supervisor import Patience
+from phalanx.launch.worker_group import WorkerCommand, worker_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a run touches outside itself, handed in so that tests can stand in for it.
+
+    Attributes:
+        environment: the launcher's.
+        machine: what this host has.
+        output: where the workers' lines are shown.
+        argv: the launcher's command line.
+        terminal: whether `output` is a terminal.
+        pick_ports: finds free ports.
+        command: gives a worker's command.
+        patience: how long to wait for what.
+        announce: says something to the user.
+        places: where the launchers of the run are; None for one on this host.
+    """
+
+    environment: Mapping[str, str]
+    machine: Machine
+    output: Output
+    argv: Sequence[str] = ()
+    terminal: bool = False
+    pick_ports: PortPicker = pick_free_ports
+    command: WorkerCommand = worker_command
+    patience: Patience = field(default_factory=Patience)
+    announce: Callable[[str], None] = lambda text: None
+    places: Places | None = None

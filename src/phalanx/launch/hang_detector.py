@@ -1,0 +1,192 @@
+"""A run that stands still: who waits, who has not come, and where in the code.
+
+Every two seconds a worker writes down what it does (`heartbeat` in docs/records.md).
+When nobody has begun anything new for much longer than a step takes, although training is on, the
+launcher says so; after the timeout it ends the gang: a worker waits for one that does not come.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import median
+
+from phalanx.launch.process import WorkerHandle
+from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launch.worker_diagnosis import (
+    batches_that_differ,
+    lines_about,
+    refined,
+    who_waits_for_whom,
+)
+from phalanx.launch.worker_status import Position, Whereabouts, last_position, whereabouts
+from phalanx.monitoring.events import records_path
+
+TIMES_AS_LONG = 20.0
+"""So many usual steps are far longer than one; a reading of metrics or a retracing is less."""
+
+LEAST_SECONDS = 15.0
+MOST_OF_TIMEOUT = 0.5
+_INTERVALS = 30
+_LEAST_INTERVALS = 3
+
+
+class Pace:
+    """Takes in how far training is, at each look, and keeps the seconds a step of late."""
+
+    def __init__(self) -> None:
+        """Begin with nothing known."""
+        self._recent: deque[float] = deque(maxlen=_INTERVALS)
+        self._last: tuple[float, int] | None = None
+
+    def take(self, now: float, steps: Iterable[int | None]) -> None:
+        """Take in a look.
+
+        Args:
+            now: seconds.
+            steps: the last step that each worker has trained.
+        """
+        step = max((step for step in steps if step is not None), default=None)
+        if step is None:
+            return
+        if self._last is None or step < self._last[1]:
+            self._last = now, step
+        elif step > self._last[1]:
+            self._recent.append((now - self._last[0]) / (step - self._last[1]))
+            self._last = now, step
+
+    @property
+    def usual(self) -> float | None:
+        """Seconds that a step takes; None before enough have been seen."""
+        return median(self._recent) if len(self._recent) >= _LEAST_INTERVALS else None
+
+    def patience(self, timeout: float) -> float | None:
+        """Seconds without anything new that are worth a word; None where nobody can tell.
+
+        Args:
+            timeout: seconds after which the run is ended; 0 for never.
+        """
+        if self.usual is None:
+            return None
+        patience = max(TIMES_AS_LONG * self.usual, LEAST_SECONDS)
+        return patience if not timeout or patience <= MOST_OF_TIMEOUT * timeout else None
+
+
+EXIT_CODE = 124
+"""The exit code of a run that stood still, as of `timeout`."""
+
+_OUTSIDE_TRAINING = ("start", "idle")
+_LONGEST_PAUSE = 5.0
+_SECONDS_FOR_STACKS = 1.0
+
+
+@dataclass(kw_only=True)
+class HangWatch:
+    """Finds out whether a gang stands still, and says where each worker is.
+
+    Attributes:
+        timeout: seconds without anything new, on any worker; 0 never ends a run.
+        handles: the workers, by rank.
+        paths: where they write.
+        now: seconds since the epoch.
+        sleep: lets seconds pass.
+        on_stall: told in a line of a step that takes far longer than usual; once each time.
+        verdict: what was found, in words; None while all is well.
+        seen: where each worker was when a collective had timed out; None where none has.
+    """
+
+    timeout: float
+    handles: Mapping[int, WorkerHandle]
+    paths: AttemptPaths
+    now: Callable[[], float]
+    sleep: Callable[[float], None]
+    on_stall: Callable[[str], None] = lambda line: None
+    verdict: str | None = None
+    seen: str | None = None
+    pace: Pace = field(default_factory=Pace)
+
+    def __post_init__(self) -> None:
+        self._begun = self._looked = self.now()
+        self._told = False
+
+    def is_stuck(self) -> bool:
+        """Whether nobody has moved for too long; `verdict` then says more."""
+        pause = min(self.timeout / 10, _LONGEST_PAUSE) if self.timeout else _LONGEST_PAUSE
+        if self.verdict is not None or self.now() < self._looked + pause:
+            return self.verdict is not None
+        self._looked = self.now()
+        positions = {rank: self._position(rank) for rank in self._running()}
+        self.pace.take(self._looked, [position.step for position in positions.values()])
+        everybody = list(positions.values())
+        if self.timeout and stands_still(everybody, self.timeout, self._looked):
+            self.verdict = self._verdict(self._find(positions))
+        else:
+            self._look_for_a_stall(positions)
+        return self.verdict is not None
+
+    def look_around(self) -> None:
+        """A collective has timed out: see where the workers are that are still there."""
+        if self.seen is None and (running := self._running()):
+            found = self._find({rank: self._position(rank) for rank in running})
+            self.seen = "\n".join([*lines_about(found, self.now()), self._stacks_in_words()])
+
+    def _look_for_a_stall(self, positions: Mapping[int, Position]) -> None:
+        patience = self.pace.patience(self.timeout)
+        if patience is None or not stands_still(list(positions.values()), patience, self._looked):
+            self._told = False
+        elif not self._told:
+            self._told = True
+            usual = f"a step takes {self.pace.usual:.2g} s as a rule"
+            self.on_stall(f"{who_waits_for_whom(self._find(positions), self.now())} ({usual})")
+
+    def _running(self) -> list[int]:
+        return [rank for rank, handle in self.handles.items() if handle.poll() is None]
+
+    def _position(self, rank: int) -> Position:
+        found = last_position(records_path(self.paths.run, rank))
+        if found is None or found.since < self._begun:  # of an attempt before, if any
+            return Position(phase="start", since=self._begun)
+        return found
+
+    def _find(self, positions: Mapping[int, Position]) -> dict[int, Whereabouts]:
+        stacks = self._stacks(list(positions))
+        return {
+            rank: whereabouts(refined(each, self.paths.flight(rank)), stacks.get(rank, ""))
+            for rank, each in positions.items()
+        }
+
+    def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        """What each worker runs at this moment, by its own account."""
+        for rank in ranks:
+            # Not by its process id: on another host that is another process's.
+            self.handles[rank].ask(signal.SIGUSR2)
+        self.sleep(_SECONDS_FOR_STACKS)
+        found = {}
+        for rank in ranks:
+            with suppress(OSError):
+                found[rank] = self.paths.stacks(rank).read_text(errors="replace")
+        return found
+
+    def _verdict(self, found: Mapping[int, Whereabouts]) -> str:
+        now = self.now()
+        return "\n".join(
+            [
+                f"The run stands still: {who_waits_for_whom(found, now)}.",
+                *lines_about(found, now),
+                *batches_that_differ(found),
+                f"{self._stacks_in_words()} What only some workers call may have parted them. If "
+                "they were all at work, give --hang-timeout more seconds.",
+            ]
+        )
+
+    def _stacks_in_words(self) -> str:
+        return f"Their stacks: {self.paths.stacks(0).parent / 'worker-*.stacks.txt'}."
+
+
+def stands_still(positions: Sequence[Position], timeout: float, now: float) -> bool:
+    """Whether somebody trains and nobody has begun anything for `timeout` seconds."""
+    trains = any(position.phase not in _OUTSIDE_TRAINING for position in positions)
+    return trains and all(now - position.since >= timeout for position in positions)

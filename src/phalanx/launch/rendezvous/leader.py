@@ -1,0 +1,141 @@
+"""The leading launcher: waits for the others, and starts workers on their hosts."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from phalanx.cluster.node_group import Places
+from phalanx.errors import LaunchError
+from phalanx.launch.options import STARTUP_TIMEOUT
+from phalanx.launch.rendezvous.client import Waiting
+from phalanx.launch.rendezvous.remote_node import RemoteHome
+from phalanx.launch.rendezvous.server import Arrivals
+from phalanx.launch.rendezvous.store import Meeting, meeting_path
+from phalanx.launch.resources import Machine
+from phalanx.launch.supervisor import Clock
+
+
+class Leader:
+    """Leads the launchers of the other hosts while it is entered."""
+
+    def __init__(
+        self,
+        places: Places,
+        root: Path,
+        *,
+        versions: Mapping[str, str],
+        clock: Clock,
+        announce: Callable[[str], None],
+        startup_timeout: float = STARTUP_TIMEOUT,
+    ) -> None:
+        """Listen, and say where.
+
+        Args:
+            places: where the launchers are.
+            root: the directory of all runs, which the hosts share.
+            versions: of the packages here.
+            clock: the time.
+            announce: says something to the user.
+            startup_timeout: seconds to wait for the others, at the start and after one was lost.
+
+        Raises:
+            LaunchError: it cannot listen, or cannot write where.
+        """
+        self.places = places
+        self.address = places.hosts[0] or socket.gethostname()
+        self._clock = clock
+        self._announce = announce
+        self._timeout = startup_timeout
+        self._has_ended = False
+        token = secrets.token_hex(16)
+        self._path = meeting_path(root.absolute(), places)
+        try:
+            self.arrivals = Arrivals(places, key=bytes.fromhex(token), versions=versions)
+            self.meeting = Meeting(host=self.address, port=self.arrivals.port, token=token)
+            self.meeting.write(self._path)
+        except OSError as error:
+            raise LaunchError(
+                f"Asked to lead {len(places.hosts)} hosts, but this launcher cannot listen for "
+                f"the others, or write where it does to {self._path}: {error}. Is --run-dir a "
+                "directory that all hosts share and may write to?"
+            ) from error
+        self.homes = [
+            RemoteHome(index, arrivals=self.arrivals, wait_for=self.wait_for)
+            for index in range(1, len(places.hosts))
+        ]
+
+    def __enter__(self) -> Leader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._has_ended:
+            self.end(1, str(error) if error is not None else None)
+        with suppress(OSError):
+            self._path.unlink()
+        self.arrivals.close()
+
+    def gather(self) -> list[Machine]:
+        """Wait for all the others; what each has, in order.
+
+        Raises:
+            LaunchError: some did not come in time; says which.
+        """
+        self.wait_for(range(1, len(self.places.hosts)))
+        return [self.arrivals.machine(index) for index in range(1, len(self.places.hosts))]
+
+    def wait_for(self, wanted: Sequence[int]) -> None:
+        """Wait until the launchers at these places are there, and say for whom.
+
+        Raises:
+            LaunchError: some did not come in time.
+        """
+        waiting = Waiting(self._clock, self._announce, self._timeout)
+        while missing := sorted(set(wanted) & set(self.arrivals.missing())):
+            if waiting.is_over:
+                it = "them" if len(missing) > 1 else "it"
+                raise LaunchError(
+                    f"Waited {self._timeout:.0f} s for {self._named(missing)}; found no sign of "
+                    f"{it}: {self._hint(missing)}. --startup-timeout waits longer."
+                )
+            waiting.tell(self._named(missing))
+            self.arrivals.wait(0.2)
+
+    def signals(self) -> list[tuple[int, int]]:
+        """What reached the other launchers since the last look: their index, the signal."""
+        for home in self.homes:
+            home.look()
+        found = [(home.index, number) for home in self.homes for number in home.signals]
+        for home in self.homes:
+            home.signals.clear()
+        return found
+
+    def end(self, code: int, report: str | None) -> None:
+        """Tell all others that the run is over."""
+        self._has_ended = True
+        for home in self.homes:
+            if (wire := self.arrivals.wire(home.index)) is not None:
+                wire.send({"do": "end", "code": code, "report": report})
+
+    def _named(self, indices: Sequence[int]) -> str:
+        hosts = ", ".join(
+            f"{self.places.hosts[i] or 'a host without a name'} ({i})" for i in indices
+        )
+        return f"the launcher{'s' * (len(indices) != 1)} on {hosts}"
+
+    def _hint(self, missing: Sequence[int]) -> str:
+        refused = self.arrivals.refused()
+        why = [f"host {index}: {refused[index]}" for index in missing if index in refused]
+        return "; ".join(why) or (
+            "start the same command on each of them, with the same --run-dir, a directory that "
+            f"all share; they must reach {self.address} port {self.arrivals.port}"
+        )

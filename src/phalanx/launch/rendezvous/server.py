@@ -1,0 +1,156 @@
+"""Where the leader listens for the launchers of the other hosts, now and after they were away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import (
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
+from typing import Any
+
+from phalanx.cluster.node_group import Places
+from phalanx.launch.rendezvous.channel import Wire
+from phalanx.launch.resources import Machine
+
+_FIRST_MESSAGE = 10.0
+"""Seconds that a launcher has to say who it is."""
+
+
+class Arrivals:
+    """Takes launchers in, in a thread of its own; the newest of each place counts."""
+
+    def __init__(
+        self,
+        places: Places,
+        *,
+        key: bytes,
+        versions: Mapping[str, str],
+        make_wire: Callable[[Connection[Any, Any]], Wire] = Wire,
+    ) -> None:
+        """Listen, on a port that is free, on all of this host's addresses.
+
+        Args:
+            places: where the launchers are; this one leads.
+            key: what a launcher must know.
+            versions: of the packages here; all hosts must have the same.
+            make_wire: makes a wire of a connection.
+
+        Raises:
+            OSError: there is no free port.
+        """
+        self._places = places
+        self._versions = dict(versions)
+        self._make_wire = make_wire
+        self._key = key
+        self._listener = Listener(("", 0), backlog=len(places.hosts))
+        self._there = threading.Condition()
+        self._wires: dict[int, Wire] = {}
+        self._machines: dict[int, Machine] = {}
+        self._hosts: dict[int, str] = {}
+        self._who: dict[int, str] = {}
+        self._refused: dict[int, str] = {}
+        self._is_open = True
+        threading.Thread(target=self._take_in, name="phalanx-arrivals", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listener.address[1])
+
+    def wire(self, index: int) -> Wire | None:
+        """The wire to the launcher at a place; None where none is there."""
+        with self._there:
+            wire = self._wires.get(index)
+        return None if wire is None or wire.is_lost else wire
+
+    def machine(self, index: int) -> Machine:
+        """What the launcher at a place has said of its machine."""
+        with self._there:
+            return self._machines[index]
+
+    def address(self, index: int) -> str:
+        """The host of a place, by its own word where the cluster does not tell."""
+        with self._there:
+            return self._places.hosts[index] or self._hosts.get(index, "")
+
+    def missing(self) -> list[int]:
+        """The places whose launchers are not there."""
+        return [i for i in range(1, len(self._places.hosts)) if self.wire(i) is None]
+
+    def refused(self) -> dict[int, str]:
+        """Why launchers were sent away, by place."""
+        with self._there:
+            return dict(self._refused)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until somebody comes, at most so long."""
+        with self._there:
+            self._there.wait(seconds)
+
+    def close(self) -> None:
+        """Take nobody in any more, and hang up."""
+        self._is_open = False
+        with suppress(OSError):
+            self._listener.close()
+        for wire in self._wires.values():
+            wire.close()
+
+    def _take_in(self) -> None:
+        while self._is_open:
+            with suppress(OSError):
+                connection = self._listener.accept()
+                # In a thread of its own: a stranger that is silent must keep nobody away.
+                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+
+    def _greet(self, connection: Connection[Any, Any]) -> None:
+        try:
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+        except (AuthenticationError, OSError, EOFError):
+            connection.close()
+            return
+        wire = self._make_wire(connection)
+        hello = wire.take(_FIRST_MESSAGE) or {}
+        index = hello.get("index")
+        why = self._why_not(hello)
+        if why is None and self._is_taken(hello):
+            why = f"there is a launcher with index {index} already"
+            wire.send({"do": "refused", "why": why, "for_now": True})
+        else:
+            wire.send({"do": "refused", "why": why, "for_now": False} if why else {"do": "welcome"})
+        with self._there:
+            if why:
+                self._refused[index if isinstance(index, int) else -1] = why
+            else:
+                machine = hello["machine"]
+                self._refused.pop(int(hello["index"]), None)
+                self._machines[hello["index"]] = Machine(
+                    cores=machine["cores"], gpus=tuple(machine["gpus"])
+                )
+                self._hosts[hello["index"]] = str(hello["host"])
+                self._who[hello["index"]] = hello["who"]
+                self._wires[hello["index"]] = wire
+            self._there.notify_all()
+
+    def _is_taken(self, hello: Mapping[str, Any]) -> bool:
+        """Whether another process has that place; one that lost its wire may come back at once."""
+        index = hello["index"]
+        return self.wire(index) is not None and self._who.get(index) != hello["who"]
+
+    def _why_not(self, hello: Mapping[str, Any]) -> str | None:
+        index, count = hello.get("index"), len(self._places.hosts)
+        if not isinstance(index, int) or not 0 < index < count:
+            return f"its index must be 1 to {count - 1}; found {index!r}"
+        theirs = hello.get("versions", {})
+        differ = [
+            f"{name} {theirs.get(name)} there and {number} on the first host"
+            for name, number in self._versions.items()
+            if theirs.get(name) != number
+        ]
+        return f"versions differ: {', '.join(differ)}" if differ else None

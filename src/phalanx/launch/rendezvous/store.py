@@ -1,0 +1,85 @@
+"""How launchers find each other: a file that the leader writes into the directory of all runs.
+
+That directory has to be shared anyway, for logs, records and checkpoints. So whoever can read the
+file shares it, and its token lets nobody else speak to the leader.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import Any
+
+from phalanx.cluster.node_group import Places
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """Where the leader listens.
+
+    Attributes:
+        host: the leader's name or address.
+        port: its port.
+        token: what both ends must know, in hexadecimal digits.
+    """
+
+    host: str
+    port: int
+    token: str
+
+    @property
+    def key(self) -> bytes:
+        """The token as the connection wants it."""
+        return bytes.fromhex(self.token)
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all, for this user's eyes."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.part")
+        partial.touch(mode=0o600)
+        partial.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        partial.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Meeting | None:
+        """What the file says; None where there is none that can be read."""
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def call(meeting: Meeting, patience: float = 10.0) -> Connection[Any, Any]:
+    """A connection to whoever listens there, once both have proved that they know the token.
+
+    Args:
+        meeting: where.
+        patience: seconds to wait for each answer: a stranger may have the port by now.
+
+    Raises:
+        OSError, EOFError, AuthenticationError: nobody who knows the token answers there.
+    """
+    socket.create_connection((meeting.host, meeting.port), timeout=patience).close()
+    connection = Client((meeting.host, meeting.port))
+    if not connection.poll(patience):
+        connection.close()
+        raise TimeoutError(f"{meeting.host}:{meeting.port} says nothing")
+    answer_challenge(connection, meeting.key)
+    deliver_challenge(connection, meeting.key)
+    return connection
+
+
+def meeting_path(root: Path, places: Places) -> Path:
+    """The file of a run on these places: all their launchers come to the same name.
+
+    Args:
+        root: the directory of all runs.
+        places: where the launchers are.
+    """
+    named = json.dumps([places.kind, places.job, places.hosts])
+    return root / ".meetings" / f"{hashlib.sha256(named.encode()).hexdigest()[:16]}.json"

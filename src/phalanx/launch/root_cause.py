@@ -1,0 +1,226 @@
+"""Which worker's failure came first, and how to tell a person about it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.launch.failure import FailureRecord, plain_line
+from phalanx.launch.log_lines import LineAssembler, is_startup_noise, without_style
+from phalanx.launch.preemption import RESUME_EXIT_CODE
+from phalanx.launch.process import HOST_LOST
+
+# What the others see when a peer dies: they are not to blame.
+TIMED_OUT = "DeadlineExceededError"
+_CONSEQUENCE_TYPES = {
+    "UnavailableError",
+    "AbortedError",
+    "CancelledError",
+    "PeerGoneError",
+    TIMED_OUT,
+}
+_CONSEQUENCE_TEXTS = re.compile(
+    r"Connection reset by peer|Connection refused|Socket closed|failed to connect to all addresses"
+    r"|Broken pipe|Collective ops is aborted|is stale|heartbeat timeout"
+    r"|Horovod has been shut down",
+    re.IGNORECASE,
+)
+_AMBIGUOUS_TYPES = {
+    "InternalError",
+    "UnknownError",
+    "FailedPreconditionError",
+    "InvalidArgumentError",
+}
+
+TAKEN_PORT = "Could not start gRPC server"
+_TRACEBACK_LINES = 12
+_LONG = 120
+"""Letters: a line of a traceback that is so long is not said again."""
+
+_PLACE = re.compile(r"worker \d+(?:, replica \d+)?, in ")
+_MODULE = re.compile(r"^(?:\w+\.)+(?=\w+: )")
+"""What a traceback puts before an exception's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How one worker ended.
+
+    Attributes:
+        rank: the worker.
+        exit_code: as `subprocess` gives it: negative for a signal.
+        at: when the launcher saw it, in seconds since the epoch.
+        stopped: whether the launcher had told it to end before it did.
+        failure: what the worker wrote down, if anything.
+    """
+
+    rank: int
+    exit_code: int
+    at: float
+    stopped: bool = False
+    failure: FailureRecord | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed by itself, not because the launcher ended it."""
+        return self.failure is not None or not (self.stopped or self.is_orderly)
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether it has saved and stopped, to go on later."""
+        return self.exit_code == RESUME_EXIT_CODE
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether it came to its end, or saved and stopped."""
+        return self.exit_code in (0, RESUME_EXIT_CODE)
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it failed only because another worker had gone."""
+        return self.failure is not None and is_consequence(self.failure)
+
+    @property
+    def time(self) -> float:
+        """When it failed: by its own account where there is one."""
+        return self.failure.time if self.failure is not None else self.at
+
+    @property
+    def what(self) -> str:
+        """What became of it, in one line."""
+        return _exit(self.exit_code) if self.failure is None else self.failure.summary
+
+    @property
+    def shell_code(self) -> int:
+        """The exit code as a shell would give it: 128 + the number of a fatal signal."""
+        if self.failure is not None and (self.stopped or self.exit_code == 0):
+            return self.failure.exit_code
+        if self.exit_code == HOST_LOST:
+            return 1
+        return 128 - self.exit_code if self.exit_code < 0 else self.exit_code
+
+
+def is_consequence(failure: FailureRecord) -> bool:
+    """Whether a failure is what a worker sees when one of its peers has gone."""
+    if failure.type in _CONSEQUENCE_TYPES:
+        return True
+    return failure.type in _AMBIGUOUS_TYPES and bool(_CONSEQUENCE_TEXTS.search(failure.message))
+
+
+def root_cause(endings: Sequence[Ending]) -> Ending | None:
+    """The earliest failure; one that a peer's death explains counts only if all are such."""
+    failures = [ending for ending in endings if ending.failed]
+    return min(failures, key=lambda ending: (ending.is_consequence, ending.time), default=None)
+
+
+def can_resume(endings: Sequence[Ending]) -> bool:
+    """Whether a gang as a whole has saved and stopped.
+
+    A worker leaves with `RESUME_EXIT_CODE` when the checkpoint is whole: one that had to be
+    stopped after that has lost nothing.
+    """
+    calm = all(each.is_orderly or (each.stopped and not each.failed) for each in endings)
+    return calm and any(each.has_saved for each in endings)
+
+
+def lost_its_port(ending: Ending) -> bool:
+    """Whether the worker failed because another process held its port."""
+    return ending.failure is not None and TAKEN_PORT in ending.failure.message
+
+
+def describe(cause: Ending, endings: Sequence[Ending], log: Path, where: Sequence[str] = ()) -> str:
+    """The report: who failed first, with what, where to read on, and how the others ended.
+
+    Args:
+        cause: the failure.
+        endings: how all workers ended.
+        log: the output of the one that failed.
+        where: where it and the others were, in sentences.
+    """
+    lines = [f"Worker {cause.rank} failed first: {cause.what}"]
+    if cause.failure is not None and cause.failure.traceback:
+        told = _without_repetition(cause.failure)
+        lines += [f"  {line}" for line in _last_lines(told)]
+    elif cause.failure is None:
+        tail = _log_tail(log)
+        if tail:
+            lines += ["Its last output:", *(f"  {line}" for line in tail)]
+    if cause.failure is not None and cause.failure.advice:
+        lines.append(cause.failure.advice)
+    lines += where
+    lines.append(f"Its log: {log}")
+    lines += [
+        f"Worker {other.rank} {_fate(other, cause).rstrip('.')}."
+        for other in sorted(endings, key=lambda ending: ending.rank)
+        if other.rank != cause.rank
+    ]
+    return "\n".join(lines)
+
+
+def _fate(ending: Ending, cause: Ending) -> str:
+    if ending.failure is not None and ending.is_consequence:
+        return f"failed after it, as its peer was gone ({ending.failure.type})"
+    if ending.failed and _everywhere(ending.what) == _everywhere(cause.what):
+        return "failed as well, in the same way"
+    if ending.failed:
+        return f"failed as well: {ending.what}"
+    if ending.stopped:
+        return "was stopped"
+    if cause.is_consequence:
+        return (
+            "had left without an error and without waiting for the others: see whether its "
+            "script calls os._exit"
+        )
+    return "had ended well"
+
+
+def _everywhere(what: str) -> str:
+    """A failure without the place where it was."""
+    return _PLACE.sub("", what)
+
+
+def _without_repetition(failure: FailureRecord) -> list[str]:
+    """A traceback without the lines that the headline has said, unless they are short."""
+    summary, place = failure.summary, failure.message.partition("\n")[0]
+    kept: list[str] = []
+    for line in without_style(failure.traceback.rstrip()).splitlines():
+        said = _MODULE.sub("", plain_line(line)).removeprefix(f"{failure.type}: ")
+        is_place = bool(_PLACE.match(said)) and place.startswith(said)
+        if not is_place and (len(said) < _LONG or said not in summary):
+            kept.append(line)
+    return kept
+
+
+def _exit(code: int) -> str:
+    if code == HOST_LOST:
+        return "its host, or the launcher there, is gone"
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (out of memory?)" if name == "SIGKILL" else ""
+    return f"it was killed by {name}{hint}"
+
+
+def _last_lines(lines: list[str]) -> list[str]:
+    dropped = len(lines) - _TRACEBACK_LINES
+    return lines if dropped <= 0 else ["...", *lines[-_TRACEBACK_LINES:]]
+
+
+def _log_tail(log: Path, most: int = 8192) -> list[str]:
+    try:
+        with log.open("rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - most))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    assembler = LineAssembler()
+    lines = assembler.feed(text.rstrip().encode()) + assembler.close()
+    told = [without_style(line) for line in lines if not is_startup_noise(line)]
+    return told[-_TRACEBACK_LINES:]

@@ -1,0 +1,128 @@
+"""What a run comes to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.cluster.debug_options import ProfiledSteps, Switches
+from phalanx.launch.hang_detector import EXIT_CODE
+from phalanx.launch.preemption import RESUME_EXIT_CODE, SIGNALS, stopped_at
+from phalanx.launch.root_cause import Ending, can_resume, describe, root_cause
+from phalanx.launch.run_layout import AttemptPaths, profile_of
+from phalanx.launch.worker_diagnosis import last_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        exit_code: 0, the root cause's code, `RESUME_EXIT_CODE`, or 128 + the signal that ended
+            the launcher.
+        run_dir: where everything about it lies.
+        report: the root cause in words; None when no worker failed.
+        endings: how each worker of the last attempt ended.
+    """
+
+    exit_code: int
+    run_dir: Path
+    report: str | None = None
+    endings: tuple[Ending, ...] = ()
+
+
+def outcome(
+    endings: Sequence[Ending],
+    *,
+    hang: str | None,
+    signal: int | None,
+    paths: AttemptPaths,
+    seen: str | None = None,
+) -> RunResult:
+    """What the run comes to, if this attempt is the last.
+
+    Args:
+        endings: how each worker ended.
+        hang: what was said of a gang that stood still.
+        signal: the first that reached the launcher.
+        paths: the attempt's files.
+        seen: who was where when a collective had timed out.
+    """
+    cause, report = root_cause(endings), None
+    if can_resume(endings) and signal in (None, *SIGNALS):
+        code = RESUME_EXIT_CODE
+    elif signal is not None and not _finished_anyway(endings, signal):
+        code = 128 + signal
+    elif hang is not None:
+        code, report = EXIT_CODE, hang
+    elif cause is None:
+        code = 0
+    else:
+        code = cause.shell_code
+        ended = {ending.rank: ending.time for ending in endings}
+        where = last_words(paths, ended, cause.rank)
+        report = describe(cause, endings, paths.log(cause.rank), where)
+        if seen is not None:
+            report += f"\nWhen the wait for a peer had timed out:\n{seen}"
+    return RunResult(exit_code=code, run_dir=paths.run, report=report, endings=tuple(endings))
+
+
+def _finished_anyway(endings: Sequence[Ending], signal: int) -> bool:
+    """Whether training came to its end while it was asked to save."""
+    return signal in SIGNALS and all(each.exit_code == 0 for each in endings)
+
+
+def saved_in_words(run_dir: Path, *, named: bool) -> str:
+    """What is said of a run that has saved and stopped.
+
+    Args:
+        run_dir: its directory.
+        named: whether it was given its name, so that the same command finds it.
+    """
+    step = stopped_at(run_dir)
+    where = "" if step is None else f" at step {step}"
+    name = "" if named else f" with --name {run_dir.name}"
+    return f"every worker has saved and stopped{where}; run the same command again{name} to go on"
+
+
+def say_last_words(result: RunResult, switches: Switches, announce: Callable[[str], None]) -> None:
+    """Tell where a profile lies; remove the run of a trial, unless it failed.
+
+    Args:
+        result: how the run ended.
+        switches: what was asked for.
+        announce: says something to the user.
+    """
+    if switches.profile is not None:
+        announce(profile_in_words(result.run_dir, switches.profile))
+    if not switches.trial_batches:
+        return
+    many = f"{switches.trial_batches} batch{'es' * (switches.trial_batches != 1)}"
+    if result.report is not None:
+        announce(f"fast-dev-run of {many} failed: its logs stay in {result.run_dir}")
+        return
+    shutil.rmtree(result.run_dir, ignore_errors=True)
+    with suppress(OSError):
+        result.run_dir.parent.rmdir()  # the directory of all runs, if there is no other
+    announce(f"fast-dev-run: trained and validated on {many} at most; nothing was kept")
+
+
+def profile_in_words(run_dir: Path, asked: ProfiledSteps) -> str:
+    """Which workers' steps were looked at, and how to see what was found."""
+    steps = f"step{'s' * (asked.first != asked.last)} {asked.first}"
+    steps += f" to {asked.last}" if asked.first != asked.last else ""
+    seen = [rank for rank in asked.workers if profile_of(run_dir, asked.name, rank).exists()]
+    if not seen:
+        return f"no profile was taken: no fit trained {steps} on worker {_listed(asked.workers)}"
+    return (
+        f"profile of {steps} on worker {_listed(seen)}: tensorboard --logdir "
+        f"{run_dir / 'tensorboard'} (its page Profile comes with pip install "
+        "tensorboard-plugin-profile)"
+    )
+
+
+def _listed(ranks: list[int] | tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks))

@@ -1,0 +1,220 @@
+"""Watch a gang until it has ended: one failure, or one signal to us, ends all of it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from phalanx.launch.failure import FailureRecord
+from phalanx.launch.process import WorkerHandle
+from phalanx.launch.root_cause import TIMED_OUT, Ending
+
+
+class Clock(Protocol):
+    """Time, handed in so that tests need none."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let that much time pass."""
+
+
+class WallClock:
+    """The real time."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Let that much time pass."""
+        time.sleep(seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long the supervisor waits for what, in seconds.
+
+    Attributes:
+        poll: between two looks at the gang.
+        settle: after a failure that looks like a consequence, for its cause to show.
+        leave: for a worker that wrote down its failure to end by itself.
+        saving: for training to save and stop, where a signal asks for it.
+        grace: between SIGTERM and SIGKILL, after a signal to the launcher.
+        moment: between the two after a failure: a worker that trains takes SIGTERM for the wish
+            that it save, which it cannot do without the one that failed.
+    """
+
+    poll: float = 0.05
+    settle: float = 2.0
+    leave: float = 10.0
+    saving: float = 60.0
+    grace: float = 3.0
+    moment: float = 0.5
+
+
+@dataclass(kw_only=True)
+class Supervisor:
+    """Ends a gang together.
+
+    Attributes:
+        handles: the workers, by rank.
+        failure_of: reads what a worker wrote down about its failure.
+        clock: the time.
+        interrupted: the signals that reached the launcher so far.
+        may_save: whether those ask training to save and stop.
+        wants_save: whether it should save and stop for another reason.
+        on_poll: called at every look, such as to show the workers' output.
+        is_stuck: whether the gang will never end by itself.
+        on_timeout: told, while the others are still there, that one has waited for too long.
+        on_ask: told that the workers are asked to save and stop.
+        on_end: told of every worker's end as soon as it is seen.
+        servants: ranks that serve the others for as long as those train, and are ended then.
+        replacement: who takes the place of a worker that failed; None where nobody can.
+        patience: how long to wait for what.
+    """
+
+    handles: MutableMapping[int, WorkerHandle]
+    failure_of: Callable[[int], FailureRecord | None]
+    clock: Clock
+    interrupted: Callable[[], int] = lambda: 0
+    may_save: Callable[[], bool] = lambda: False
+    wants_save: Callable[[], bool] = lambda: False
+    on_poll: Callable[[], None] = lambda: None
+    is_stuck: Callable[[], bool] = lambda: False
+    on_timeout: Callable[[], None] = lambda: None
+    on_ask: Callable[[], None] = lambda: None
+    on_end: Callable[[Ending], None] = lambda ending: None
+    servants: frozenset[int] = frozenset()
+    replacement: Callable[[Ending], WorkerHandle | None] = lambda ending: None
+    patience: Patience = field(default_factory=Patience)
+
+    def __post_init__(self) -> None:
+        self._endings: dict[int, Ending] = {}
+        self._told: set[int] = set()
+        self._asked = False
+        self._answered = 0
+
+    def run(self) -> list[Ending]:
+        """Wait for the end of every worker and say how each ended, by rank.
+
+        Whatever is raised in between, no worker is left behind.
+        """
+        try:
+            if not self._until_done_or_failed():
+                self._stop()
+        finally:
+            self._kill()
+        return [self._endings[rank] for rank in sorted(self._endings)]
+
+    def _until_done_or_failed(self) -> bool:
+        """True when all ended well; False at the moment from which the rest must end."""
+        end = float("inf")
+        while True:
+            self._look()
+            if self.interrupted() > self._answered:
+                if self._answered or not self.may_save():
+                    return False
+                self._answered = self.interrupted()
+                self._ask_to_save()
+            if not self._asked and self.wants_save():
+                self._ask_to_save()
+            if self._is_lost():
+                return False
+            if self.servants.issuperset(self._running()):
+                return True
+            end = min(end, self.clock.now() + self._patience_now())
+            if self.clock.now() >= end:
+                return False
+            self.clock.sleep(self.patience.poll)
+
+    def _ask_to_save(self) -> None:
+        self.on_ask()
+        if self._asked:
+            return  # They know; a further signal would end them.
+        self._asked = True
+        for rank in set(self._running()) - self.servants:  # those are needed until the end
+            self._told.add(rank)
+            self.handles[rank].ask(signal.SIGTERM)
+
+    def _is_lost(self) -> bool:
+        """Whether the rest cannot end well any more."""
+        failures = self._failures()
+        if any(not ending.is_consequence for ending in failures):
+            return True
+        if self._asked:  # All must agree on the step at which they stop.
+            return any(not (each.is_orderly or each.failed) for each in self._endings.values())
+        return not failures and bool(self._running()) and self.is_stuck()
+
+    def _patience_now(self) -> float:
+        """How long the rest may still take, from now on; the least ever said counts."""
+        seconds = float("inf")
+        if self._failures():
+            seconds = self.patience.settle
+        told = [failure for failure in map(self.failure_of, self._running()) if failure]
+        failures = [*told, *(each.failure for each in self._failures() if each.failure)]
+        if any(failure.type == TIMED_OUT for failure in failures):
+            self.on_timeout()
+        if told:
+            # It said that it failed but does not end: something holds it up.
+            seconds = min(seconds, self.patience.leave)
+        if self._asked or any(each.has_saved for each in self._endings.values()):
+            seconds = min(seconds, self.patience.saving)
+        return seconds
+
+    def _stop(self) -> None:
+        """SIGTERM to all, then wait; a second signal to the launcher cuts the wait short."""
+        signals_so_far = self.interrupted()
+        for rank in self._running():
+            self._told.add(rank)
+            self.handles[rank].signal(signal.SIGTERM)
+        by_signal = signals_so_far and not self._asked
+        wait = self.patience.grace if by_signal else self.patience.moment
+        deadline = self.clock.now() + wait
+        while self._running() and self.clock.now() < deadline:
+            if self.interrupted() > signals_so_far:
+                return
+            self.clock.sleep(self.patience.poll)
+            self._look()
+
+    def _kill(self) -> None:
+        """SIGKILL to whoever is left, and collect them all."""
+        for rank in self._running():
+            self._told.add(rank)
+            self.handles[rank].signal(signal.SIGKILL)
+        while self._running():
+            self._look()
+            if self._running():
+                self.clock.sleep(self.patience.poll)
+
+    def _look(self) -> None:
+        for rank in self._running():
+            code = self.handles[rank].poll()
+            if code is not None:
+                ending = Ending(
+                    rank=rank,
+                    exit_code=code,
+                    at=self.clock.now(),
+                    stopped=rank in self._told,
+                    failure=self.failure_of(rank),
+                )
+                self.on_end(ending)
+                self._take_down(ending)
+        self.on_poll()
+
+    def _take_down(self, ending: Ending) -> None:
+        successor = self.replacement(ending) if ending.failed and not self._told else None
+        if successor is None:
+            self._endings[ending.rank] = ending
+        else:
+            self.handles[ending.rank] = successor
+
+    def _running(self) -> list[int]:
+        return [rank for rank in self.handles if rank not in self._endings]
+
+    def _failures(self) -> list[Ending]:
+        return [ending for ending in self._endings.values() if ending.failed]

@@ -1,0 +1,286 @@
+"""Where a worker is or was, by its flight recorder: its own word of every moment.
+
+A heartbeat tells a phase. The recorder tells more: whether the batch of the step under way has
+come, which collective of the host it is in, and what it did when it failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launch.worker_status import LAST_MEETING, Position, Whereabouts, whereabouts
+from phalanx.monitoring.flight_format import Flight, FlightEvent
+from phalanx.monitoring.flight_reader import read_flight
+
+_NANO = 1e9
+
+
+def refined(position: Position, file: Path) -> Position:
+    """`position`, known from heartbeats, and what the flight recorder in `file` adds to it.
+
+    A recorder that says something else than the heartbeat was left behind by another process.
+    """
+    flight = read_flight(file)
+    told = None if flight is None else position_of(flight)
+    if told is None or told.failed or told.phase not in (position.phase, "input"):
+        return position
+    return told if position.phase in ("compute", "input") else replace(told, since=position.since)
+
+
+def position_of(flight: Flight) -> Position | None:
+    """Where the worker is, or was when it wrote last; None before it wrote anything."""
+    events = flight.events
+    if not events:
+        return None
+    doing = [event for event in events if event.kind != "phase"]
+    phase = next((e for e in reversed(events) if e.kind == "phase"), None)
+    name = phase.name if phase is not None else "start"
+    known = max((e for e in events if e.epoch is not None), key=_number, default=None)
+    epoch = None if known is None else known.epoch
+    batch = next((e.batch for e in reversed(_of_this_call(events)) if e.came is not None), "")
+    at = next((e for e in reversed(doing) if e.is_open), None) or _failed(flight, doing)
+    if at is None:
+        last = events[-1]
+        step = _trained_after(last)
+        since = phase.begin if phase is not None and phase.is_open else last.end or last.begin
+        return Position(
+            phase=name,
+            since=since / _NANO,
+            step=step,
+            epoch=epoch,
+            waits=None if name == "compute" else False,  # Keras may add up something by itself.
+            batch=batch,
+        )
+    within = _within(at, name, was_looked_at=flight.alive >= at.begin)
+    return replace(within, epoch=epoch, batch=batch, failed=not at.is_open)
+
+
+def last_words(paths: AttemptPaths, ended: Mapping[int, float], cause: int) -> list[str]:
+    """Where the workers were when one failed, in a line or two; none where that is not known.
+
+    Args:
+        paths: where their flight recorders are.
+        ended: when each of them ended, in seconds since the epoch.
+        cause: the one that failed first.
+    """
+    found = {
+        rank: whereabouts(position, "", until=at)
+        for rank, at in ended.items()
+        if (position := _position_in(paths.flight(rank))) is not None
+    }
+    if cause not in found or not _has_trained(found[cause].position):
+        return []
+    line = who_was_where(found, cause)
+    return [f"{line[0].upper()}{line[1:]}.", *batches_that_differ(found)]
+
+
+def _position_in(file: Path) -> Position | None:
+    flight = read_flight(file)
+    return None if flight is None else position_of(flight)
+
+
+def _has_trained(position: Position) -> bool:
+    return position.phase not in ("start", "idle") or position.waits_in is not None
+
+
+def _within(event: FlightEvent, phase: str, *, was_looked_at: bool) -> Position:
+    """The position of a worker in the midst of a step, or a collective.
+
+    Args:
+        event: the step or the collective.
+        phase: the phase that goes on.
+        was_looked_at: whether the recorder has looked which batches came since it began.
+    """
+    begun = event.begin / _NANO
+    if event.kind == "collective":
+        return Position(phase=phase, since=begun, step=event.step, waits=True, waits_in=event.name)
+    before = _trained_before(event)
+    if event.done is None:  # Nobody tells of its batch: the phase may.
+        waits = phase != "input"
+        return Position(phase=phase, since=begun, step=before, waits=waits)
+    if event.is_open and not was_looked_at:
+        return Position(phase=phase, since=begun, step=before)
+    if event.done == 0 or event.came is None:
+        return Position(phase="input", since=begun, step=before, waits=False)
+    is_train = event.kind == "train"
+    ended = event.done - 1 if is_train else 0
+    step = None if before is None else before + ended
+    return Position(
+        phase="compute" if is_train else phase,
+        since=event.came / _NANO,
+        step=step,
+        waits=True,
+        arrived=step + 1 if is_train and event.steps > 1 and step is not None else None,
+    )
+
+
+def _trained_before(event: FlightEvent) -> int | None:
+    if event.step is None:
+        return None
+    return (event.step - 1 if event.kind == "train" else event.step) or None
+
+
+def _trained_after(event: FlightEvent) -> int | None:
+    if event.kind != "train" or event.step is None:
+        return event.step
+    return event.step - 1 + (event.done if event.done is not None else event.steps) or None
+
+
+def _of_this_call(events: Sequence[FlightEvent]) -> list[FlightEvent]:
+    """What belongs to the last call, such as `fit`, and has a batch that is known."""
+    between = [e.number for e in events if e.kind == "phase" and e.name == "idle" and e.end]
+    # What follows the last call is not what came before it.
+    last = max(
+        (e.number for e in events if e.number not in between and e.name != "idle"), default=0
+    )
+    begun = max((number for number in between if number < last), default=0)
+    return [e for e in events if e.kind != "phase" and e.number > begun and e.signature]
+
+
+def _failed(flight: Flight, doing: Sequence[FlightEvent]) -> FlightEvent | None:
+    """What ended in an error, if nothing came after that."""
+    failed = [e for e in doing if e.how == "failed" and e.number == doing[-1].number]
+    return failed[0] if failed else None
+
+
+def _number(event: FlightEvent) -> int:
+    return event.number
+
+
+_NOBODY = "no worker has begun anything new"
+_FIRST_DIMENSION = re.compile(r"\[[^,\]]+")
+
+
+def who_waits_for_whom(found: Mapping[int, Whereabouts], now: float) -> str:
+    """One line: who did not come, what it does and for how long, and that the others wait."""
+    late = [rank for rank, each in sorted(found.items()) if each.is_late]
+    late = late or _behind_in_input(found)
+    if not late or len(late) == len(found):
+        longest = max((_seconds(each, now) for each in found.values()), default=0.0)
+        parted = _parted(found) if not late else None
+        return parted or f"{_NOBODY} for {longest:.0f} s"
+    others = [each for rank, each in found.items() if rank not in late]
+    verb = "waits" if len(others) == 1 else "wait"
+    who = "the other" if len(others) == 1 else "the others"
+    told = ", ".join(_late(rank, found[rank], now) for rank in late)
+    return f"{told}; {who} {verb}{_place_of_all(others)}"
+
+
+def who_was_where(found: Mapping[int, Whereabouts], cause: int) -> str:
+    """One line about a run in which worker `cause` failed first: who had waited for whom.
+
+    Where nobody stands out, it is where that worker was.
+    """
+    before = {rank: replace(each, gone=None) for rank, each in found.items()}
+    until = max((each.until or 0.0 for each in found.values()), default=0.0)
+    told = who_waits_for_whom(before, until)
+    if not told.startswith(_NOBODY):
+        return told
+    each = found[cause]
+    batch = f", its last batch {each.position.batch}" if each.position.batch else ""
+    return f"it was {each.doing}{each.position.after}{batch}"
+
+
+def lines_about(found: Mapping[int, Whereabouts], now: float) -> list[str]:
+    """A line for each worker."""
+    return [f"Worker {rank}: {line_about(each, now)}" for rank, each in sorted(found.items())]
+
+
+def line_about(each: Whereabouts, now: float) -> str:
+    """Where one worker is, for how long, and at which line."""
+    epoch = each.position.epoch
+    where = "" if epoch is None else f" of epoch {epoch}"
+    place = f"; {each.place}" if each.place else ""
+    what = f"{each.doing}{each.position.after}{where}"
+    if each.gone is not None:
+        return f"{each.gone}; it was {what}."
+    return f"{what} for {_seconds(each, now):.0f} s{place}."
+
+
+def batches_that_differ(found: Mapping[int, Whereabouts]) -> list[str]:
+    """A line where the workers' last batches are of different form; none where they are not."""
+    forms = {rank: form_of(each.position.batch) for rank, each in sorted(found.items())}
+    kinds = list(dict.fromkeys(form for form in forms.values() if form))
+    if len(kinds) < 2:
+        return []
+    by_form = [([r for r, form in forms.items() if form == kind], kind) for kind in kinds]
+    told = "; ".join(f"{_workers(ranks)}: {kind}" for ranks, kind in by_form)
+    return [f"Their last batches differ: {told}."]
+
+
+def form_of(batch: str) -> str:
+    """A batch's names, shapes and dtypes without the number of samples, which may differ."""
+    return _FIRST_DIMENSION.sub("[samples", batch)
+
+
+def _late(rank: int, each: Whereabouts, now: float) -> str:
+    seconds = f"for {_seconds(each, now):.0f} s"
+    if each.gone is not None:
+        return f"worker {rank} {each.gone}, {each.doing}{each.position.after}"
+    if each.position.waits_in == LAST_MEETING:
+        return f"worker {rank} has come to its script's end{each.position.after} {seconds}"
+    if _was_training(each) or (each.position.arrived is not None):
+        doing = each.doing if each.is_late else "waiting in next(iterator)"
+        return f"worker {rank} never reached {each.position.next_step}: {doing} {seconds}"
+    return f"worker {rank} is {each.doing}{each.position.after} {seconds}"
+
+
+def _behind_in_input(found: Mapping[int, Whereabouts]) -> list[int]:
+    """Of calls that train several steps: who waits for a batch that the others have."""
+    arrived = {rank: each.position.arrived for rank, each in sorted(found.items())}
+    known = {rank: step for rank, step in arrived.items() if step is not None}
+    if len(known) < len(found):
+        return []
+    return [rank for rank, step in known.items() if step < max(known.values())]
+
+
+def _parted(found: Mapping[int, Whereabouts]) -> str | None:
+    """All wait, and not in one place: they have parted."""
+    places: dict[tuple[str, int | None], list[int]] = {}
+    for rank, each in sorted(found.items()):
+        if each.position.waits is None:
+            return None
+        key = (_place(each), each.position.step)
+        places.setdefault(key, []).append(rank)
+    if len(places) < 2:
+        return None
+    told = "; ".join(
+        f"{_workers(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in the {place}"
+        f"{found[ranks[0]].position.after}"
+        for (place, _), ranks in places.items()
+    )
+    steps = {rank: each.position.step or 0 for rank, each in found.items()}
+    behind = [rank for rank, step in sorted(steps.items()) if step < max(steps.values())]
+    if behind:
+        return f"{told}: {_workers(behind)} left out a step, or took one that the others left out"
+    return f"{told}: they have parted"
+
+
+def _place(each: Whereabouts) -> str:
+    if each.position.waits_in is not None:
+        return each.position.waits_in
+    return "all-reduce" if each.position.phase == "compute" else each.position.phase
+
+
+def _place_of_all(others: Sequence[Whereabouts]) -> str:
+    places = {_place(each) for each in others}
+    is_collective = all(
+        each.position.waits_in is not None or each.position.phase == "compute" for each in others
+    )
+    return f" in the {places.pop()}" if len(places) == 1 and is_collective else ""
+
+
+def _workers(ranks: Sequence[int]) -> str:
+    return f"worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _seconds(each: Whereabouts, now: float) -> float:
+    return max(0.0, (now if each.until is None else each.until) - each.position.since)
+
+
+def _was_training(each: Whereabouts) -> bool:
+    return each.position.phase not in ("start", "idle", "validation")

@@ -1,0 +1,172 @@
+"""From options to a gang of worker processes on this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from signal import SIGKILL
+
+from phalanx.cluster.debug_options import Switches
+from phalanx.cluster.spec import LogLevel, WorkerSpec
+from phalanx.cluster.strategies import StrategyName, kind_named
+from phalanx.cluster.task_types import DEFAULT_SHARDING
+from phalanx.errors import LaunchError
+from phalanx.launch.process import WorkerHandle
+from phalanx.launch.resources import Share
+from phalanx.launch.run_layout import AttemptPaths
+
+WorkerCommand = Callable[..., tuple[str, ...]]
+"""Gives a worker's command: `worker_command`, or a test's stand-in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangPlan:
+    """Everything about a gang but its ports.
+
+    Attributes:
+        command: what each worker process runs.
+        environment: the launcher's environment, with the user's additions.
+        shares: what each worker gets of the machine, by rank.
+        strategy: how the workers train together.
+        seed: the seed of every worker.
+        run_dir: the run's directory.
+        interactive: whether a person watches the terminal.
+        communication: how replicas add up, by name.
+        log_level: what the workers' `logging` says.
+        servers: how many of the last ranks are parameter servers.
+        sharding: how those share big variables.
+        data_addresses: `host:port` of the `tf.data` service's dispatcher, then of its workers;
+            empty for no service.
+        homes: the node of each worker (`phalanx.launch.rendezvous.node`), by rank; empty for one.
+        switches: what is done so that mistakes are found.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    shares: Sequence[Share]
+    strategy: StrategyName
+    seed: int
+    run_dir: Path
+    interactive: bool = False
+    communication: str = "auto"
+    log_level: LogLevel = "auto"
+    servers: int = 0
+    sharding: str = DEFAULT_SHARDING
+    data_addresses: Sequence[str] = ()
+    homes: Sequence[int] = ()
+    switches: Switches = field(default_factory=Switches)
+
+    def of(self, members: Sequence[int]) -> GangPlan:
+        """The plan of a gang of some of these workers."""
+        shares = [self.shares[member] for member in members]
+        return replace(self, shares=shares, homes=[self.home_of(member) for member in members])
+
+    def home_of(self, rank: int) -> int:
+        """The home that a worker is started in, by index."""
+        return self.homes[rank] if self.homes else 0
+
+    @property
+    def is_networked(self) -> bool:
+        """Whether its workers need addresses."""
+        kind = kind_named(self.strategy)
+        return len(self.shares) > 1 or (kind is not None and kind.networked)
+
+    @property
+    def compares(self) -> bool:
+        """Whether its workers compare what they bring to each collective."""
+        return self.switches.debug and len(self.shares) > 1
+
+    @property
+    def data_service(self) -> str:
+        """Where the `tf.data` service's dispatcher listens; "" where there is none."""
+        return self.data_addresses[0] if self.data_addresses else ""
+
+    def paths(self, attempt: int) -> AttemptPaths:
+        """The files of one start of this gang."""
+        return AttemptPaths(run=self.run_dir, attempt=attempt)
+
+
+def worker_command(target: str, arguments: Sequence[str], *, as_module: bool) -> tuple[str, ...]:
+    """The command of a worker that runs the user's script.
+
+    `-P` keeps the current directory out of the imports that come before the script's own.
+    """
+    start = (sys.executable, "-P", "-m", "phalanx.worker")
+    return (*start, "-m" if as_module else "-f", target, *arguments)
+
+
+def worker_specs(
+    plan: GangPlan, *, attempt: int, addresses: Sequence[str], meeting: str = ""
+) -> list[WorkerSpec]:
+    """Every worker's place."""
+    return [
+        WorkerSpec(
+            rank=rank,
+            world_size=len(plan.shares),
+            addresses=tuple(addresses),
+            strategy=plan.strategy,
+            communication=plan.communication,
+            devices=share.devices,
+            threads=share.threads,
+            seed=plan.seed,
+            run_dir=str(plan.run_dir),
+            attempt=attempt,
+            interactive=plan.interactive,
+            log_level=plan.log_level,
+            servers=plan.servers,
+            sharding=plan.sharding,
+            data_service=plan.data_service,
+            switches=plan.switches,
+            meeting=meeting,
+        )
+        for rank, share in enumerate(plan.shares)
+    ]
+
+
+def worker_environment(
+    launchers: Mapping[str, str], spec: WorkerSpec, gpus: Sequence[str] | None
+) -> dict[str, str]:
+    """The environment of one worker: the launcher's, and what the gang needs.
+
+    Args:
+        launchers: the launcher's, with the user's additions.
+        spec: the worker.
+        gpus: those that it may see; None changes nothing.
+    """
+    environment = dict(launchers)
+    environment.pop("TF_CONFIG", None)  # One of the launcher's own would contradict the spec.
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment.setdefault("PYTHONIOENCODING", "utf-8")  # What the launcher reads from the logs.
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    environment["KERAS_BACKEND"] = "tensorflow"  # A keras.json may name another.
+    # Sets of strings must come in one order everywhere: vocabularies are built from them.
+    environment.setdefault("PYTHONHASHSEED", str(spec.seed))
+    if gpus is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    environment.update(spec.to_environment())
+    return environment
+
+
+def start_gang(
+    specs: Sequence[WorkerSpec], start: Callable[[WorkerSpec], WorkerHandle]
+) -> dict[int, WorkerHandle]:
+    """Start all workers, or none.
+
+    Raises:
+        LaunchError: one did not start; those that did were ended again.
+    """
+    handles: dict[int, WorkerHandle] = {}
+    try:
+        for spec in specs:
+            handles[spec.rank] = start(spec)
+    except BaseException as error:
+        for handle in handles.values():
+            with suppress(OSError):
+                handle.signal(SIGKILL)
+        if isinstance(error, LaunchError):
+            error.rank = specs[len(handles)].rank
+        raise
+    return handles

@@ -1,0 +1,1 @@
+"""What happened, as data: events, phases, flight recorder, throughput. No TensorFlow."""

@@ -1,0 +1,127 @@
+"""Steps that run, or a collective of the host: what the flight recorder hears of."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from phalanx.monitoring.flight_format import NOTHING, Ending, Kind
+from phalanx.monitoring.flight_ring import Open, Ring, padded_dimensions
+
+_log = logging.getLogger(__name__)
+_CLOCKS_DIFFER = 1000
+"""Nanoseconds: TensorFlow's clock has microseconds."""
+
+
+class Told(NamedTuple):
+    """Which batches had come at one moment.
+
+    Attributes:
+        batches: how many of the execution's.
+        when: when the last of them came, in nanoseconds since the epoch; None for before the
+            execution began.
+        signature: its names, shapes and dtypes, `?` for what varies.
+        dimensions: what stood for each `?`.
+    """
+
+    batches: int
+    when: int | None
+    signature: str
+    dimensions: tuple[int, ...]
+
+
+class Arrivals(Protocol):
+    """Knows which batches have come; asked from another thread too."""
+
+    def last(self) -> Told:
+        """The last that came, of whichever execution."""
+
+
+class Recorder(Protocol):
+    """Hears of blocks."""
+
+    def begun(self, block: Recorded) -> None:
+        """It begins."""
+
+    def ended(self, block: Recorded, how: Ending, done: int | None) -> None:
+        """It has ended."""
+
+
+class Recorded:
+    """Steps that run, or a collective: a block of code.
+
+    Attributes:
+        done: how many steps were done, where that is fewer than asked for.
+        already: how many batches had come before those that `arrivals` tells of.
+    """
+
+    __slots__ = (
+        "_recorder",
+        "already",
+        "arrivals",
+        "done",
+        "event",
+        "kind",
+        "name",
+        "size",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        kind: Kind,
+        name: str = "",
+        *,
+        steps: int = 0,
+        size: int = NOTHING,
+        arrivals: Arrivals | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self.kind = kind
+        self.name = name
+        self.steps = steps
+        self.size = size
+        self.arrivals = arrivals
+        self.event: Open | None = None
+        self.done: int | None = None
+        self.already = 0
+
+    def __enter__(self) -> Self:
+        self._recorder.begun(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.event is not None:
+            out = kind is not None and issubclass(kind, StopIteration)
+            how: Ending = "done" if kind is None else "out of data" if out else "failed"
+            self._recorder.ended(self, how, self.done)
+
+    def ask(self) -> Told | None:
+        """Which of its batches have come; None where nobody tells."""
+        if self.arrivals is None:
+            return None
+        try:
+            return self.arrivals.last()
+        except Exception:  # It is an onlooker, also where TensorFlow is in pieces.
+            _log.debug("the flight recorder could not ask for arrivals", exc_info=True)
+            return None
+
+    def take(self, told: Told | None, ring: Ring) -> None:
+        """Take in which batches have come."""
+        if told is None or (event := self.event) is None:
+            return
+        when = event.begin if told.when is None else told.when
+        if when < event.begin - _CLOCKS_DIFFER:
+            event.done = self.already
+            return
+        event.done = self.already + told.batches
+        event.came = when
+        event.signature = ring.text(told.signature)
+        event.dimensions = padded_dimensions(told.dimensions)

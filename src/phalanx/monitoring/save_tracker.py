@@ -1,0 +1,49 @@
+"""What a worker saves, seen: the phase it is in meanwhile, and the record of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.monitoring.phase_tracker import Pulse, pulse
+from phalanx.monitoring.worker_event_log import journal_of
+
+
+@contextmanager
+def saving(
+    path: str, *, own_pulse: Pulse = pulse, clock: Callable[[], float] = time.monotonic
+) -> Iterator[None]:
+    """Be in the phase "checkpoint" for the length of a block that saves to `path`.
+
+    Under `phalanx run` the chief writes a `checkpoint` record once it is saved.
+    """
+    begun = clock()
+    with own_pulse.during("checkpoint"):
+        yield
+    seconds = clock() - begun
+    spec = WorkerSpec.from_environment(os.environ)
+    if spec is None or spec.run_dir is None or not spec.is_chief:
+        return
+    beat = own_pulse.beat()
+    journal_of(spec.run_dir, spec.rank).write(
+        "checkpoint",
+        step=beat.step,
+        epoch=beat.epoch,
+        path=path,
+        seconds=seconds,
+        bytes=_size(Path(path)),
+    )
+
+
+def _size(path: Path) -> int | None:
+    """Bytes on disk, of everything below a directory; None where that cannot be told."""
+    try:
+        if path.is_dir():
+            return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        return path.stat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,154 @@
+"""What the page about one run holds."""
+
+from __future__ import annotations
+
+import phalanx.report.formatting as words
+from phalanx.report.configuration import configuration_tables
+from phalanx.report.data_quality import damages, gaps
+from phalanx.report.event_formatting import HAPPENINGS, happened
+from phalanx.report.html import Page, Section, Table
+from phalanx.report.metric_figures import gradient_figures, learning_figures
+from phalanx.report.run_data import RunData
+from phalanx.report.summary import Summary, summarize
+from phalanx.report.timeline_figure import slow_spans, timeline_figure
+from phalanx.report.timing_figures import timing_figures
+from phalanx.report.workers import WorkerSummary, summarize_workers
+
+TONES = {
+    "ended well": "good",
+    "saved and stopped": "open",
+    "failed": "bad",
+    "not ended": "open",
+}
+
+
+def report_page(data: RunData, now: float) -> Page:
+    """The page about a run.
+
+    Args:
+        data: the run.
+        now: seconds since the epoch.
+    """
+    summary = summarize(data)
+    workers = summarize_workers(data)
+    timeline = timeline_figure(data)
+    return Page(
+        title=data.name,
+        subtitle=" · ".join(summary.fits) or "No call of fit was recorded.",
+        state=state_in_words(summary),
+        tone=TONES[summary.state],
+        cards=cards(summary),
+        trouble=summary.report,
+        damages=damages(data),
+        gaps=gaps(data, now),
+        sections=(
+            Section(
+                title="Learning", figures=learning_figures(data), tables=[metric_table(summary)]
+            ),
+            Section(title="Gradients", figures=gradient_figures(data)),
+            Section(title="Speed", figures=timing_figures(data, workers)),
+            Section(title="Workers", tables=[worker_table(workers)]),
+            Section(
+                title="What happened when",
+                figures=[timeline] if timeline else [],
+                tables=[happenings(data)],
+            ),
+            Section(title="Configuration and versions", tables=configuration_tables(data)),
+        ),
+        footer=footer(now),
+    )
+
+
+def footer(now: float) -> str:
+    """When the page was made."""
+    return f"Made by phalanx report at {words.moment(now)}. Times are of the workers' own clocks."
+
+
+def state_in_words(summary: Summary) -> str:
+    """How the run stands."""
+    code = f", exit code {summary.exit_code}" if summary.state == "failed" else ""
+    return summary.state + code
+
+
+def cards(summary: Summary) -> list[tuple[str, str]]:
+    """The most important numbers; those that are not known are left out."""
+    every = [
+        ("began", words.moment(summary.began) if summary.began else None),
+        ("took" if summary.state != "not ended" else "so far", words.span(summary.seconds)),
+        ("workers", words.count(summary.workers)),
+        ("replicas", words.count(summary.replicas)),
+        ("strategy", summary.strategy),
+        ("seed", None if summary.seed is None else str(summary.seed)),
+        ("steps", words.count(summary.steps)),
+        ("epochs ended", words.count(summary.epochs)),
+        *((f"last {each.name}", words.figure(each.last)) for each in summary.metrics[:6]),
+        ("samples a second", words.figure(summary.samples_per_second)),
+        ("a mean step", words.span(summary.step_seconds)),
+        ("time of the steps", words.parts(summary.shares)),
+        ("most memory of a worker", words.size(summary.memory_bytes)),
+        ("restarts", str(len(summary.restarts))),
+        ("checkpoints", str(summary.checkpoints)),
+        (
+            "clipped steps",
+            words.percent(summary.clipped_share),
+        ),
+        ("critical batch size", words.figure(summary.noise_scale)),
+        ("stragglers", ", ".join(f"worker {rank}" for rank in summary.stragglers)),
+    ]
+    return [(label, value) for label, value in every if value and value != words.MISSING]
+
+
+def metric_table(summary: Summary) -> Table:
+    """Each metric's last, lowest and highest value, and where those were."""
+    rows = [
+        (
+            each.name,
+            words.figure(each.last),
+            words.figure(each.lowest),
+            words.count(each.lowest_step),
+            words.figure(each.highest),
+            words.count(each.highest_step),
+        )
+        for each in summary.metrics
+    ]
+    columns = ("metric", "last", "lowest", "at step", "highest", "at step")
+    what = "where epochs end" if summary.epochs else "between the ends of epochs"
+    return Table(title=f"Metrics, {what}", columns=columns, rows=rows, numeric=range(1, 6))
+
+
+def worker_table(workers: list[WorkerSummary]) -> Table:
+    """The workers beside each other."""
+    rows = [
+        (
+            str(each.rank),
+            each.host or words.MISSING,
+            _plain(each.pid),
+            ", ".join(each.devices) or words.MISSING,
+            words.count(each.step),
+            words.span(each.step_seconds),
+            words.span(each.slow_step_seconds),
+            words.size(each.memory_bytes),
+            str(each.straggled),
+            each.ending,
+        )
+        for each in workers
+    ]
+    columns = (
+        "worker", "host", "process", "devices", "last step", "mean step", "slowest p95",
+        "most memory", "times too slow", "ending",
+    )  # fmt: skip
+    return Table(title="Each worker", columns=columns, rows=rows, numeric=(2, 4, 5, 6, 7, 8))
+
+
+def happenings(data: RunData) -> Table:
+    """Restarts, checkpoints, stragglers, stops and the like, in the order of time."""
+    found = [(each.t, *happened(each)) for kind in HAPPENINGS for each in data.of(kind)]
+    found += [(data.began + each.start, "straggler", each.text) for each in slow_spans(data)]
+    rows = [(words.span(t - data.began), what, text) for t, what, text in sorted(found)]
+    return Table(
+        title="Restarts, checkpoints, stragglers", columns=("after", "what", ""), rows=rows
+    )
+
+
+def _plain(value: int | None) -> str:
+    return words.MISSING if value is None else str(value)

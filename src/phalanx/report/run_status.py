@@ -1,0 +1,241 @@
+"""Where each worker of a run is or was: its flight recorder, its stacks and how it ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from phalanx.errors import OptionError
+from phalanx.launch.failure import FailureRecord
+from phalanx.launch.root_cause import Ending, root_cause
+from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launch.worker_diagnosis import (
+    batches_that_differ,
+    line_about,
+    position_of,
+    who_waits_for_whom,
+    who_was_where,
+)
+from phalanx.launch.worker_status import Position, Whereabouts, whereabouts
+from phalanx.monitoring.flight_format import Flight
+from phalanx.monitoring.flight_reader import read_flight
+from phalanx.report.event_reader import RunReader
+from phalanx.report.events import RunEnd, WorkerExit
+from phalanx.report.live import LiveRun, LiveWorker
+from phalanx.report.worker_health import SILENT_SECONDS, run_state
+
+_FLIGHT = re.compile(r"worker-(\d{1,9})\.flight")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Where the workers of one attempt are or were.
+
+    Attributes:
+        attempt: which start of the gang.
+        attempts: how many starts there were.
+        state: how the run stands, in a few words.
+        verdict: who waits for whom, or who failed first.
+        workers: each of them, by rank.
+        differ: a line where their last batches are of different form.
+        now: the time of the look.
+    """
+
+    attempt: int
+    attempts: int
+    state: str
+    verdict: str
+    workers: Mapping[int, Whereabouts]
+    differ: str | None
+    now: float
+
+    @property
+    def lines(self) -> list[str]:
+        """All of it in words."""
+        again = f", attempt {self.attempt} of 0 to {self.attempts - 1}" if self.attempts > 1 else ""
+        told = [f"Worker {rank}: {line_about(w, self.now)}" for rank, w in self.workers.items()]
+        return [f"The run: {self.state}{again}.", f"{self.verdict}.", *told] + (
+            [self.differ] if self.differ else []
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as data; docs/debugging.md has the fields."""
+        return {
+            "attempt": self.attempt,
+            "attempts": self.attempts,
+            "state": self.state,
+            "verdict": self.verdict,
+            "batches_differ": self.differ,
+            "time": self.now,
+            "workers": [_as_data(rank, each, self.now) for rank, each in self.workers.items()],
+        }
+
+
+def look_where(run: Path, *, attempt: int | None = None, now: float) -> Where:
+    """Look at a run that goes on, hangs, or is over.
+
+    Args:
+        run: its directory.
+        attempt: which start of the gang; None for the last.
+        now: seconds since the epoch.
+
+    Raises:
+        OptionError: there was no such attempt, or nothing was written of it.
+    """
+    attempts = AttemptPaths.next(run)
+    chosen = attempts - 1 if attempt is None else attempt
+    if not 0 <= chosen < attempts:
+        raise OptionError(
+            f"Asked for attempt {chosen} of the run {run.name}; it has {attempts}, counted from 0."
+        )
+    paths = AttemptPaths(run=run, attempt=chosen)
+    heard = _heard(run, chosen, is_last=chosen == attempts - 1)
+    flights = _flights(paths)
+    found = {
+        rank: _worker(rank, flights.get(rank), heard, paths, now)
+        for rank in sorted({*flights, *heard.workers})
+    }
+    if not found:
+        raise OptionError(
+            f"Nothing is written of attempt {chosen} of the run {run.name}: no worker has begun."
+        )
+    differ = batches_that_differ(found)
+    return Where(
+        attempt=chosen,
+        attempts=attempts,
+        state=run_state(heard, now) if chosen == attempts - 1 else "started again after this",
+        verdict=_verdict(found, heard, paths, now),
+        workers=found,
+        differ=differ[0] if differ else None,
+        now=now,
+    )
+
+
+def _heard(run: Path, attempt: int, *, is_last: bool) -> LiveRun:
+    heard = LiveRun()
+    events = RunReader(run).poll()
+    heard.take(e for e in events if e.attempt <= attempt and (is_last or not isinstance(e, RunEnd)))
+    heard.workers = {r: w for r, w in heard.workers.items() if w.attempt == attempt}
+    return heard
+
+
+def _flights(paths: AttemptPaths) -> dict[int, Flight]:
+    found = {}
+    for file in paths.directory.glob("worker-*.flight"):
+        name = _FLIGHT.fullmatch(file.name)
+        flight = read_flight(file)
+        if name is not None and flight is not None:
+            found[int(name[1])] = flight
+    return found
+
+
+def _worker(
+    rank: int, flight: Flight | None, heard: LiveRun, paths: AttemptPaths, now: float
+) -> Whereabouts:
+    known = heard.workers.get(rank)
+    position = (
+        (flight and position_of(flight))
+        or _by_heartbeat(known)
+        or Position(phase="start", since=now)
+    )
+    stacks = ""
+    with suppress(OSError):
+        file = paths.stacks(rank)
+        if file.stat().st_mtime >= position.since:  # Of the place where it still is.
+            stacks = file.read_text(errors="replace")
+    gone, until = _end_of(known, flight, now)
+    return whereabouts(position, stacks, gone=gone, until=until)
+
+
+def _by_heartbeat(worker: LiveWorker | None) -> Position | None:
+    if worker is None or worker.phase is None:
+        return None
+    return Position(
+        phase=worker.phase,
+        since=worker.heard - (worker.phase_seconds or 0.0),
+        step=worker.step,
+        epoch=worker.epoch,
+    )
+
+
+def _end_of(
+    worker: LiveWorker | None, flight: Flight | None, now: float
+) -> tuple[str | None, float | None]:
+    """How a worker's process ended, and when. The launcher's end of it is no end of its own."""
+    exit_ = worker.exit if worker is not None else None
+    if exit_ is not None:
+        if exit_.stopped:
+            return None, exit_.t
+        if exit_.is_failure:
+            return f"failed: {exit_.summary or exit_.signal or exit_.code}", exit_.t
+        return "has saved and stopped" if exit_.has_saved else "has ended", exit_.t
+    if flight is None:
+        return None, None
+    if flight.ended is not None:
+        failed = worker is not None and worker.end is not None and not worker.end.ok
+        why = f"failed: {worker.end.error}" if failed and worker and worker.end else "has ended"
+        return why, flight.ended / 1e9
+    alive = flight.alive / 1e9
+    if flight.host == socket.gethostname() and not _is_there(flight.pid):
+        return "is gone without a word: it was killed", alive
+    if now - alive > SILENT_SECONDS:
+        return f"is silent for {now - alive:.0f} s: stopped, or its host is lost", alive
+    return None, None
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _verdict(
+    found: Mapping[int, Whereabouts], heard: LiveRun, paths: AttemptPaths, now: float
+) -> str:
+    exits = [w.exit for w in heard.workers.values() if w.exit is not None]
+    cause = root_cause([_ending(exit_, paths) for exit_ in exits])
+    if cause is not None and cause.rank in found:
+        return f"worker {cause.rank} failed first: {cause.what}; {who_was_where(found, cause.rank)}"
+    if all(each.gone in ("has ended", "has saved and stopped") for each in found.values()):
+        return "all workers have ended"
+    if all(each.gone is not None for each in found.values()):
+        before = {rank: replace(each, gone=None) for rank, each in found.items()}
+        return f"all workers are gone; before that {who_waits_for_whom(before, now)}"
+    return who_waits_for_whom(found, now)
+
+
+def _ending(exit_: WorkerExit, paths: AttemptPaths) -> Ending:
+    return Ending(
+        rank=exit_.of,
+        exit_code=exit_.code or 0,
+        at=exit_.t,
+        stopped=exit_.stopped,
+        failure=FailureRecord.read(paths.error(exit_.of)),
+    )
+
+
+def _as_data(rank: int, each: Whereabouts, now: float) -> dict[str, Any]:
+    position = each.position
+    return {
+        "rank": rank,
+        "phase": position.phase,
+        "doing": each.doing,
+        "seconds": round((each.until or now) - position.since, 3),
+        "step": position.step,
+        "epoch": position.epoch,
+        "collective": position.waits_in,
+        "is_late": each.is_late,
+        "batch": position.batch or None,
+        "place": each.place or None,
+        "gone": each.gone,
+    }

@@ -1,0 +1,167 @@
+"""The page of `phalanx watch`: a live run as text for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+import phalanx.report.formatting as words
+from phalanx.report.event_formatting import happened
+from phalanx.report.events import Event, Numbers
+from phalanx.report.live import LiveRun, LiveWorker, validation_of
+from phalanx.report.worker_health import SAVED_WORDS, Standing, run_state, standing_of
+
+_STYLES = {
+    "starting": "cyan",
+    "running": "green",
+    "slow": "bold yellow",
+    "silent": "bold magenta",
+    "dead": "bold white on red",
+    "stopped": "dim",
+    "ended": "dim green",
+}
+_COLUMNS = ("rank", "state", "doing", "step", "epoch", "loss", "samples/s", "a step", "gradient",
+            "memory", "heard")  # fmt: skip
+_TO_THE_LEFT = ("state", "doing")
+_WIDE = 96  # columns of a terminal; what each worker does is left out on a narrower one.
+_ROWS_BESIDE = 9
+_TOLD = 3
+
+
+def live_page(
+    run: LiveRun,
+    *,
+    name: str,
+    now: float,
+    damages: Sequence[str] = (),
+    width: int = _WIDE,
+    height: int | None = None,
+) -> RenderableType:
+    """Everything about a run at the time `now`.
+
+    Args:
+        run: what was heard so far.
+        name: the run's.
+        now: seconds since the epoch.
+        damages: what could not be read, a sentence each.
+        width: columns of the terminal.
+        height: lines of the terminal; workers without trouble that do not fit are counted.
+    """
+    standings = {rank: standing_of(worker, run, now) for rank, worker in run.workers.items()}
+    shown = chosen(standings, None if height is None else height - _ROWS_BESIDE)
+    parts: list[RenderableType] = [_title(run, name, now), *_progress(run)]
+    parts.append(_table([run.workers[rank] for rank in shown], standings, now, width))
+    left = len(standings) - len(shown)
+    if left:
+        parts.append(Text(f"and {left} more worker{'s' * (left > 1)}", style="dim"))
+    parts += [_trouble(rank, standings[rank]) for rank in shown if standings[rank].why]
+    parts += [Text(_happened(each, run), style="dim") for each in run.told[-_TOLD:]]
+    parts += [Text(each, style="yellow") for each in damages]
+    if run.end is not None and run.end.report:
+        parts.append(Text("\n" + run.end.report, style="red"))
+    return Group(*parts)
+
+
+def chosen(standings: dict[int, Standing], most: int | None) -> list[int]:
+    """The ranks to show, in their order: if not all fit, those in trouble come before others."""
+    ranks = sorted(standings)
+    if most is None or len(ranks) <= max(most, 1):
+        return ranks
+    urgent = sorted(ranks, key=lambda rank: not standings[rank].is_trouble)
+    return sorted(urgent[: max(most, 1)])
+
+
+def _title(run: LiveRun, name: str, now: float) -> Text:
+    state = run_state(run, now)
+    style = {"running": "bold green", "ended well": "bold green", SAVED_WORDS: "bold yellow"}.get(
+        state, "bold red"
+    )
+    text = Text("run ") + Text(name, style="bold") + Text(": ") + Text(state, style=style)
+    if run.began is not None:
+        until = run.end.t if run.end is not None else now if state == "running" else run.heard
+        text.append(f", {_whole((until or now) - run.began)}")
+    if run.attempt:
+        text.append(f", attempt {run.attempt}", style="yellow")
+    return text
+
+
+def _progress(run: LiveRun) -> list[Text]:
+    lines = [Text(words.fit_in_words(run.fit), style="dim")] if run.fit else []
+    if run.logs is not None:
+        lines.append(Text("latest      ") + _numbers(run.logs.logs))
+        rate = run.logs.learning_rate
+        lines[-1].append(f"  learning rate {words.figure(rate)}" if rate is not None else "")
+    if run.total_norm is not None and lines:
+        lines[-1].append(f"  gradient norm {words.figure(run.total_norm)}")
+    validation = validation_of(run.epoch)
+    if run.epoch is not None and validation:
+        lines.append(Text(f"epoch {run.epoch.epoch:<5} ") + _numbers(validation))
+    return lines
+
+
+def _numbers(logs: Numbers) -> Text:
+    text = Text()
+    for name, value in logs.items():
+        text.append(f"{'  ' if text else ''}{name} ")
+        text.append(words.figure(value), style="bold" if math.isfinite(value) else "bold red")
+    return text
+
+
+def _table(
+    workers: Sequence[LiveWorker], standings: dict[int, Standing], now: float, width: int
+) -> Table:
+    shown = [column for column in _COLUMNS if column != "doing" or width >= _WIDE]
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", padding=(0, 2 if width >= _WIDE else 1, 0, 0)
+    )
+    for column in shown:
+        side = "left" if column in _TO_THE_LEFT else "right"
+        table.add_column(column, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    for worker in workers:
+        standing = standings[worker.rank]
+        cells = _cells(worker, standing, now)
+        style = _STYLES[standing.state] if standing.is_trouble else None
+        table.add_row(*(cells[column] for column in shown), style=style)
+    return table
+
+
+def _cells(worker: LiveWorker, standing: Standing, now: float) -> dict[str, Text]:
+    is_going = standing.state in ("running", "slow")
+    return {
+        "rank": Text(str(worker.rank)),
+        "state": Text(standing.state, style=_STYLES[standing.state]),
+        "doing": Text((worker.phase or words.MISSING) if is_going else ""),
+        "step": Text(words.count(worker.step)),
+        "epoch": Text(words.count(worker.epoch)),
+        "loss": _value(worker.loss),
+        "samples/s": Text(words.figure(worker.samples_per_second)),
+        "a step": Text(words.span(worker.step_seconds)),
+        "gradient": _value(worker.gradient_norm),
+        "memory": Text(words.size(worker.memory_bytes)),
+        "heard": Text(f"{_whole(now - worker.heard)} ago"),
+    }
+
+
+def _whole(seconds: float) -> str:
+    """A time to the second: finer ones flicker."""
+    return words.span(float(round(max(0.0, seconds)))).replace("0 ms", "0 s")
+
+
+def _value(value: float | None) -> Text:
+    bad = value is not None and not math.isfinite(value)
+    return Text(words.figure(value), style="bold red" if bad else "")
+
+
+def _trouble(rank: int, standing: Standing) -> Text:
+    style = _STYLES[standing.state] if standing.is_trouble else "dim"
+    return Text(f"worker {rank} {standing.state}: {standing.why}", style=style)
+
+
+def _happened(event: Event, run: LiveRun) -> str:
+    name, what = happened(event)
+    began = event.t if run.began is None else run.began
+    return f"after {words.span(event.t - began)}: {name}: {what}"

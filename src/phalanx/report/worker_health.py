@@ -1,0 +1,89 @@
+"""How each worker, and the run, stands at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.launch.preemption import RESUME_EXIT_CODE
+from phalanx.report.formatting import span
+from phalanx.report.live import LiveRun, LiveWorker
+
+SILENT_SECONDS = 10.0
+"""Heartbeats come every two seconds, so several of them were missed."""
+
+LONG_PHASE_SECONDS = 30.0
+"""A phase that lasts longer than this within training holds up the others."""
+
+_WORKING = ("input", "compute", "callbacks")
+
+SAVED_WORDS = "saved and stopped, to be resumed"
+
+TROUBLE = ("slow", "silent", "dead")
+"""The states that should stand out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A state, one of "starting", "running", "slow", "silent", "dead", "stopped" and "ended"."""
+
+    state: str
+    why: str | None = None
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether it should stand out."""
+        return self.state in TROUBLE
+
+
+def standing_of(worker: LiveWorker, run: LiveRun, now: float) -> Standing:
+    """How a worker stands at the time `now`, in seconds since the epoch."""
+    return _gone(worker, run) or _alive(worker, now)
+
+
+def _gone(worker: LiveWorker, run: LiveRun) -> Standing | None:
+    """How its process, or else its script, or else the whole run ended."""
+    exit_, end = worker.exit, worker.end
+    if exit_ is not None and exit_.is_failure:
+        code = exit_.signal or f"exit code {exit_.code}"
+        return Standing(state="dead", why=f"{exit_.summary} ({code})" if exit_.summary else code)
+    if exit_ is not None and exit_.has_saved:
+        return Standing(state="ended", why="saved and stopped")
+    if exit_ is not None and exit_.stopped and not (end is not None and end.ok):
+        return Standing(state="stopped", why="by the launcher")
+    if end is not None and not end.ok:
+        return Standing(state="dead", why=end.error)
+    if exit_ is not None or end is not None:
+        return Standing(state="ended")
+    if run.end is None:
+        return None
+    if run.end.exit_code == 0:
+        return Standing(state="ended")
+    return Standing(state="stopped", why="the run has ended; how this worker did is not recorded")
+
+
+def _alive(worker: LiveWorker, now: float) -> Standing:
+    silence = now - worker.heard
+    if silence > SILENT_SECONDS:
+        return Standing(state="silent", why=f"nothing heard for {span(silence)}")
+    found = worker.straggler
+    if found is not None:
+        factor = f"{found.factor:.2g} times as long as the others" if found.factor else "too long"
+        cause = f" ({found.cause})" if found.cause else ""
+        return Standing(state="slow", why=f"takes {factor} since step {found.since_step}{cause}")
+    if worker.phase in _WORKING and (worker.phase_seconds or 0.0) > LONG_PHASE_SECONDS:
+        return Standing(state="slow", why=f"in {worker.phase} for {span(worker.phase_seconds)}")
+    return Standing(state="running" if worker.begun else "starting")
+
+
+def run_state(run: LiveRun, now: float) -> str:
+    """How the run stands, in a few words."""
+    if run.end is not None:
+        code = run.end.exit_code
+        if code == RESUME_EXIT_CODE:
+            return SAVED_WORDS
+        return "ended well" if code == 0 else f"failed, exit code {code}"
+    if run.heard is None:
+        return "nothing recorded yet"
+    if now - run.heard > SILENT_SECONDS:
+        return "silent: it hangs, or its launcher was killed"
+    return "running"

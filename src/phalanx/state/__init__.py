@@ -1,1 +1,0 @@
-"""What the state of a training is: a model, its optimizer, callbacks and chance as named arrays."""

@@ -1,0 +1,78 @@
+"""The jobs that were submitted from here: a small file for each beside the runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from phalanx.errors import OptionError
+from phalanx.launch.run_dir import saved_run
+
+ENDING = ".job.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A job that a cluster has taken.
+
+    Attributes:
+        kind: of which cluster: "slurm", "kubernetes" or "ray".
+        job: what the cluster calls it.
+        name: the run's name.
+        log: where the launchers' words go, if that is a file.
+        namespace: where it lies in Kubernetes.
+        object: what it is there: Job, JobSet, TrainJob or TFJob.
+        address: Ray's job server.
+    """
+
+    kind: str
+    job: str
+    name: str
+    log: str | None = None
+    namespace: str | None = None
+    object: str | None = None
+    address: str | None = None
+
+    def write(self, run_dir: Path) -> None:
+        """Keep it beside the runs."""
+        run_dir.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(asdict(self), indent=2) + "\n"
+        (run_dir / f"{self.name}{ENDING}").write_text(text, encoding="utf-8")
+
+
+def refuse_taken(name: str, run_dir: Path) -> None:
+    """Refuse a name under which a run lies already that is not to be gone on with.
+
+    Raises:
+        OptionError: there is one, and it did not save and stop.
+    """
+    path = run_dir / name
+    if path.is_dir() and any(path.iterdir()) and saved_run(path) is None:
+        raise OptionError(
+            f"There is a run in {path} already. Give another --name, or go on with it by --resume."
+        )
+
+
+def find_job(asked: str, run_dir: Path) -> Submitted:
+    """The job of a name, or with what the cluster calls it.
+
+    Raises:
+        OptionError: none was submitted from here.
+    """
+    known = [_read(path) for path in sorted(run_dir.glob(f"*{ENDING}"))]
+    for job in filter(None, known):
+        if asked in (job.name, job.job):
+            return job
+    names = ", ".join(job.name for job in known if job is not None) or "none"
+    raise OptionError(
+        f"There is no job {asked!r} that was submitted with --run-dir {run_dir}; there are: "
+        f"{names}. Name the --run-dir it was submitted with."
+    )
+
+
+def _read(path: Path) -> Submitted | None:
+    try:
+        return Submitted(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,117 @@
+"""A run as objects for Kubernetes: what was asked for, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from phalanx.errors import OptionError
+from phalanx.submit.indexed_job import Manifest, indexed_job, job_set, service
+from phalanx.submit.kubeflow import tf_job, train_job, training_runtime
+from phalanx.submit.pod_template import CODE_DIR, metadata
+from phalanx.submit.submit_spec import AskedRun
+
+KINDS = ("job", "jobset", "trainjob", "tfjob")
+REPLICATED = {"jobset": "all", "trainjob": "node"}
+"""What a JobSet's pods are called after its own name."""
+LABEL_LETTERS = 63
+MOST_BYTES = 900_000
+"""A ConfigMap holds 1 MiB with all that is around it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesJob:
+    """What `phalanx submit kubernetes` is asked for.
+
+    Attributes:
+        run: the run; its script is where the pods find it.
+        image: the container's image, with Phalanx in it.
+        kind: "job" for an Indexed Job, "jobset", "trainjob" or "tfjob" where the cluster has those.
+        claim: the PersistentVolumeClaim that all pods mount for the directory of runs.
+        script: the text of the script, handed over in a ConfigMap; None where the image has it.
+        gpus: GPUs of each pod.
+        cpus: CPUs of each pod, as Kubernetes writes them: 2 or 500m.
+        memory: memory of each pod: 8Gi.
+        namespace: where to; None takes the one that the client is set to.
+        grace: seconds that training has to save and stop when a pod is told to go.
+        retries: how often a pod of each index is replaced after a failure.
+        env: variables of the containers.
+        node_selector: labels that a pod's node must have.
+
+    Raises:
+        OptionError: one of them cannot work.
+    """
+
+    run: AskedRun
+    image: str
+    kind: str = "job"
+    claim: str | None = None
+    script: str | None = None
+    gpus: int = 0
+    cpus: str | None = None
+    memory: str | None = None
+    namespace: str | None = None
+    grace: int = 60
+    retries: int = 3
+    env: Mapping[str, str] | None = None
+    node_selector: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise OptionError(f"--kind must be one of {', '.join(KINDS)}; found {self.kind!r}.")
+        if self.claim is None and self.run.hosts > 1:
+            raise OptionError(
+                f"{self.run.hosts} pods need a directory of runs that they share: give --claim "
+                "with a PersistentVolumeClaim that many nodes can write (ReadWriteMany)."
+            )
+        if not PurePosixPath(self.run.run_dir).is_absolute():
+            raise OptionError(
+                f"--run-dir must be an absolute path in the pods; found {self.run.run_dir!r}."
+            )
+        size = len((self.script or "").encode())
+        if size > MOST_BYTES:
+            raise OptionError(
+                f"A ConfigMap takes a script of {MOST_BYTES} bytes; found {size}. Put the code "
+                "into the image, and give --code image."
+            )
+        if self.gpus < 0 or self.retries < 0 or self.grace < 1:
+            raise OptionError(
+                f"--gpus-per-worker and --retries must be 0 or more, --grace 1 or more; found "
+                f"{self.gpus}, {self.retries} and {self.grace}."
+            )
+        if (letters := _letters_of_pods(self)) > LABEL_LETTERS:
+            raise OptionError(
+                f"--kind {self.kind} calls pods after the run, in at most {LABEL_LETTERS} letters; "
+                f"found {letters} with --name {self.run.name}. Give a --name that is "
+                f"{letters - LABEL_LETTERS} shorter."
+            )
+
+
+def manifests(job: KubernetesJob) -> list[Manifest]:
+    """All objects, in the order in which they are made."""
+    made = [_config_map(job)] if job.script is not None else []
+    if job.kind == "tfjob":
+        return [*made, tf_job(job)]
+    if job.kind == "trainjob":
+        return [*made, training_runtime(job), train_job(job)]
+    if job.kind == "jobset":
+        return [*made, job_set(job)]
+    return [*made, service(job), indexed_job(job)]
+
+
+def _config_map(job: KubernetesJob) -> Manifest:
+    name = PurePosixPath(job.run.target).relative_to(CODE_DIR).name
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(job),
+        "data": {name: job.script},
+    }
+
+
+def _letters_of_pods(job: KubernetesJob) -> int:
+    """Of a JobSet's longest pod's name, with what Kubernetes adds; 0 for other kinds."""
+    if job.kind not in REPLICATED:
+        return 0
+    return len(f"{job.run.name}-{REPLICATED[job.kind]}-0-{job.run.hosts - 1}-abcde")

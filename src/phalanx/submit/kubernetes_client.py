@@ -1,0 +1,158 @@
+"""Kubernetes' API, by its official client: make, look at and delete the objects of a run.
+
+The client is an optional extra: `pip install "phalanx[kubernetes]"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from phalanx.errors import LaunchError
+from phalanx.submit.job_registry import Submitted
+from phalanx.submit.pod_template import LABEL
+
+CUSTOM = {
+    "JobSet": ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
+    "TrainJob": ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+    "TrainingRuntime": ("trainer.kubeflow.org", "v1alpha1", "trainingruntimes"),
+    "TFJob": ("kubeflow.org", "v1", "tfjobs"),
+}
+"""Group, version and plural of what others have added to Kubernetes."""
+
+
+def connect() -> ModuleType:
+    """The client, set to the cluster that kubectl would use, or to that of this pod.
+
+    Raises:
+        LaunchError: it is not installed, or knows of no cluster.
+    """
+    try:
+        kubernetes = import_module("kubernetes")
+    except ImportError as error:
+        raise LaunchError(
+            "Asked to speak to Kubernetes; the Python package kubernetes is not installed. Install "
+            "phalanx[kubernetes], or pipe --dry-run into kubectl apply -f -."
+        ) from error
+    try:
+        kubernetes.config.load_config()
+    except (kubernetes.config.ConfigException, OSError) as error:
+        raise LaunchError(
+            f"Asked to speak to Kubernetes; found no cluster to speak to ({error}). Set "
+            "KUBECONFIG, or see that kubectl works."
+        ) from error
+    return kubernetes
+
+
+def namespace_of(asked: str | None, kubernetes: ModuleType) -> str:
+    """The namespace that was asked for, or the one that the client is set to."""
+    if asked is not None:
+        return asked
+    try:
+        _, active = kubernetes.config.list_kube_config_contexts()
+    except kubernetes.config.ConfigException:
+        return "default"
+    return str(active["context"].get("namespace", "default"))
+
+
+def apply(objects: Sequence[dict[str, Any]], namespace: str, kubernetes: ModuleType) -> None:
+    """Make the objects, in order; take those back that were made if one is refused.
+
+    Raises:
+        LaunchError: Kubernetes refused one.
+    """
+    made: list[dict[str, Any]] = []
+    for one in objects:
+        try:
+            _create(one, namespace, kubernetes)
+        except kubernetes.client.ApiException as error:
+            for before in reversed(made):
+                _delete(before["kind"], before["metadata"]["name"], namespace, kubernetes)
+            raise LaunchError(
+                f"Kubernetes refused the {one['kind']} {one['metadata']['name']}: {error.status} "
+                f"{error.reason} {error.body}. What was made before it is deleted again."
+            ) from error
+        made.append(one)
+
+
+def _create(one: dict[str, Any], namespace: str, kubernetes: ModuleType) -> None:
+    client = kubernetes.client
+    match one["kind"]:
+        case "ConfigMap":
+            client.CoreV1Api().create_namespaced_config_map(namespace, one)
+        case "Service":
+            client.CoreV1Api().create_namespaced_service(namespace, one)
+        case "Job":
+            client.BatchV1Api().create_namespaced_job(namespace, one)
+        case kind:
+            group, version, plural = CUSTOM[kind]
+            client.CustomObjectsApi().create_namespaced_custom_object(
+                group, version, namespace, plural, one
+            )
+
+
+def _delete(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> None:
+    """Delete an object and what it made; one that is gone is as good."""
+    client = kubernetes.client
+    try:
+        match kind:
+            case "ConfigMap":
+                client.CoreV1Api().delete_namespaced_config_map(name, namespace)
+            case "Service":
+                client.CoreV1Api().delete_namespaced_service(name, namespace)
+            case "Job":
+                client.BatchV1Api().delete_namespaced_job(
+                    name, namespace, propagation_policy="Background"
+                )
+            case _:
+                group, version, plural = CUSTOM[kind]
+                client.CustomObjectsApi().delete_namespaced_custom_object(
+                    group, version, namespace, plural, name
+                )
+    except client.ApiException as error:
+        if error.status != 404:
+            raise
+
+
+def cancel(job: Submitted, kubernetes: ModuleType) -> None:
+    """Delete the Job, its pods, and what was made with it."""
+    others = ("TrainingRuntime",) if job.object == "TrainJob" else ("Service",)
+    for kind in (str(job.object), *others, "ConfigMap"):
+        _delete(kind, job.job, str(job.namespace), kubernetes)
+
+
+def status(job: Submitted, kubernetes: ModuleType) -> str:
+    """A line for each pod: its index and phase."""
+    pods = _pods(job, kubernetes)
+    lines = [f"{_index(pod)}  {pod.metadata.name}  {pod.status.phase}" for pod in pods]
+    return "\n".join(lines) or "no pods: it has not begun, or is deleted"
+
+
+def logs(job: Submitted, index: int, kubernetes: ModuleType) -> str:
+    """What the launcher in the newest pod of an index has said.
+
+    Raises:
+        LaunchError: there is no such pod.
+    """
+    pods = [pod for pod in _pods(job, kubernetes) if _index(pod) == str(index)]
+    if not pods:
+        raise LaunchError(f"There is no pod {index} of {job.name} (yet). See phalanx status.")
+    newest = max(pods, key=lambda pod: pod.metadata.creation_timestamp)
+    core = kubernetes.client.CoreV1Api()
+    answer = core.read_namespaced_pod_log(
+        newest.metadata.name, str(job.namespace), _preload_content=False
+    )  # else the client takes a log that looks like JSON for JSON
+    return str(answer.data.decode(errors="replace"))
+
+
+def _pods(job: Submitted, kubernetes: ModuleType) -> list[Any]:
+    core = kubernetes.client.CoreV1Api()
+    found = core.list_namespaced_pod(str(job.namespace), label_selector=f"{LABEL}={job.job}")
+    return sorted(found.items, key=_index)
+
+
+def _index(pod: Any) -> str:
+    notes = pod.metadata.annotations or {}
+    return str(notes.get("batch.kubernetes.io/job-completion-index", "?"))

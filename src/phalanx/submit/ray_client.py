@@ -1,0 +1,94 @@
+"""Ray's job server, by Ray's own client: submit, look at and stop jobs.
+
+The client is an optional extra: `pip install "phalanx[ray]"`.
+https://docs.ray.io/en/latest/cluster/running-applications/job-submission/sdk.html
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from phalanx.errors import LaunchError
+from phalanx.submit.job_registry import Submitted
+from phalanx.submit.ray_command import RayJob
+
+
+def connect(address: str) -> Any:
+    """The client of the job server at an address.
+
+    Raises:
+        LaunchError: Ray is not installed here, or there is no such server.
+    """
+    try:
+        submission = import_module("ray.job_submission")
+        return submission.JobSubmissionClient(address)
+    except ImportError as error:
+        raise LaunchError(
+            "Asked to speak to Ray; the Python package ray is not installed. Install it: pip "
+            'install "phalanx[ray]" (or give what --dry-run prints to ray job submit elsewhere).'
+        ) from error
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise LaunchError(
+            f"Asked to speak to Ray's job server at {address}; found none that answers ({error}). "
+            "Give --address http://HEAD:8265, where HEAD is the cluster's first node, and see "
+            "that Ray was installed there as ray[default]."
+        ) from error
+
+
+def submit(job: RayJob, address: str, notes: Path, client: Any) -> Submitted:
+    """Hand the job over, and note it.
+
+    Args:
+        job: what was asked for.
+        address: of the job server.
+        notes: the directory for the note of it here.
+        client: as `connect` gives it.
+
+    Raises:
+        LaunchError: Ray did not take it.
+    """
+    with _said_by_ray():
+        taken = {known.submission_id for known in client.list_jobs()}
+        names = itertools.chain(
+            [job.plan.name], (f"{job.plan.name}-{number}" for number in itertools.count(2))
+        )  # A run that is gone on with has been a job before.
+        submitted = client.submit_job(
+            entrypoint=job.entrypoint(),
+            submission_id=next(name for name in names if name not in taken),
+            runtime_env=job.runtime_env(),
+        )
+    made = Submitted(kind="ray", job=submitted, name=job.plan.name, address=address)
+    made.write(notes)
+    return made
+
+
+def status(job: Submitted, client: Any) -> str:
+    """Ray's word for it, and why."""
+    with _said_by_ray():
+        info = client.get_job_info(job.job)
+    return f"{info.status.value} {info.message or ''}".strip()
+
+
+def logs(job: Submitted, client: Any) -> str:
+    """What the driver and the launchers have said."""
+    with _said_by_ray():
+        return str(client.get_job_logs(job.job))
+
+
+def cancel(job: Submitted, client: Any) -> None:
+    """Tell Ray to stop the job: training saves and stops, if it listens."""
+    with _said_by_ray():
+        client.stop_job(job.job)
+
+
+@contextmanager
+def _said_by_ray() -> Iterator[None]:
+    try:
+        yield
+    except (ConnectionError, RuntimeError) as error:
+        raise LaunchError(f"Ray's job server refused what was asked: {error}") from error

@@ -1,0 +1,49 @@
+"""The entrypoint of a Ray job: `python -m phalanx.submit.ray_driver PLAN`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from phalanx.errors import PhalanxError
+from phalanx.launch.showing import Showing
+from phalanx.launch.signals import SignalBox
+from phalanx.launch.supervisor import WallClock
+from phalanx.submit.ray_driver.driver import Driver
+from phalanx.submit.ray_driver.launcher_group import RayCluster
+from phalanx.submit.ray_driver.plan import RayPlan
+
+
+def announce(message: str) -> None:
+    """A line in the job's log."""
+    _show(f"phalanx: {message}")
+
+
+def hear(index: int, said: str) -> None:
+    """What a launcher has said: the leading one's as it is, the others' with their number."""
+    for line in said.splitlines():
+        _show(line if index == 0 else f"({index}) {line}")
+
+
+def _show(line: str) -> None:
+    shown = Showing(sys.stdout)
+    shown.write(f"{line}\n")
+    shown.flush()
+
+
+def main(text: str) -> int:
+    """Drive the run to its end; gives its exit code."""
+    plan = RayPlan.from_json(text)
+    cluster = RayCluster(plan, hear=hear)
+    # After Ray, which sets handlers of its own.
+    with SignalBox((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)) as signals:
+        driver = Driver(plan, cluster, signals=signals, clock=WallClock(), announce=announce)
+        try:
+            return driver.run()
+        except PhalanxError as error:
+            announce(str(error))
+            return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,177 @@
+"""The Ray cluster, as the driver sees it: bundles of resources, and launchers in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from phalanx.errors import LaunchError
+from phalanx.submit.ray_driver.launcher_actor import Host, Seen
+from phalanx.submit.ray_driver.plan import RayPlan
+
+_BEGIN = 120.0
+"""Seconds for an actor's process to begin."""
+_END = 10.0
+
+
+class RayCluster:
+    """The cluster of the job that this process is the entrypoint of."""
+
+    def __init__(self, plan: RayPlan, *, hear: Callable[[int, str], None]) -> None:
+        """Join the cluster.
+
+        Args:
+            plan: what is asked for.
+            hear: takes what the launcher of a bundle has said, line by line.
+        """
+        self._plan = plan
+        self._hear = hear
+        ray.init(log_to_driver=False)
+
+    def wish(self, count: int) -> Wish:
+        """Ask for so many bundles, which Ray may take some time to find or to make."""
+        return Wish(count, self._plan.bundle)
+
+    def free(self) -> str:
+        """What there is, in words."""
+        there, free = ray.cluster_resources(), ray.available_resources()
+        alive = sum(node["Alive"] for node in ray.nodes())
+        named = [
+            f"{free.get(name, 0):g} of {there.get(name, 0):g} {name}" for name in ("CPU", "GPU")
+        ]
+        return f"{' and '.join(named)} free on {alive} nodes"
+
+    def begin(self, wishes: Sequence[Any], number: int) -> Launchers:
+        """Start a launcher in each bundle of wishes that came true.
+
+        Args:
+            wishes: the bundles, as `wish` gave them.
+            number: which start this is, from 0.
+
+        Raises:
+            LaunchError: a bundle was lost at once, or its launcher could not be started.
+        """
+        launchers = Launchers(wishes, self._hear)
+        try:
+            launchers.begin(self._plan, number)
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            launchers.end()
+            why = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            raise LaunchError(
+                f"Asked Ray for a launcher in each of {len(launchers.codes)} bundles; found that "
+                f"one could not be started: {why}. Phalanx must be installed on every node, and "
+                f"{self._plan.run_dir} be a directory that all may write to."
+            ) from error
+        return launchers
+
+
+class Wish:
+    """Bundles that are asked for: a placement group, spread over the nodes as far as can be.
+
+    https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html
+    """
+
+    def __init__(self, count: int, bundle: dict[str, float]) -> None:
+        self.count = count
+        self.group = ray.util.placement_group([bundle] * count, strategy="SPREAD")
+
+    def is_there(self) -> bool:
+        """Whether all bundles are there."""
+        return bool(self.group.wait(timeout_seconds=0.1))
+
+    def drop(self) -> None:
+        """Give the bundles back, or ask for them no longer."""
+        ray.util.remove_placement_group(self.group)
+
+
+class Launchers:
+    """The launchers of one start; see `phalanx.submit.ray_driver.driver.Launchers`."""
+
+    def __init__(self, wishes: Sequence[Wish], hear: Callable[[int, str], None]) -> None:
+        self._hear = hear
+        self._asked: dict[int, Any] = {}
+        self._actors = [_actor(wish, bundle) for wish in wishes for bundle in range(wish.count)]
+        self.hosts: tuple[str, ...] = ()
+        self.codes: list[int | None] = [None] * len(self._actors)
+        self.lost: set[int] = set()
+
+    def begin(self, plan: RayPlan, number: int) -> None:
+        """Start them, once it is known where they are."""
+        addresses = [actor.address.remote() for actor in self._actors]
+        self.hosts = tuple(ray.get(addresses, timeout=_BEGIN))
+        words = plan.launcher(len(self.hosts))
+        logs = Path(plan.run_dir)
+        started = [
+            actor.start.remote(
+                words,
+                plan.variables(self.hosts, index, number),
+                log=str(logs / f"{plan.name}.launcher-{index}.log"),
+                python=plan.python,
+                directory=plan.directory,
+            )
+            for index, actor in enumerate(self._actors)
+        ]
+        ray.get(started, timeout=_BEGIN)
+
+    def look(self, seconds: float) -> set[int]:
+        """Take news of those that answer within so many seconds; says which did."""
+        for index, actor in enumerate(self._actors):
+            if index not in self.lost and index not in self._asked:
+                self._asked[index] = actor.look.remote()
+        if self._asked:
+            answers = list(self._asked.values())
+            ray.wait(answers, num_returns=len(answers), timeout=seconds)
+        ready = {i for i, answer in self._asked.items() if ray.wait([answer], timeout=0)[0]}
+        return {index for index in ready if self._take(index, self._asked.pop(index))}
+
+    def check(self, seconds: float) -> None:
+        """Who does not answer within so many seconds counts as lost."""
+        self.lost |= set(range(len(self._actors))) - self.look(seconds)
+
+    def ask(self, number: int) -> None:
+        """Send a signal to the leading launcher, which passes it on."""
+        self._actors[0].ask.remote(number)
+
+    def end(self) -> None:
+        """Kill what runs, and hear its last words."""
+        for index, actor in enumerate(self._actors):
+            if index not in self.lost:
+                actor.end.remote()
+        self.look(_END)
+        self.look(_END)  # The first may have asked before the end.
+        for actor in self._actors:
+            ray.kill(actor)
+
+    def _take(self, index: int, answer: Any) -> bool:
+        try:
+            seen: Seen = ray.get(answer)
+        except ray.exceptions.ActorUnavailableError:
+            return False  # It may come back; asked again at the next look.
+        except ray.exceptions.RayActorError:
+            self.lost.add(index)
+            return False
+        self.codes[index] = seen.code
+        if seen.said:
+            self._hear(index, seen.said)
+        return True
+
+
+def _actor(wish: Wish, index: int) -> Any:
+    """An actor that has a bundle for itself, and is not begun again elsewhere."""
+    bundle = wish.group.bundle_specs[index]
+    return (
+        ray.remote(Host)
+        .options(
+            num_cpus=bundle["CPU"],
+            num_gpus=bundle.get("GPU", 0),
+            max_restarts=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                wish.group, placement_group_bundle_index=index
+            ),
+        )
+        .remote()
+    )

@@ -1,0 +1,90 @@
+"""What the driver of a Ray job is asked for: handed over as JSON, in its command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from phalanx.cluster.environments.ray import HOSTS, INDEX, JOB
+from phalanx.errors import OptionError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayPlan:
+    """A launcher in each of so many bundles.
+
+    Attributes:
+        name: the run's name.
+        run_dir: the directory of all runs, which all nodes share.
+        words: `phalanx run` as each launcher is started, but for the program and the number of
+            workers.
+        least: the fewest bundles to go on with.
+        most: how many bundles are wanted.
+        cpus: CPUs of each.
+        gpus: GPUs of each.
+        retries: how often to start again after a node was lost.
+        patience: seconds to wait for all bundles before fewer are taken.
+        python: starts the launchers; None takes the Python of Ray's own processes.
+        directory: where launchers work, on nodes that have it; None leaves it to Ray.
+
+    Raises:
+        OptionError: one of them cannot work.
+    """
+
+    name: str
+    run_dir: str
+    words: tuple[str, ...]
+    least: int
+    most: int
+    cpus: float = 1.0
+    gpus: float = 0.0
+    retries: int = 10
+    patience: float = 60.0
+    python: str | None = None
+    directory: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise OptionError(
+                f"--workers {self.least}:{self.most} must be at least 1, and MIN at most MAX."
+            )
+        if self.cpus <= 0 or self.gpus < 0 or self.retries < 0 or self.patience < 0:
+            raise OptionError(
+                "--cpus-per-worker must be more than 0, --gpus-per-worker, --retries and "
+                f"--patience 0 or more; found {self.cpus:g}, {self.gpus:g}, {self.retries} and "
+                f"{self.patience:g}."
+            )
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What Ray calls one bundle."""
+        return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+
+    def launcher(self, workers: int) -> list[str]:
+        """The command of each of so many launchers, but for the program."""
+        first, *rest = self.words
+        return [first, "--cluster", "ray", "--workers", str(workers), *rest]
+
+    def variables(self, hosts: Sequence[str], index: int, start: int) -> dict[str, str]:
+        """What a launcher finds in its environment.
+
+        Args:
+            hosts: of all launchers.
+            index: which of them this is.
+            start: which start of the run this is: no launcher of an earlier one is to be met.
+        """
+        told = {HOSTS: ",".join(hosts), INDEX: str(index), JOB: f"{self.name}-{start}"}
+        # Ray leaves all GPUs of a node to be seen by who has reserved none.
+        none = {} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""}
+        return {**told, **none, "PYTHONUNBUFFERED": "1"}
+
+    def to_json(self) -> str:
+        """For the driver's command."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RayPlan:
+        """What `to_json` wrote."""
+        fields = json.loads(text)
+        return cls(**{**fields, "words": tuple(fields["words"])})

@@ -1,0 +1,143 @@
+"""Writing the checkpoints of a `fit`: beside training, one at a time, all workers alike."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from phalanx.callbacks.checkpoint import CheckpointOptions
+from phalanx.checkpoint.async_writer import Background
+from phalanx.checkpoint.retention import prune
+from phalanx.checkpoint.retry import Patience
+from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.writer import STEP, Share, Snapshot, Writer
+from phalanx.distributed.host_collectives import on_any_worker
+from phalanx.errors import CheckpointError
+from phalanx.monitoring.worker_event_log import own_journal
+from phalanx.training.context import Stage, chiefs_number
+
+_log = logging.getLogger(__name__)
+_SECONDS_TO_FINISH = 15.0  # for a write under way when training ends in an error
+
+
+class CheckpointWrites:
+    """This worker's part in writing one checkpoint after the other."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        options: CheckpointOptions,
+        folder: Folder,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Get ready; all workers must come here together."""
+        self._stage = stage
+        self._options = options
+        self._folder = folder
+        self._clock = clock
+        self._background = Background()
+        self._gives_up = False
+        self._count = 0
+        self._step = 0
+        self._writer = replace(
+            writer_of(stage, folder, options.patience), is_given_up=lambda: self._gives_up
+        )
+        stage.exit.push(self._leave)
+
+    def prepare(self, arrays: Mapping[str, Any]) -> None:
+        """Have memory ready for this worker's share of these, beside training."""
+        self._background.start(lambda: self._writer.prepare(arrays))
+
+    def write(self, read: Callable[[], Snapshot]) -> None:
+        """Copy the state that `read` gives, when the checkpoint before is written.
+
+        Raises:
+            CheckpointError: one could not be written, and the user has asked to end then.
+        """
+        began = self._clock()
+        self.finish()
+        self._count += 1
+        writer = replace(self._writer, attempt=f"{self._writer.attempt}-{self._count}")
+        share = writer.take(read())
+        self._step = share.snapshot.step
+        stalled = self._clock() - began
+        self._background.start(lambda: self._store(writer, share, stalled))
+        if not self._options.asynchronous:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for the write under way, on all workers, and report what failed.
+
+        Raises:
+            CheckpointError: as for `write`.
+        """
+        self._gives_up = self._on_any_worker(self._background.failed)
+        self._background.wait()
+        self._gives_up = False
+        error = self._background.take_error()
+        if error is not None:
+            self._report(error)
+        self._on_any_worker(False)  # nobody goes on before the chief has committed
+
+    def _store(self, writer: Writer, share: Share, stalled: float) -> None:
+        began = self._clock()
+        manifest = writer.store(share)
+        if manifest is None:
+            return
+        if (journal := own_journal(os.environ)) is not None:
+            journal.write(
+                "checkpoint",
+                step=manifest.step,
+                epoch=manifest.epoch,
+                path=str(self._folder / STEP.format(manifest.step)),
+                seconds=self._clock() - began,
+                stalled=stalled,
+                bytes=manifest.size,
+            )
+        with suppress(OSError):  # what is too much now goes with the next
+            step = manifest.step
+            prune(self._folder, self._options.retention, saved=step, leftovers_before=step)
+
+    def _report(self, error: Exception) -> None:
+        if self._options.on_failure == "raise":
+            raise CheckpointError(
+                f"The checkpoint of step {self._step} in {self._folder} could not be written "
+                f'({error}), and Checkpoint was given on_failure="raise". The last whole one is '
+                "still there."
+            ) from error
+        _log.warning(
+            "the checkpoint of step %d in %s could not be written, training goes on: %s",
+            self._step,
+            self._folder,
+            error,
+        )
+        if (journal := own_journal(os.environ)) is not None:
+            journal.write("checkpoint_failed", step=self._step, error=str(error))
+
+    def _leave(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Training ends in an error: a write under way may still become whole."""
+        if kind is not None and not self._background.wait(_SECONDS_TO_FINISH):
+            self._gives_up = True
+
+    def _on_any_worker(self, flag: bool) -> bool:
+        return on_any_worker(self._stage.strategy, self._stage.place, flag)[0]
+
+
+def writer_of(stage: Stage, folder: Folder, patience: Patience) -> Writer:
+    """This worker's writer; its `attempt` tells what this start of the gang writes from what an
+    earlier one left. All workers must come here together.
+    """
+    return Writer(
+        folder=folder,
+        rank=stage.place.rank,
+        workers=stage.place.workers,
+        attempt=f"{chiefs_number(stage, uuid.uuid4().int & 0xFFFFFFFF):08x}",
+        patience=patience,
+    )

@@ -1,0 +1,91 @@
+"""`train_on_batch` and its kin: one global batch, shared out like any other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from phalanx.data.batches import with_free_batch_axis
+from phalanx.data.shard_batch import one_batch
+from phalanx.errors import OptionError
+from phalanx.keras_compat.model_access import assert_compiled, class_weights_of, ordered_metrics
+from phalanx.monitoring.phase_tracker import pulse
+from phalanx.training.broadcast_initial_state import make_alike_lazily
+from phalanx.training.context import make_function, on_stage
+from phalanx.training.metrics import reader_of
+from phalanx.training.parameter_server.on_batch import on_batch_of_servers
+from phalanx.training.parameter_server.ps_context import trains_on_servers
+from phalanx.training.predict import predict
+from phalanx.training.replica_local_state import LocalState
+from phalanx.training.step_function import Kind
+
+
+def train_on_batch(
+    model: Any,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    class_weight: dict[int, float] | None = None,
+    return_dict: bool = False,
+) -> Any:
+    """One training step on one global batch, given to every worker; metrics over all of it."""
+    if class_weight is not None:
+        if sample_weight is not None:
+            raise OptionError(
+                "train_on_batch takes sample_weight or class_weight; both were given. Multiply "
+                "the class weights into sample_weight."
+            )
+        sample_weight = class_weights_of(y, class_weight)
+    return _on_batch(model, "train", x, y, sample_weight, return_dict)
+
+
+def test_on_batch(
+    model: Any, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+) -> Any:
+    """Evaluate one global batch, given to every worker; metrics over all of it."""
+    return _on_batch(model, "test", x, y, sample_weight, return_dict)
+
+
+def predict_on_batch(model: Any, x: Any) -> Any:
+    """Predictions for one global batch: every row, in order, on every worker."""
+    return predict(model, tf.data.Dataset.from_tensors(x), verbose=0)
+
+
+def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return_dict: bool) -> Any:
+    assert_compiled(model, f"{kind}_on_batch")
+    data = keras.tree.map_structure(
+        lambda v: None if v is None else tf.convert_to_tensor(v),
+        keras.utils.pack_x_y_sample_weight(x, y, sample_weight),
+    )
+    data = data if isinstance(data, tuple) else (data,)
+    if trains_on_servers(model):
+        logs = on_batch_of_servers(model, kind, data)
+        return logs if return_dict else ordered_metrics(model, logs)
+    with on_stage(model) as stage, pulse.during("compute"):
+        spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
+        function = make_function(stage, kind, _OneBatch(spec))
+        if kind == "train":
+            make_alike_lazily(stage, function)
+        model.reset_metrics()
+        outputs = function.on_batch(one_batch(stage.place, data))
+        logs, _ = reader_of(model, function).read(outputs)
+        if kind == "train":
+            LocalState.of(model, function).average()
+    return logs if return_dict else ordered_metrics(model, logs)
+
+
+def _spec(value: Any) -> Any:
+    return None if value is None else tf.TensorSpec(value.shape, value.dtype)
+
+
+@dataclass(frozen=True)
+class _OneBatch:
+    """What a step function asks of the source of its batches."""
+
+    batch_spec: Any
+    counted: bool = True
+    num_batches: int = 1
+    may_be_empty: bool = True

@@ -1,0 +1,111 @@
+"""The callbacks of one call, as they are to run on this worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import keras
+
+from phalanx.callbacks.callback import Callback, Cluster
+from phalanx.callbacks.progress import Progress, is_live
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.distributed.host_collectives import all_gather_arrays
+from phalanx.errors import OptionError
+from phalanx.keras_compat.callback_adapters import manner_of, working_aside
+from phalanx.training.callback_sync import JointDecisions
+from phalanx.training.context import Stage
+from phalanx.training.log_requirements import shows_progress_itself
+from phalanx.training.run_switches import switches
+
+
+def callback_list(
+    stage: Stage,
+    callbacks: Any,
+    *,
+    verbose: int | str,
+    epochs: int,
+    steps: int | None,
+    display: type[Progress],
+    add_history: bool = False,
+) -> Any:
+    """Keras's CallbackList for this worker, in force until `stage` ends.
+
+    Workers that are not the chief write nothing, there is one progress display in all,
+    and what the callbacks decide is decided for all workers.
+    """
+    shown = 1 if verbose == "auto" else int(verbose)
+    given = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
+    chosen = _brought_in(stage, flat_callbacks(callbacks))
+    if given is not None:
+        stage.exit.callback(setattr, given, "callbacks", given.callbacks)
+        given.callbacks = chosen
+        for callback in chosen:
+            if isinstance(callback, JointDecisions):
+                callback.set_model(stage.model)
+        return given
+    if shown and stage.place.is_chief and not any(map(shows_progress_itself, chosen)):
+        live = is_live(sys.stdout, watched=_launcher_is_watched())
+        chosen.append(display(verbose=shown, live=live, clock=time.monotonic))
+    return keras.callbacks.CallbackList(
+        chosen,
+        add_history=add_history,
+        add_progbar=False,
+        model=stage.model,
+        verbose=shown,
+        epochs=epochs,
+        steps=steps,
+    )
+
+
+def _brought_in(stage: Stage, callbacks: list[Any]) -> list[Any]:
+    """Those that run here, each knowing where it is, and last what all decide together."""
+    place = stage.place
+    for callback in callbacks:
+        if isinstance(callback, Callback):
+            _introduce(stage, callback)
+    if switches().trial_batches and place.is_chief:
+        stage.exit.enter_context(working_aside(callbacks, saves=True))
+    if not place.has_peers:
+        return callbacks
+    here = [c for c in callbacks if place.is_chief or not _is_for_the_chief(c)]
+    if not place.is_chief:
+        stage.exit.enter_context(working_aside(here))
+    return [*here, JointDecisions(stage.strategy, place, here)]
+
+
+def _introduce(stage: Stage, callback: Callback) -> None:
+    place = stage.place
+    if callback.runs_on not in ("every worker", "chief"):
+        raise OptionError(
+            f"{type(callback).__name__}.runs_on must be 'every worker' or 'chief'; found "
+            f"{callback.runs_on!r}."
+        )
+    stage.exit.callback(setattr, callback, "cluster", callback.cluster)
+    callback.cluster = Cluster(
+        rank=place.rank,
+        workers=place.workers,
+        replicas=place.total,
+        gather=partial(all_gather_arrays, stage.strategy, place),
+    )
+
+
+def _is_for_the_chief(callback: Any) -> bool:
+    return manner_of(callback).chief_only or getattr(callback, "runs_on", None) == "chief"
+
+
+def flat_callbacks(callbacks: Any) -> list[Any]:
+    """What `fit` was given as its callbacks, as a list."""
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
+    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+
+
+def _launcher_is_watched() -> bool:
+    spec = WorkerSpec.from_environment(os.environ)
+    return spec is not None and spec.interactive

@@ -1,0 +1,171 @@
+"""`phalanx.checkpoint.save` and `restore`: checkpoints of hand-written loops, models for use."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.checkpoint import reader
+from phalanx.checkpoint.manifest import Manifest
+from phalanx.checkpoint.replica_values import Rows, assign
+from phalanx.checkpoint.retention import Retention, prune
+from phalanx.checkpoint.retry import Patience
+from phalanx.checkpoint.sharding import describe
+from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.variable_names import model_variables, optimizer_variables, paths_of
+from phalanx.checkpoint.writer import Snapshot
+from phalanx.distributed.host_collectives import on_any_worker
+from phalanx.distributed.topology import place_in
+from phalanx.errors import CheckpointError
+from phalanx.keras_compat.model_access import steps_trained, strategy_of
+from phalanx.training.async_checkpointer import writer_of
+from phalanx.training.context import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """What a model was brought back to.
+
+    Attributes:
+        step: training steps done.
+        epoch: the epoch under way, or the next where one had just ended.
+        metrics: the logs of the epoch that ended there; empty in the midst of one.
+        state: what `save` was given.
+    """
+
+    step: int
+    epoch: int
+    metrics: Mapping[str, float]
+    state: Mapping[str, Any]
+
+
+def save(
+    model: Any,
+    directory: str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    epoch: int = 0,
+    state: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    keep: int = 3,
+    retries: int = 5,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Save a model and its optimizer; every worker must call it, and each writes a share.
+
+    `fit` has `phalanx.callbacks.Checkpoint`, which saves more.
+
+    Args:
+        model: a built Keras model.
+        directory: a path or a URL of fsspec's, the same on every worker.
+        step: training steps done; the optimizer's count where None.
+        epoch: the epoch under way.
+        state: what the loop needs to go on, as JSON knows it; the chief's is written.
+        metrics: numbers that tell how good it is.
+        keep: how many of the highest steps stay; the one saved now stays in any case.
+        retries: how often a write that storage refuses is tried again.
+        storage_options: for fsspec's file system.
+
+    Raises:
+        CheckpointError: the model is not built, or a worker's share did not come.
+        OSError: storage refused.
+    """
+    variables = _variables(model, "save") | optimizer_variables(model)
+    folder = Folder.at(directory, **dict(storage_options or {}))
+    with ExitStack() as stack:
+        strategy = strategy_of(model)
+        stage = Stage(model=model, strategy=strategy, place=place_in(strategy), exit=stack)
+        writer = writer_of(stage, folder, Patience(retries=retries))
+        snapshot = Snapshot(
+            step=steps_trained(model) if step is None else step,
+            epoch=epoch,
+            arrays={name: Rows(variable) for name, variable in variables.items()},
+            state={"user": dict(state or {}), "paths": paths_of(variables)},
+            metrics=dict(metrics or {}),
+        )
+        if writer.write(snapshot) is not None:
+            step = snapshot.step
+            prune(folder, Retention(keep=keep), saved=step, leftovers_before=step)
+        on_any_worker(strategy, stage.place, False)  # it is there when anybody goes on
+
+
+def restore(
+    model: Any,
+    directory: str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    optimizer: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Restored:
+    """Bring a model back to a checkpoint, of `save` or of the `Checkpoint` callback.
+
+    The number of workers does not matter: one device restores what eight have saved. No peer
+    is asked.
+
+    Args:
+        model: the model, built as it was when it was saved.
+        directory: as given to `save` or `Checkpoint`.
+        step: which checkpoint; the newest that is whole where None.
+        optimizer: whether to restore the optimizer too, where the model is compiled.
+        storage_options: for fsspec's file system.
+
+    Raises:
+        NoCheckpointError: there is none.
+        DamagedCheckpointError: the one that was asked for is not whole.
+        MismatchedCheckpointError: it is of another model; nothing has changed.
+        NewerCheckpointError: a newer Phalanx wrote it.
+        CheckpointError: the model is not built.
+    """
+    variables = _variables(model, "restore")
+    folder = Folder.at(directory, **dict(storage_options or {}))
+    loaded = reader.newest(folder) if step is None else reader.read(folder, step)
+    if optimizer and getattr(model, "optimizer", None) is not None:
+        if not model.optimizer.built:
+            with strategy_of(model).scope():
+                model.optimizer.build(model.trainable_variables)
+        variables |= optimizer_variables(model)
+    described = describe({name: Rows(variable) for name, variable in variables.items()})
+    reader.assert_fits(loaded.manifest, described, str(folder), paths=paths_of(variables))
+    for name, variable in variables.items():
+        assign(variable, loaded.arrays[name])
+    manifest = loaded.manifest
+    return Restored(
+        step=manifest.step,
+        epoch=manifest.epoch,
+        metrics=manifest.metrics,
+        state=manifest.state.get("user", {}),
+    )
+
+
+def list(  # read as `phalanx.checkpoint.list`
+    directory: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> builtins.list[Manifest]:
+    """What the checkpoints in a directory hold, the oldest first; damaged manifests left out."""
+    folder = Folder.at(directory, **dict(storage_options or {}))
+    found = []
+    for step in reader.steps_in(folder):
+        try:
+            found.append(reader.manifest_of(folder, step))
+        except CheckpointError:
+            continue
+    return found
+
+
+def verify(
+    directory: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> dict[int, str | None]:
+    """For each checkpoint, by step, what is wrong with it; None where every byte is right."""
+    return dict(reader.verify(Folder.at(directory, **dict(storage_options or {}))))
+
+
+def _variables(model: Any, what: str) -> dict[str, Any]:
+    if not model.built:
+        raise CheckpointError(
+            f"Asked to {what} the model {model.name!r}, which is not built and has no weights yet. "
+            "Give it an Input, call it on a batch, or call model.build(shape) first."
+        )
+    return model_variables(model)

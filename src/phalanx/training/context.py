@@ -1,0 +1,291 @@
+"""What `fit`, `evaluate` and `predict` do before their first step."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from phalanx.data.adapt import global_batches
+from phalanx.data.batch_iterator import BatchStream
+from phalanx.data.batches import BatchSource
+from phalanx.data.pipelines.error_policy import named_in
+from phalanx.distributed.host_collectives import all_gather_arrays, all_gather_rows
+from phalanx.distributed.strategy import MultiWorkerStrategy
+from phalanx.distributed.topology import ReplicaPlace, place_in
+from phalanx.errors import DisagreementError, OptionError
+from phalanx.keras_compat.atomic_writes import saved_files_are_whole
+from phalanx.keras_compat.building_steps import build_by_step
+from phalanx.keras_compat.loss_patches import steps_know_their_share
+from phalanx.keras_compat.model_access import (
+    adopt,
+    build,
+    has_own_step,
+    replicates_variables,
+    strategy_of,
+)
+from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
+from phalanx.keras_compat.variable_conversion import variables_are_numbers
+from phalanx.training.end_of_data import AgreedEnds, Uneven
+from phalanx.training.log_requirements import Wishes
+from phalanx.training.step_function import Kind, StepFunction, StepPlan, step_function, step_of
+
+PATCHES = (
+    optimizers_reduce_first,
+    steps_know_their_share,
+    saved_files_are_whole,
+    variables_are_numbers,
+)
+"""What makes Keras right on several replicas, beside its own methods."""
+
+
+class Batches(Protocol):
+    """What a step function needs to know of its batches; see `BatchSource`."""
+
+    @property
+    def batch_spec(self) -> Any:
+        """Shapes and dtypes of a global batch."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether elements are `(total, parts)`."""
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether a replica can be without samples."""
+
+    @property
+    def num_batches(self) -> int | None:
+        """Global batches in one pass, None when unknown or endless."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Where a call runs: the model under its strategy, and this process's replicas.
+
+    What `exit` is given is taken back where the call ends.
+    """
+
+    model: Any
+    strategy: tf.distribute.Strategy
+    place: ReplicaPlace
+    exit: ExitStack
+
+
+@contextmanager
+def on_stage(model: Any) -> Iterator[Stage]:
+    """Bring `model` under its strategy, with Keras's steps and optimizers made right."""
+    strategy = strategy_of(model)
+    with ExitStack() as stack:
+        for patches in (*PATCHES, strategy.scope()):
+            stack.enter_context(patches)
+        adopt(model, strategy)
+        place = place_in(strategy)
+        if place.has_peers and not isinstance(strategy, MultiWorkerStrategy):
+            raise OptionError(
+                "Asked to train under TensorFlow's MultiWorkerMirroredStrategy with "
+                f"{place.workers} workers; Phalanx trains on several workers under its own. Write "
+                'strategy = phalanx.strategy("multiworker"), or start the script by phalanx run.'
+            )
+        try:
+            yield Stage(model=model, strategy=strategy, place=place, exit=stack)
+        except Exception as error:
+            advise(error)
+            if (unfit := named_in(error)) is not None:
+                raise unfit from error
+            raise
+
+
+def open_source(
+    stage: Stage,
+    call: str,
+    seed: int | None,
+    x: Any,
+    y: Any,
+    *,
+    uneven: Uneven = "error",
+    **options: Any,
+) -> BatchSource:
+    """The global batches of the call, once all workers agree on what it is about.
+
+    Raises:
+        DisagreementError: workers were given different data, models or arguments.
+        DataError: the data is unfit.
+    """
+    source = global_batches(x, y, place=stage.place, seed=seed, **options)
+    if uneven == "stop":
+        _end_with_the_shortest(stage, source)
+    wishes = {
+        "call": call,
+        "number of samples": source.num_samples,
+        "number of batches": source.num_batches,
+        "knowledge of the data's end": not source.ends_unknown,
+        "steps": options.get("steps"),
+        "kind of data": keras.tree.flatten(source.batch_spec),
+        "data": None if source.fingerprint is None else f"checksum {source.fingerprint:08x}",
+        "model": [(v.path, tuple(v.shape)) for v in stage.model.trainable_variables],
+    }
+    agreed = agree(stage.strategy, stage.place, call, wishes, seed)
+    if agreed != seed:
+        source = global_batches(x, y, place=stage.place, seed=agreed, **options)
+        if uneven == "stop":
+            _end_with_the_shortest(stage, source)
+    return source
+
+
+def _end_with_the_shortest(stage: Stage, source: BatchSource) -> None:
+    """Let a dataset of known length be as long as the shortest worker's."""
+    length = source.num_batches if source.num_samples is None else None
+    own = np.array([-1 if length is None else length], np.int64)
+    if not stage.place.has_peers:
+        return
+    lengths = all_gather_rows(stage.strategy, stage.place, own)
+    if (lengths >= 0).all():
+        source.num_batches = int(lengths.min())
+
+
+def make_function(
+    stage: Stage, kind: Kind, source: Batches, *, built: bool = False
+) -> StepFunction:
+    """The model's step function for such batches.
+
+    Args:
+        stage: where the call runs.
+        kind: what the function is for.
+        source: the batches.
+        built: whether everything that the first step would make must exist now.
+    """
+    before = getattr(stage.model, f"{kind}_function")
+    is_traced = isinstance(before, StepFunction) and before.is_traced
+    if kind != "predict" and replicates_variables(stage.strategy) and not is_traced:
+        if kind == "train" and has_own_step(stage.model, kind):
+            build_by_step(step_of(stage.model, kind), source.batch_spec, stage.strategy)
+        else:
+            build(stage.model, source.batch_spec, stage.strategy)
+        built = False
+    plan = StepPlan(
+        strategy=stage.strategy,
+        place=stage.place,
+        counted=source.counted,
+        may_be_empty=source.may_be_empty and stage.place.total > 1,
+        known_length=source.num_batches is not None,
+    )
+    function = step_function(stage.model, kind, plan)
+    if built and has_own_step(stage.model, kind):
+        function.build(source.batch_spec)
+    elif built:
+        build(stage.model, source.batch_spec, stage.strategy)
+    return function
+
+
+def make_stream(
+    stage: Stage, source: BatchSource, steps: int | None, uneven: Uneven = "error"
+) -> BatchStream:
+    """The source, to be walked epoch by epoch, all workers ending at the same step."""
+    chunk = int(stage.model.steps_per_execution or 1)
+    stream = BatchStream(source, steps_per_epoch=steps, steps_per_execution=chunk)
+    if stage.place.has_peers and source.ends_unknown:
+        stream.ready = AgreedEnds(stage.strategy, stage.place, source, uneven)
+    return stream
+
+
+def chiefs_number(stage: Stage, number: int) -> int:
+    """The number that the chief gives; a collective that all workers must call."""
+    if not stage.place.has_peers:
+        return number
+    rows = all_gather_rows(stage.strategy, stage.place, np.array([number], np.int64))
+    return int(rows[0][0])
+
+
+def everyones_wishes(stage: Stage, own: Wishes) -> Wishes:
+    """What some worker wishes to be read; a collective that all workers must call."""
+    of_each = all_gather_arrays(stage.strategy, stage.place, [own.to_array()])
+    return Wishes.together([Wishes.from_array(rows) for (rows,) in of_each])
+
+
+_ADVICE = {
+    "handle is not available outside the replica": (
+        "Phalanx: a tf.GradientTape in a callback, or elsewhere outside a step, cannot follow "
+        "variables that several replicas hold. To see gradients, add "
+        "phalanx.callbacks.GradientLogger; for a computation of your own, put it into "
+        "strategy.run or train_step."
+    ),
+}
+"""What a message holds, and what to do about it; docs/troubleshooting.md has the same."""
+
+
+def advise(error: BaseException) -> None:
+    """Add what is known about `error` to what it prints."""
+    for part, advice in _ADVICE.items():
+        if part in str(error) and advice not in getattr(error, "__notes__", ()):
+            error.add_note(advice)
+
+
+# Workers that were given data of different lengths, or models of different shapes, would
+# hang in a collective or train something wrong. One small gather at the start of a call
+# tells, and the error names who differs.
+
+_UNKNOWN = -1
+
+
+def agree(
+    strategy: tf.distribute.Strategy,
+    place: ReplicaPlace,
+    call: str,
+    wishes: Mapping[str, Any],
+    seed: int | None,
+) -> int | None:
+    """Compare this worker's wishes with its peers', and take the chief's seed.
+
+    Args:
+        strategy: the strategy that the workers share.
+        place: this worker's place.
+        call: "fit", "evaluate" or "predict", for the message.
+        wishes: what must be the same on every worker, by name; integers are shown, any
+            other value is compared by its text.
+        seed: this worker's draw; None for the order that Keras draws.
+
+    Returns:
+        The chief's seed.
+
+    Raises:
+        DisagreementError: a worker wants something else than the chief.
+    """
+    if not place.has_peers:
+        return seed
+    mine = np.array([_as_integer(seed), *(_as_integer(w) for w in wishes.values())], np.int64)
+    all_wishes = all_gather_rows(strategy, place, mine)
+    for column, name in enumerate(wishes, start=1):
+        values = [int(row[column]) for row in all_wishes]
+        if len(set(values)) > 1:
+            raise DisagreementError(_explain(call, name, values, wishes[name]))
+    chiefs = int(all_wishes[0][0])
+    return None if chiefs == _UNKNOWN else chiefs
+
+
+def _as_integer(wish: Any) -> int:
+    if wish is None:
+        return _UNKNOWN
+    if isinstance(wish, (bool, int, np.integer)):
+        return int(wish)
+    return int.from_bytes(hashlib.sha256(repr(wish).encode()).digest()[:6], "big")
+
+
+def _explain(call: str, name: str, values: list[int], mine: Any) -> str:
+    if isinstance(mine, (bool, int, np.integer)) or mine is None:
+        shown = ", ".join(
+            f"worker {rank}: {'unknown' if v == _UNKNOWN else v}" for rank, v in enumerate(values)
+        )
+    else:
+        odd = [rank for rank, v in enumerate(values) if v != values[0]]
+        shown = f"worker(s) {odd} differ from worker 0; here it is {mine!r}"
+    return (
+        f"{call} needs the same {name} on every worker; found {shown}. Give every worker the "
+        "same global data (Phalanx hands each its share), model and arguments."
+    )

@@ -1,0 +1,412 @@
+"""What is seen of a `fit` from beside it: its phases, its pace, its records."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+from phalanx.distributed.host_collectives import all_gather_rows, on_any_worker
+from phalanx.keras_compat.model_access import steps_trained
+from phalanx.monitoring.memory import resident_bytes
+from phalanx.monitoring.phase_tracker import Phase, pulse
+from phalanx.monitoring.throughput import ThroughputMeter, ThroughputNumbers, WorkerTimes
+from phalanx.monitoring.training_events import FitRecorder
+from phalanx.monitoring.worker_event_log import own_journal
+from phalanx.training.context import Stage
+from phalanx.training.error_context import told_where
+from phalanx.training.metrics import MetricReader, reader_of
+from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.training.profiling import own_profiler
+from phalanx.training.step_function import Outputs, StepFunction
+from phalanx.training.step_runner import Executor
+from phalanx.training.timed_step import TimedSteps
+
+_fits = itertools.count()
+
+
+class FitWatch:
+    """Stands between a `fit` and its callbacks, readings and executions, and takes notes.
+
+    Keeps this process's pulse, times steps, hands the numbers to the callbacks that want
+    them and, under `phalanx run`, to the records.
+    """
+
+    def __init__(self, stage: Stage, function: StepFunction, stream: Any, callbacks: Any) -> None:
+        """Get ready; all workers must come here together."""
+        self._model = stage.model
+        self._stream = stream
+        self._callbacks = callbacks
+        self._recorder = _recorder(stage)
+        self._listeners = [c for c in callbacks.callbacks if hasattr(c, "take_throughput")]
+        self._is_chief = stage.place.is_chief
+        self._place = stage.place
+        self._profiler = own_profiler()
+        self._keeper = Timekeeper(
+            stage,
+            TimedSteps.of(function),
+            listeners=self._listeners,
+            is_recorded=self._recorder is not None,
+            clock=time.monotonic,
+            phases=pulse.totals,
+        )
+        self._own = OwnMetrics(reader_of(stage.model, function))
+        for callback in callbacks.callbacks:
+            if hasattr(callback, "own_metrics"):
+                callback.own_metrics = self._own.read
+        self._epoch = 0
+        self._step = 0
+        self._executed = 0
+
+    def steps_until_look(self, executor: Executor) -> int | None:
+        """How many steps the next execution may have: who looks at steps ends it."""
+        edges = [executor.steps_until_look()]
+        if self._profiler is not None:
+            edges.append(self._profiler.steps_until_edge(self._step))
+        return min((edge for edge in edges if edge is not None), default=None)
+
+    def is_due(self, cadence: ReadingCadence, steps_done: int) -> bool:
+        """Whether to read the metrics after `steps_done` steps of this epoch."""
+        return cadence.is_due(steps_done) or self._keeper.needs_reading
+
+    def begin(self, *, epochs: int, initial_epoch: int) -> None:
+        """Training begins; callbacks have restored what they restore."""
+        optimizer = getattr(self._model, "optimizer", None)
+        self._step = steps_trained(self._model)
+        pulse.at(step=self._step, epoch=initial_epoch)
+        if self._recorder is not None:
+            self._recorder.start(
+                epochs=epochs,
+                initial_epoch=initial_epoch,
+                steps=self._stream.steps,
+                model=self._model.name,
+                parameters=self._model.count_params() if self._model.built else None,
+                optimizer=None if optimizer is None else type(optimizer).__name__,
+            )
+
+    def begin_epoch(self, epoch: int) -> None:
+        """An epoch begins."""
+        self._epoch = epoch
+        self._own.kept = None
+        pulse.at(epoch=epoch)
+        if self._recorder is not None:
+            self._recorder.epoch_begins()
+        with pulse.during("callbacks"):
+            self._callbacks.on_epoch_begin(epoch)
+        self._keeper.begin_epoch()
+
+    def begin_batch(self, batch: int) -> None:
+        """A batch begins."""
+        pulse.enter("callbacks")
+        self._callbacks.on_train_batch_begin(batch)
+        pulse.enter("compute")
+
+    def execute(self, executor: Executor, iterator: Any, steps: int) -> tuple[int, Outputs]:
+        """Run steps; see `Executor.run`."""
+        profiler, step = self._profiler, self._step
+        looks = nullcontext() if profiler is None else profiler.around(step, steps)
+        with told_where("train", self._place, step), looks:
+            done, outputs = executor.run(iterator, steps, self._keeper.last_step(steps))
+            if profiler is not None:
+                profiler.wait_for(outputs)
+        self._executed = done
+        self._own.outputs = outputs
+        self._keeper.executed(done)
+        self._step += done
+        pulse.at(step=self._step)
+        return done, outputs
+
+    def read(
+        self, reader: MetricReader, cadence: ReadingCadence, outputs: Outputs, steps_done: int
+    ) -> Mapping[str, float]:
+        """Read the metrics in the midst of an epoch."""
+        notes = (cadence.propose(steps_done), *self._keeper.propose())
+        logs, (upcoming, *others) = reader.read(outputs, notes)
+        cadence.agree(upcoming)
+        self._keeper.agree(*others)
+        if self._recorder is not None:
+            where = {"step": self._step, "epoch": self._epoch, "batch": steps_done - 1}
+            self._recorder.metrics(logs, self._learning_rate, **where)
+        return logs
+
+    def read_last(self, reader: MetricReader, outputs: Outputs) -> dict[str, float]:
+        """Read the metrics where an epoch ends."""
+        if any(hasattr(callback, "own_metrics") for callback in self._callbacks.callbacks):
+            self._own.keep()  # a validation begins with fresh ones
+        logs, (_, *others) = reader.read(outputs, (0.0, *self._keeper.propose(epoch_ends=True)))
+        self._keeper.agree(*others)
+        return logs
+
+    def end_batch(self, batch: int, logs: Mapping[str, float]) -> None:
+        """A batch, or the last one of several run together, has ended."""
+        pulse.enter("callbacks")
+        self._callbacks.on_train_batch_end(batch, logs)
+        pulse.enter("compute")
+        self._keeper.end_lap(self._executed, self._stream.samples(self._executed))
+        self._tell(self._keeper.close_if_due(self._step))
+
+    def end_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
+        """An epoch ended, its validation included."""
+        with pulse.during("callbacks"):
+            self._callbacks.on_epoch_end(epoch, logs)
+        self._tell(self._keeper.close_if_due(self._step))
+        if self._recorder is not None:
+            self._recorder.epoch(logs, self._learning_rate(), step=self._step, epoch=epoch)
+
+    def stopped(self, epoch: int) -> None:
+        """Training ends before its last epoch."""
+        if self._recorder is not None:
+            self._recorder.stop(_reason(self._callbacks.callbacks), step=self._step, epoch=epoch)
+
+    def end(self, logs: Mapping[str, Any]) -> None:
+        """Training has ended."""
+        self._tell(self._keeper.close(self._step))
+        if self._profiler is not None:
+            self._profiler.stop()
+        with pulse.during("callbacks"):
+            self._callbacks.on_train_end(logs)
+        if self._recorder is not None:
+            self._recorder.end(step=self._step, epoch=self._epoch)
+
+    def _tell(self, numbers: Any) -> None:
+        if numbers is None:
+            return
+        if self._recorder is not None:
+            self._recorder.throughput(numbers.to_record())
+        with pulse.during("callbacks"):
+            for listener in self._listeners:
+                listener.take_throughput(numbers, is_chief=self._is_chief)
+
+    def _learning_rate(self) -> float | None:
+        rate = getattr(getattr(self._model, "optimizer", None), "learning_rate", None)
+        return None if rate is None else float(_value(rate))
+
+
+@dataclass
+class OwnMetrics:
+    """What this worker alone has counted, for callbacks that compare workers.
+
+    Attributes:
+        reader: reads the metrics.
+        outputs: what the last step returned.
+        kept: where an epoch has ended, what was counted in it.
+    """
+
+    reader: MetricReader
+    outputs: Outputs = ()
+    kept: dict[str, float] | None = None
+
+    def read(self) -> dict[str, float]:
+        """The metrics of this epoch so far over this worker's samples."""
+        return self.reader.read_own(self.outputs) if self.kept is None else self.kept
+
+    def keep(self) -> None:
+        """Have `read` give what it gives now, until the next epoch."""
+        self.kept = self.reader.read_own(self.outputs)
+
+
+def _recorder(stage: Stage) -> FitRecorder | None:
+    journal = own_journal(os.environ)
+    if journal is None:
+        return None
+    return FitRecorder(
+        journal, fit=next(_fits), is_chief=stage.place.is_chief, clock=time.monotonic
+    )
+
+
+def _value(number: Any) -> Any:
+    """A variable's or tensor's value; replicated variables are read by `numpy` alone."""
+    return number.numpy() if hasattr(number, "numpy") else number
+
+
+def _reason(callbacks: list[Any]) -> str:
+    """Who ended the training, where that shows."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.EarlyStopping) and callback.stopped_epoch > 0:
+            return f"EarlyStopping: {callback.monitor} got no better for {callback.wait} epochs"
+    return "model.stop_training was set"
+
+
+# The chief decides by its clock. What it decides travels in the notes of a reading of the
+# metrics, which is a collective anyway, so all workers time the same steps and close their
+# numbers at the same step.
+
+SECONDS = 10.0
+"""Between two `throughput` records."""
+
+_SPLITS_IN_A_WINDOW = 10
+_LEAST_SECONDS_OF_AN_EPOCH = 1.0
+_TRACING_PAYS_AFTER = 100
+_UNKNOWN = -1
+
+
+class TimingListener(Protocol):
+    """A callback that is told how fast training goes.
+
+    Attributes:
+        every_seconds: seconds of training between two times, by the chief's clock.
+        wants_workers: whether it needs every worker's times, which takes a small gather.
+    """
+
+    every_seconds: float
+    wants_workers: bool
+
+    def take_throughput(self, numbers: ThroughputNumbers, *, is_chief: bool) -> None:
+        """What the last steps took."""
+
+
+class Timekeeper:
+    """Times the steps of one `fit`, where some worker wants that."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        timed: TimedSteps,
+        *,
+        listeners: Sequence[TimingListener],
+        is_recorded: bool,
+        clock: Callable[[], float],
+        phases: Callable[[], dict[Phase, float]],
+    ) -> None:
+        """Agree with the other workers on what is wanted: a small gather.
+
+        Args:
+            stage: where the `fit` runs.
+            timed: runs the timed steps.
+            listeners: the callbacks that want to know.
+            is_recorded: whether records are written, as under `phalanx run`.
+            clock: seconds, increasing.
+            phases: seconds that this process has spent in each phase so far.
+        """
+        self._stage = stage
+        self._timed = timed
+        self._clock = clock
+        self._every = min([SECONDS, *(each.every_seconds for each in listeners)])
+        wants_workers = any(each.wants_workers for each in listeners)
+        needs = (is_recorded or bool(listeners), bool(listeners), wants_workers)
+        found = on_any_worker(stage.strategy, stage.place, *needs)
+        self.is_on, self._wants_communication, self._gathers = found
+        self._meter = ThroughputMeter(clock=clock, phases=phases)
+        self._begun = clock()
+        self._trained = 0
+        self._next_split: int | None = None
+        self._measures_communication = False
+        self._is_due = False
+
+    def begin_epoch(self) -> None:
+        """The first step of an epoch begins now."""
+        self._meter.begin_epoch()
+
+    def last_step(self, steps: int) -> Callable[[Any], Outputs] | None:
+        """What runs the last of the next `steps` steps, if it is to be timed."""
+        if self._next_split is None or self._trained + steps < self._next_split:
+            return None
+        return self._run_timed
+
+    def _run_timed(self, iterator: Any) -> Outputs:
+        outputs = self._timed.run(iterator, communication=self._measures_communication)
+        if self._timed.traced:
+            self._meter.void_lap()
+        self._meter.split(self._timed.last)
+        return outputs
+
+    def propose(self, *, epoch_ends: bool = False) -> tuple[float, float, float]:
+        """What the chief tells the others: steps to the next timed one, and two yes or no.
+
+        These are whether numbers are due, and whether to measure communication from now on.
+        """
+        if not self.is_on or not self._meter.is_warm:
+            return 0.0, 0.0, 0.0
+        ahead = 0.0
+        if self._next_split is None:
+            ahead = self._every / _SPLITS_IN_A_WINDOW / max(self._meter.last_lap, 1e-6)
+            ahead = max(1.0, min(float(int(ahead)), 10_000.0))
+        is_due = self._meter.seconds >= self._every
+        if epoch_ends and self._meter.is_split:
+            is_due = is_due or self._meter.seconds >= _LEAST_SECONDS_OF_AN_EPOCH
+        return ahead, float(is_due), float(self._wants_communication or self._has_paid())
+
+    def _has_paid(self) -> bool:
+        """Whether tracing the step once more is little beside the training so far."""
+        passed = self._clock() - self._begun
+        return passed >= _TRACING_PAYS_AFTER * self._first_seconds
+
+    def agree(self, ahead: float, is_due: float, communication: float) -> None:
+        """Take over what the chief proposed."""
+        if ahead > 0:
+            self._next_split = self._trained + int(ahead)
+        self._is_due = self._is_due or is_due > 0
+        self._measures_communication = communication > 0
+
+    def executed(self, steps: int) -> None:
+        """So many steps were run; the lap's end follows."""
+        if self._trained == 0:
+            self._first_seconds = self._clock() - self._begun
+        self._trained += steps
+        if self._next_split is not None and self._trained >= self._next_split:
+            self._next_split = None  # done, or left to who looked at the gradients
+
+    @property
+    def needs_reading(self) -> bool:
+        """Whether the chief must say when to time the next step; the same on all workers."""
+        return self.is_on and self._meter.is_warm and self._next_split is None
+
+    def end_lap(self, steps: int, samples: int | None) -> None:
+        """All that belongs to an execution of so many steps has been done."""
+        if not self.is_on:
+            return
+        if samples is None and (batch := self._timed.last.batch) is not None:
+            samples = batch * steps
+        self._meter.lap(steps, samples)
+
+    def close_if_due(self, step: int) -> ThroughputNumbers | None:
+        """The numbers up to `step`, if it is time; workers are asked for theirs."""
+        return self.close(step) if self._is_due else None
+
+    def close(self, step: int) -> ThroughputNumbers | None:
+        """The numbers up to `step`, if there are any; all workers must close at the same."""
+        self._is_due = False
+        if self._meter.steps == 0:
+            return None
+        memory = resident_bytes()
+        workers = self._everyones_times(memory) if self._gathers else []
+        numbers = self._meter.close(step=step, memory_bytes=memory, workers=workers)
+        self._meter.begin_epoch()  # closing belongs to no step
+        return numbers
+
+    def _everyones_times(self, memory: int) -> list[WorkerTimes]:
+        place = self._stage.place
+        mine = self._meter.own_times(place.rank, memory)
+        parts = (mine.input, mine.compute, mine.callbacks, mine.communication)
+        row = np.array([*map(_nanoseconds, parts), memory], np.int64)
+        if not place.has_peers:
+            return [mine]
+        rows = all_gather_rows(self._stage.strategy, place, row)
+        return [_times(rank, row) for rank, row in enumerate(rows)]
+
+
+def _nanoseconds(seconds: float | None) -> int:
+    return _UNKNOWN if seconds is None else math.ceil(seconds * 1e9)
+
+
+def _times(rank: int, row: Any) -> WorkerTimes:
+    *parts, memory = (int(value) for value in row)
+    input_, compute, callbacks, communication = (
+        None if part == _UNKNOWN else part / 1e9 for part in parts
+    )
+    return WorkerTimes(
+        rank=rank,
+        input=input_,
+        compute=compute,
+        callbacks=callbacks,
+        communication=communication,
+        memory_bytes=memory,
+    )

@@ -1,0 +1,126 @@
+"""At which batches callbacks look at `logs`: what they declare, else what their code tells."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from phalanx.callbacks.progress import Progress
+from phalanx.errors import OptionError
+from phalanx.keras_compat.callback_adapters import Every, manner_of
+
+_HOOKS = {
+    "train": ("on_train_batch_end", "on_batch_end"),
+    "test": ("on_test_batch_end",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What is wanted of readings between the ends of epochs."""
+
+    every: tuple[Every, ...] = ()
+    shows_progress: bool = False
+
+    @classmethod
+    def of(cls, callbacks: Iterable[Any], kind: str, *, shows_progress: bool) -> Wishes:
+        """What `callbacks` want when they are called for "train" or "test"."""
+        callbacks = list(callbacks)
+        shown = shows_progress or any(map(shows_progress_itself, callbacks))
+        every = tuple(wish for c in callbacks for wish in wishes_of(c, kind))
+        return cls(every=every, shows_progress=shown)
+
+    @classmethod
+    def together(cls, of_each: Sequence[Wishes]) -> Wishes:
+        """All that some worker wants."""
+        every = {wish: None for one in of_each for wish in one.every}
+        return cls(every=tuple(every), shows_progress=any(one.shows_progress for one in of_each))
+
+    def to_array(self) -> Any:
+        """Numbers that say the same, to hand to other workers."""
+        rows = [(wish.steps, wish.already, int(wish.calls)) for wish in self.every]
+        return np.array([(int(self.shows_progress), 0, 0), *rows], np.int64)
+
+    @classmethod
+    def from_array(cls, rows: Any) -> Wishes:
+        """What `to_array` made."""
+        every = [Every(steps=int(s), already=int(a), calls=bool(c)) for s, a, c in rows[1:]]
+        return cls(every=tuple(every), shows_progress=bool(rows[0][0]))
+
+
+def shows_progress_itself(callback: Any) -> bool:
+    """Whether a callback is a progress display, which takes what is read anyway."""
+    return isinstance(callback, Progress) or manner_of(callback).shows_progress
+
+
+def wishes_of(callback: Any, kind: str) -> Sequence[Every]:
+    """At which batches `callback` wants fresh logs."""
+    if shows_progress_itself(callback):
+        return []
+    declared = getattr(callback, "reads_logs_every", None)
+    if declared is not None:
+        if not isinstance(declared, int) or declared < 0:
+            raise OptionError(
+                f"{type(callback).__name__}.reads_logs_every must be a number of batches, 0 for "
+                f"never, or None to have the code looked at; found {declared!r}."
+            )
+        return [Every(steps=declared)] if declared and overrides(callback, _HOOKS[kind]) else []
+    reads = manner_of(callback).reads
+    if kind == "train" and reads is not None and _is_kerass(callback, _HOOKS[kind][0]):
+        return reads(callback)
+    return [Every(steps=1)] if uses_batch_logs(callback, kind) else []
+
+
+def uses_batch_logs(callback: Any, kind: str) -> bool:
+    """Whether `callback` looks at `logs` when a batch ends.
+
+    A hook that it does not override, or whose code never mentions its `logs`, does not.
+    What cannot be told counts as yes.
+    """
+    for name in _HOOKS[kind]:
+        hook = _own_hook(callback, name)
+        if hook is None:
+            continue
+        if kind == "train" and name == "on_batch_end" and _delegates_elsewhere(callback):
+            continue
+        if _mentions_logs(hook):
+            return True
+    return False
+
+
+def overrides(callback: Any, names: Iterable[str]) -> bool:
+    """Whether `callback` has a hook of its own under one of `names`."""
+    return any(_own_hook(callback, name) is not None for name in names)
+
+
+def _own_hook(callback: Any, name: str) -> Callable[..., Any] | None:
+    hook = vars(callback).get(name, getattr(type(callback), name, None))
+    return None if hook is getattr(keras.callbacks.Callback, name, None) else hook
+
+
+def _is_kerass(callback: Any, name: str) -> bool:
+    """Whether a hook is one that Keras wrote, and not a user's class below it."""
+    module = getattr(_own_hook(callback, name), "__module__", "") or ""
+    return module.split(".")[0] == "keras"
+
+
+def _delegates_elsewhere(callback: Any) -> bool:
+    """Whether `on_train_batch_end` was overridden, so that `on_batch_end` is not called."""
+    own = getattr(type(callback), "on_train_batch_end", None)
+    return own is not keras.callbacks.Callback.on_train_batch_end
+
+
+def _mentions_logs(hook: Callable[..., Any]) -> bool:
+    code = getattr(getattr(hook, "__func__", hook), "__code__", None)
+    if code is None:
+        return True
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    candidates = {"logs"} if "logs" in arguments else set(arguments[-1:])
+    takes_any = code.co_flags & 0x0C  # *args or **kwargs may carry them
+    used = {i.argval for i in dis.get_instructions(code) if "LOAD" in i.opname}
+    return bool(takes_any or candidates & used or candidates & set(code.co_cellvars))

@@ -1,0 +1,158 @@
+"""The state of a `fit` whose variables are on servers, as `phalanx.training.train_state` has it.
+
+The same names and the same form: variables whole, however many servers keep them, and the place
+in the data. So what was saved here goes on with other servers, other workers, or one device.
+Beside it stands what only workers at their own pace need: which of them has done what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from phalanx.checkpoint.reader import Loaded
+from phalanx.checkpoint.replica_values import LOCAL, Rows
+from phalanx.checkpoint.variable_names import metric_variables, model_variables, optimizer_variables
+from phalanx.checkpoint.writer import Snapshot
+from phalanx.data.iterator_position import Position
+from phalanx.distributed.topology import ReplicaPlace
+from phalanx.keras_compat.ps_variables import value_of
+from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.training.parameter_server.metric_accumulator import Totals
+from phalanx.training.parameter_server.scheduler import Dispatch
+from phalanx.training.parameter_server.worker_data import WorkerData
+from phalanx.training.train_state import Capture, Moment
+
+_SERVERS = "servers"
+_TOTALS = f"{_SERVERS}/totals/"
+
+
+class ServedRows(Rows):
+    """A variable that servers keep, in shards or not, as what a checkpoint takes rows of."""
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """These rows in host memory; all for `...`."""
+        whole: np.ndarray = np.asarray(value_of(self.variable).numpy())
+        return whole if rows is Ellipsis else whole[rows]
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What was counted in the epoch under way.
+
+    Attributes:
+        totals: None between two epochs.
+    """
+
+    totals: Totals | None = None
+
+
+class ServerCapture(Capture):
+    """Reads the state of one `fit` on servers while all stand still, and writes it back."""
+
+    def __init__(
+        self,
+        model: Any,
+        data: WorkerData,
+        dispatch: Dispatch,
+        cadence: ReadingCadence,
+        tally: Tally,
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            model: the model, built.
+            data: its data on the workers.
+            dispatch: gives out its steps.
+            cadence: when its metrics are read.
+            tally: what was counted in the epoch under way.
+        """
+        place: Any = _PlaceInData(data, dispatch)
+        super().__init__(model, _no_function(), place, cadence, keeps_iterator=False)
+        self._data = data
+        self._tally = tally
+        self._counted: Loaded | None = None
+
+    def read(
+        self, moment: Moment, *, fit: int, best: float | None, logs: Mapping[str, Any]
+    ) -> Snapshot:
+        """The state now; see `Capture.read`."""
+        # A step that a lost worker had begun was done twice, and counts once.
+        self._model.optimizer.iterations.assign(moment.step)
+        totals = self._tally.totals if moment.batch else None
+        if totals is not None:
+            totals.store()
+        snapshot = super().read(moment, fit=fit, best=best, logs=logs)
+        numbers, states = totals.read() if totals is not None else (None, {})
+        servers = {"data": self._data.state(), "totals": numbers}
+        return replace(
+            snapshot,
+            arrays=self.shared(),
+            state={**snapshot.state, _SERVERS: servers},
+            own={**snapshot.own, **self._metrics(), **{_TOTALS + i: s for i, s in states.items()}},
+        )
+
+    def shared(self) -> dict[str, Rows]:
+        """Model and optimizer, whole."""
+        whole = model_variables(self._model) | optimizer_variables(self._model)
+        return {name: ServedRows(variable) for name, variable in whole.items()}
+
+    def write(self, loaded: Loaded) -> None:
+        """Bring everything back; before the first step."""
+        super().write(loaded)
+        state = loaded.manifest.state
+        servers = state.get(_SERVERS) or {}
+        self._data.go_on(Position(**state["position"]), servers.get("data"))
+        self._counted = loaded if state["position"]["batch"] else None
+
+    def write_totals(self, totals: Totals) -> None:
+        """Bring back, once, what was counted in the midst of an epoch; as new elsewhere."""
+        loaded, self._counted = self._counted, None
+        if loaded is None:
+            return
+        state, arrays = loaded.manifest.state, loaded.arrays
+        numbers = (state.get(_SERVERS) or {}).get("totals")
+        if numbers is None:
+            totals.take_over(int(state["position"]["batch"]))
+            return
+        found = {k.removeprefix(_TOTALS): v for k, v in arrays.items() if k.startswith(_TOTALS)}
+        totals.write(numbers, found)
+
+    @property
+    def _place(self) -> ReplicaPlace:
+        return ReplicaPlace()
+
+    def _local_variables(self) -> dict[str, Any]:
+        """Nothing is any worker's own."""
+        return {}
+
+    def _metrics(self) -> dict[str, np.ndarray]:
+        """What one device would have counted."""
+        named = metric_variables(self._model).items()
+        return {f"{LOCAL}/0/{name}": ServedRows(variable)[...] for name, variable in named}
+
+
+@dataclass(frozen=True)
+class _PlaceInData:
+    """The data of workers at their own pace, as far as `Capture` asks for it."""
+
+    data: WorkerData
+    dispatch: Dispatch
+
+    def position(self, batch: int, *, since: int) -> Position:
+        """Where training stands."""
+        del since
+        return self.data.position(batch=batch, trained=self.dispatch.position)
+
+    def go_on(self, position: Position, state: Any) -> None:
+        """Stand there; the data itself is told by `ServerCapture.write`."""
+        del state
+        self.dispatch.start(position.trained)
+
+
+def _no_function() -> Any:
+    """No replica of this process trains."""
+    return None

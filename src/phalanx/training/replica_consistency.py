@@ -1,0 +1,337 @@
+"""Do all replicas hold the same? `fit` asks when it begins, now and then, and at its end."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from phalanx.callbacks.replica_check import ReplicaCheck
+from phalanx.checkpoint.checksum import fold_copies, total_of
+from phalanx.checkpoint.replica_values import copies_of
+from phalanx.checkpoint.variable_names import model_variables, optimizer_variables
+from phalanx.distributed.host_collectives import all_gather_arrays, all_gather_rows
+from phalanx.errors import DisagreementError
+from phalanx.keras_compat.model_access import is_assigned_alike
+from phalanx.keras_compat.optimizer_clippers import own_clipper_state
+from phalanx.training.context import Stage
+from phalanx.training.overhead_budget import Sampling
+from phalanx.training.step_function import StepFunction
+
+_log = logging.getLogger(__name__)
+_MOST_LOOKED_AT = 16
+_MOST_ENTRIES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unlike:
+    """A variable of which replicas hold different copies.
+
+    Attributes:
+        name: its path.
+        odd: the replicas that are not like the others.
+        alike: one of the others.
+        by: how the first of the odd ones differs from that one.
+        count: how many variables differ.
+        of: how many there are.
+    """
+
+    name: str
+    odd: tuple[int, ...]
+    alike: int
+    by: Difference
+    count: int
+    of: int
+
+    def in_words(self, noun: str) -> str:
+        """All of it, where a replica is called `noun`."""
+        who = f"{noun} {', '.join(map(str, self.odd))}"
+        index = f"[{', '.join(map(str, self.by.index))}]" if self.by.index else "it"
+        one, other = self.by.values
+        return (
+            f"{self.name} on {who} is not that of {noun} {self.alike}, by {self.by.largest:.3g} at "
+            f"most ({index} is {other:.6g} there, {one:.6g} on {noun} {self.alike}), in "
+            f"{self.by.entries} of {self.by.size} entries; {self.count} of {self.of} variables "
+            "differ."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lacking:
+    """That workers have different numbers of variables: of each its number, by rank."""
+
+    counts: tuple[int, ...]
+
+    def in_words(self, noun: str) -> str:
+        """All of it; it is workers that lack variables, whatever a replica is called."""
+        shown = ", ".join(f"worker {rank}: {count}" for rank, count in enumerate(self.counts))
+        return f"they have different numbers of variables ({shown})."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """That replicas differ; `str` of it says so.
+
+    Attributes:
+        what: in which variable, or in how many there are.
+        step: so many were trained.
+        alike_at: the last step at which they were alike; None if they never were.
+        noun: what a replica is called: "worker" where each has one.
+    """
+
+    what: Unlike | Lacking
+    step: int
+    alike_at: int | None
+    noun: str
+
+    def __str__(self) -> str:
+        since = "" if self.alike_at is None else f" They were alike at step {self.alike_at}."
+        when = "when training begins" if self.alike_at is None else f"after step {self.step}"
+        return (
+            f"Replicas that should hold the same differ {when}: {self.what.in_words(self.noun)}"
+            f"{since} Look for what one worker does alone: an assignment, a file it loads, a "
+            'callback. ReplicaCheck(on_difference="raise") ends such a training.'
+        )
+
+
+class ReplicaChecks:
+    """The comparisons of one `fit`; every worker has one, and all compare at the same steps."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        function: StepFunction,
+        options: ReplicaCheck,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is compared yet."""
+        self._stage = stage
+        self._function = function
+        self._options = options
+        self._clock = clock
+        self._is_on = stage.place.total > 1
+        self._sampling = Sampling(every=1, max_overhead=None, clock=clock)
+        self._fold: Any = None
+        self._folded: list[int] = []
+        self._alike_at: int | None = None
+        self._told_rounding = False
+        self._looked_at = 0
+
+    def begin(self, step: int, *, is_resumed: bool) -> None:
+        """Agree on when to compare, and compare; all workers must call it.
+
+        Raises:
+            DisagreementError: replicas begin with different weights, and that is to end it.
+        """
+        if not self._is_on:
+            return
+        options = self._options
+        share = -1.0 if options.max_overhead is None else options.max_overhead
+        own = [options.every_steps or 0, options.on_difference == "raise"]
+        numbers = np.array([share, options.tolerance], np.float64).view(np.int64)
+        every, raises, *chiefs = (int(n) for n in self._rows([*own, *numbers])[0])
+        share, self._tolerance = (float(n) for n in np.array(chiefs, np.int64).view(np.float64))
+        self._raises, self._is_on = bool(raises), every > 0
+        if not self._is_on:
+            return
+        self._sampling = Sampling(
+            every=every, max_overhead=None if share < 0 else share or 1e-9, clock=self._clock
+        )
+        self._compare(step, is_resumed=is_resumed, fold=fold_copies)
+        self._sampling.looked(step, self._clock(), float(every))
+
+    def after(self, step: int) -> None:
+        """So many steps are trained: compare, if it is time.
+
+        Raises:
+            DisagreementError: replicas differ, and that is to end the training.
+        """
+        if not self._is_on or not self._sampling.is_due(step):
+            return
+        begun, traced = self._clock(), self._fold is None
+        interval = self._compare(step, fold=self._traced_fold)
+        self._sampling.looked(step, begun, interval, traced=traced)
+
+    def end(self, step: int) -> None:
+        """Training has come to its end: compare once more."""
+        if self._is_on and self._alike_at != step:
+            self._compare(step, fold=fold_copies if self._fold is None else self._traced_fold)
+
+    def _compare(
+        self, step: int, *, fold: Callable[[Sequence[Any]], Any], is_resumed: bool = False
+    ) -> float:
+        model = self._stage.model
+        variables = compared_variables(model, self._function, is_resumed=is_resumed)
+        folded = fold(variables).numpy()
+        # A variable that some worker lacks would make the rows of the next exchange unequal.
+        row = [int(self._sampling.proposal), len(variables), *total_of(folded)]
+        rows = self._rows(row)
+        totals = rows[:, 2:].reshape(-1)
+        if (rows[:, 1] != rows[0, 1]).any():
+            self._differ(step, Lacking(counts=tuple(int(n) for n in rows[:, 1])))
+        elif (totals != totals[0]).any():
+            self._look_closer(step, variables, folded)
+        else:
+            self._alike_at = step
+        return float(rows[0, 0])
+
+    def _look_closer(self, step: int, variables: Sequence[Any], folded: np.ndarray) -> None:
+        """Find the first variable that differs by more than rounding, among some."""
+        everyones = self._rows(folded.reshape(-1).tolist()).reshape(-1, len(variables))
+        unlike = np.flatnonzero((everyones != everyones[0]).any(axis=0))
+        if len(unlike) > _MOST_LOOKED_AT:  # each look goes on where the one before has ended
+            unlike = np.roll(unlike, -self._looked_at)
+            self._looked_at += _MOST_LOOKED_AT
+        for column in unlike[:_MOST_LOOKED_AT]:
+            odd = _odd_ones(everyones[:, column].tolist())
+            alike = next(r for r in range(len(everyones)) if r not in odd)
+            found = self._difference(variables[column], alike, odd[0])
+            if found.share > self._tolerance:
+                name = str(getattr(variables[column], "path", variables[column].name))
+                what = Unlike(
+                    name=name,
+                    odd=tuple(odd),
+                    alike=alike,
+                    by=found,
+                    count=len(unlike),
+                    of=len(variables),
+                )
+                self._differ(step, what)
+                return
+        if not self._told_rounding and self._stage.place.is_chief:
+            _log.info(
+                "step %d: replicas differ in %d variables, by rounding; that happens where "
+                "workers have unlike processors",
+                step,
+                len(unlike),
+            )
+        self._told_rounding = True
+
+    def _difference(self, variable: Any, one: int, other: int) -> Difference:
+        """How two replicas' copies differ, in the first million entries that do."""
+        copies = [np.asarray(copy.numpy()).reshape(-1) for copy in copies_of(variable)]
+        sums = np.stack([_sums_of_chunks(copy) for copy in copies])
+        of_all = np.concatenate([s for (s,) in self._arrays([sums])])
+        of_all = of_all if len(of_all) > 1 else np.repeat(of_all, 2, axis=0)
+        chunk = int(np.flatnonzero(of_all[one] != of_all[other])[0])
+        begin = chunk * _MOST_ENTRIES
+        parts = np.stack([copy[begin : begin + _MOST_ENTRIES] for copy in copies])
+        of_all_parts = np.concatenate([p for (p,) in self._arrays([parts])])
+        found = difference(of_all_parts[one], of_all_parts[other])
+        shape = tuple(variable.shape)
+        at = np.unravel_index(begin + found.index[0], shape or (1,))
+        index = tuple(int(i) for i in at) if shape else ()
+        return Difference(**{**vars(found), "index": index, "size": copies[0].size})
+
+    def _differ(self, step: int, what: Unlike | Lacking) -> None:
+        self._is_on = False
+        noun = "worker" if self._stage.place.local == 1 else "replica"
+        apart = Apart(what=what, step=step, alike_at=self._alike_at, noun=noun)
+        if self._raises:
+            raise DisagreementError(str(apart))
+        if self._stage.place.is_chief:
+            _log.warning("%s", apart)
+
+    def _rows(self, row: Sequence[Any]) -> Any:
+        own = np.array(row, np.int64)
+        place = self._stage.place
+        if not place.has_peers:
+            return own[None]
+        return all_gather_rows(self._stage.strategy, place, own)
+
+    def _arrays(self, arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+        return all_gather_arrays(self._stage.strategy, self._stage.place, arrays)
+
+    def _traced_fold(self, variables: Sequence[Any]) -> tf.Tensor:
+        if self._folded != [id(v) for v in variables]:
+            self._fold = tf.function(lambda: fold_copies(variables), autograph=False)
+            self._folded = [id(v) for v in variables]
+        return self._fold()
+
+
+def _sums_of_chunks(flat: np.ndarray) -> np.ndarray:
+    """A number for each million entries that is equal where these are."""
+    chunks = [flat[i : i + _MOST_ENTRIES].tobytes() for i in range(0, flat.size, _MOST_ENTRIES)]
+    return np.array([zlib.crc32(chunk) for chunk in chunks], np.int64)
+
+
+def _odd_ones(values: Sequence[int]) -> list[int]:
+    """The replicas that most others, else the first, are not like."""
+    counts = Counter(values)
+    usual = max(counts, key=lambda value: (counts[value], value == values[0]))
+    return [replica for replica, value in enumerate(values) if value != usual]
+
+
+def compared_variables(model: Any, function: StepFunction, *, is_resumed: bool) -> list[Any]:
+    """The variables that every replica holds alike.
+
+    Left out are metrics, what replicas assign on their own in a step, and what clippers remember
+    of a replica's own gradient.
+
+    Args:
+        model: the model, built.
+        function: its training steps, which know what they assign once they have run.
+        is_resumed: whether what replicas assign on their own was brought back and no step has
+            run yet: then nothing says which variables these are.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    apart = {id(v) for metric in model.metrics for v in metric.variables}
+    apart |= {id(v) for v in own_clipper_state(optimizer)}
+    apart |= function.assigned.keys()
+    weights = list(model_variables(model).values())
+    chosen = []
+    for variable in {id(v): v for v in weights}.values():
+        is_own = id(variable) in apart or variable.aggregation in ("mean", "sum")
+        is_own = is_own or (is_resumed and not variable.trainable)
+        if not is_own or is_assigned_alike(model, variable):
+            chosen.append(variable)
+    chosen += [v for v in optimizer_variables(model).values() if id(v) not in apart]
+    return [v for v in chosen if str(v.dtype) != "string"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How two copies of a variable differ.
+
+    Attributes:
+        largest: the largest difference of two entries; infinite where one is not finite.
+        share: that as a share of the largest entry.
+        entries: how many entries differ.
+        size: how many there are.
+        index: where the largest difference is.
+        values: the two entries there.
+    """
+
+    largest: float
+    share: float
+    entries: int
+    size: int
+    index: tuple[int, ...]
+    values: tuple[float, float]
+
+
+def difference(one: np.ndarray, other: np.ndarray) -> Difference:
+    """How `other` differs from `one`, an array of the same shape and dtype."""
+    first, second = (np.atleast_1d(a).astype(np.float64) for a in (one, other))
+    unlike = ~((first == second) | (np.isnan(first) & np.isnan(second)))
+    with np.errstate(invalid="ignore"):
+        gap = np.where(unlike, np.abs(first - second), 0.0)
+    gap = np.where(np.isnan(gap), np.inf, gap)
+    at = np.unravel_index(int(gap.argmax()), gap.shape)
+    scale = max(float(np.nanmax(np.abs(first), initial=0.0)), float(np.finfo(np.float32).tiny))
+    return Difference(
+        largest=float(gap[at]),
+        share=float(gap[at]) / scale,
+        entries=int(unlike.sum()),
+        size=first.size,
+        index=tuple(int(i) for i in at),
+        values=(float(first[at]), float(second[at])),
+    )

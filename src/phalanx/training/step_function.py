@@ -1,0 +1,401 @@
+"""One step on one global batch, and several in one call: the functions that train.
+
+Built once per `compile`, kept in Keras's own `model.train_function` (and `test_function`,
+`predict_function`), which Keras clears whenever a new function is needed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from phalanx.data.batches import static_rows
+from phalanx.distributed.strategy import MultiWorkerStrategy
+from phalanx.distributed.topology import ReplicaPlace, rows_of, this_replica
+from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.step_context import MetricResult, ReplicaShare, current_share, sharing
+from phalanx.keras_compat.model_access import compute_loss, is_assigned_alike, track_loss
+from phalanx.monitoring.flight_recorder import flight
+from phalanx.monitoring.recorded_spans import Recorded
+from phalanx.training.batch_arrivals import GraphArrivals, HostArrival
+from phalanx.training.broadcast_variables import MadeInStep
+from phalanx.training.error_context import axis_0_explained, in_replica
+from phalanx.training.nonfinite_capture import KeptStep
+from phalanx.training.run_switches import runs_eagerly
+
+Kind = Literal["train", "test", "predict"]
+
+Outputs = tuple[tuple[tf.Tensor, Any], ...]
+"""Per local replica: (samples it held, scalar int32; what the model's step returned)."""
+
+
+def nothing_trained(local: int) -> Outputs:
+    """What `local` replicas return that held no sample."""
+    return tuple((tf.constant(0), {}) for _ in range(local))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """What a step function is made for; another plan needs another function.
+
+    Attributes:
+        strategy: the strategy that the replicas belong to.
+        place: the replicas of this process.
+        counted: whether elements are `(total, parts)` of `phalanx.data.batches`, or what a
+            distributed dataset of the user's gives.
+        may_be_empty: whether a replica may be without samples.
+        known_length: whether it is known when the data ends. Where it is not, a step must
+            ask before it begins: TensorFlow may run what needs no data, such as counting
+            the iteration, before it finds that there is none.
+    """
+
+    strategy: tf.distribute.Strategy
+    place: ReplicaPlace
+    counted: bool
+    may_be_empty: bool
+    known_length: bool
+
+
+class StepFunction:
+    """Runs the model's `train_step`, `test_step` or `predict_step` on every replica.
+
+    Attributes:
+        plan: what it was made for.
+        assigned: by id, the Keras variables that a replica assigned outside its optimizer
+            (metrics, moving statistics, seeds). Complete after the first call.
+        results: by the name under which a step returns it, the metric whose result that is.
+            Complete after the first call.
+        companions: by class, what was made for this function and lives as long.
+        is_traced: whether a step has been traced or run.
+        version: how often what was traced has been outdated.
+    """
+
+    def __init__(self, model: Any, kind: Kind, plan: StepPlan) -> None:
+        self.plan = plan
+        self.assigned: dict[int, Any] = {}
+        self.results: dict[str, MetricResult] = {}
+        self.companions: dict[type, Any] = {}
+        self.is_traced = False
+        self._model = model
+        self._kind = kind
+        self._eager = runs_eagerly(model)
+        self._step = step_of(model, kind)
+        whole = bool(model.jit_compile) and not self._eager
+        if whole and tf.distribute.has_strategy():
+            whole = False
+            if kind == "train" and must_compile_apart(model):
+                self._step = compiled_train_step(model)
+        self._whole = whole
+        self._arrivals = GraphArrivals.for_recorder(plan.strategy)
+        self.version = 0
+        self.trace_anew()
+
+    def trace_anew(self) -> None:
+        """Forget what was traced, which something that the step asks in Python has outdated."""
+        self.version += 1
+        self._one = self.like_its_own(self.on_replicas, jit_compile=self._whole)
+        self._next = self.like_its_own(self._on_next)
+        self._apart = self.like_its_own(self._one_kept)
+        self._many = self.like_its_own(self._while_data)
+
+    def build(self, batch_spec: Any) -> None:
+        """Make what the step makes lazily, by tracing it; no step is run.
+
+        Args:
+            batch_spec: shapes and dtypes of a batch, as `train_step` is given it.
+        """
+        count = tf.TensorSpec([], tf.int32)
+        parts = tuple((count, batch_spec) for _ in range(self.plan.place.local))
+        element = (count, parts) if self.plan.counted else batch_spec
+        # Apart: what is traced now does not know yet who will look at the gradients.
+        plain = tf.autograph.experimental.do_not_convert(self.on_replicas)
+        tf.function(plain).get_concrete_function(element)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Called by Keras's own `fit`, which found it in its place: give that to Keras's own."""
+        getattr(self._model, f"make_{self._kind}_function")(force=True)
+        return getattr(self._model, f"{self._kind}_function")(*arguments)
+
+    def on_batch(self, element: Any) -> Outputs:
+        """Run one step on one element."""
+        arrival = HostArrival(self._data_of(element)) if flight.is_open else None
+        with flight.execution(self._kind, 1, arrival):
+            outputs: Outputs = self._apart(element) if self._whole else self._one(element)
+        return outputs
+
+    def on_iterator(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
+        """Run up to `steps` steps.
+
+        Returns:
+            How many ran, fewer where the data ended, and the outputs of the last one.
+
+        Raises:
+            StopIteration: there was no batch left at all.
+        """
+        one = steps == 1 and self.plan.known_length
+        with flight.execution(self._kind, steps, self._arrivals) as execution:
+            if one or self._eager or not self.plan.counted:
+                return self._one_by_one(iterator, steps, execution)
+            done, outputs = self._many(iterator, tf.constant(steps))
+            execution.done = int(done)
+            if execution.done == 0:
+                raise StopIteration
+        return execution.done, outputs
+
+    def _one_by_one(self, iterator: Any, steps: int, under_way: Recorded) -> tuple[int, Outputs]:
+        outputs: Outputs = ()
+        for done in range(steps):
+            under_way.already = done
+            try:
+                outputs = self._next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if done == 0:
+                    raise StopIteration from None
+                under_way.done = done
+                return done, outputs
+        return steps, outputs
+
+    def _on_next(self, iterator: Any) -> Outputs:
+        element = next(iterator)
+        self._note(element, 1)
+        return self._one_kept(element)
+
+    def _note(self, element: Any, number: Any) -> None:
+        """Tell the flight recorder that a batch has come, the execution's `number`-th."""
+        if self._arrivals is not None:
+            self._arrivals.note(self._data_of(element), number)
+
+    def _data_of(self, element: Any) -> Any:
+        """What this process's first replica holds of a batch, as `fit` takes it."""
+        if self.plan.counted:
+            return element[1][0][1]
+        local = self.plan.strategy.experimental_local_results
+        return tf.nest.map_structure(lambda value: local(value)[0], element)
+
+    def like_its_own(self, python: Callable[..., Any], **options: Any) -> Any:
+        """`python` as a TensorFlow function, or as it is where the model runs eagerly."""
+        plain = tf.autograph.experimental.do_not_convert(python)
+        return plain if self._eager else tf.function(plain, reduce_retracing=True, **options)
+
+    def _while_data(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, Outputs]:
+        """Steps in one graph, so that Python is asked once for all of them."""
+        traced = self._one.get_concrete_function(iterator.element_spec).structured_outputs
+        specs = tf.nest.flatten(traced)
+        blanks = [tf.zeros([d or 0 for d in s.shape], s.dtype) for s in specs]
+
+        def more(done: Any, batch: Any, *_: Any) -> Any:
+            return tf.logical_and(done < steps, batch.has_value())
+
+        def body(done: Any, batch: Any, *_: Any) -> Any:
+            element = batch.get_value()
+            self._note(element, done + 1)
+            outputs = tf.nest.flatten(self._one_kept(element))
+            last = done + 1 >= steps
+            following = tf.cond(last, lambda: batch, iterator.get_next_as_optional)
+            return (done + 1, following, *outputs)
+
+        done, _, *outputs = tf.while_loop(
+            more,
+            body,
+            (tf.constant(0), iterator.get_next_as_optional(), *blanks),
+            shape_invariants=(
+                tf.TensorShape([]),
+                tf.OptionalSpec(iterator.element_spec),
+                *(s.shape for s in specs),
+            ),
+        )
+        return done, tf.nest.pack_sequence_as(traced, outputs)
+
+    def _one_kept(self, element: Any) -> Outputs:
+        outputs: Outputs = self._one(element)
+        self.keep_beside(element)
+        return outputs
+
+    def keep_beside(self, element: Any) -> None:
+        """Keep the step on `element` that was just run, where it could not do so itself.
+
+        XLA cannot call what keeps a batch, so that stands beside a step that is compiled whole.
+        """
+        kept = self.companions.get(KeptStep)
+        if kept is not None and self._whole:
+            kept.watch(element)
+
+    def on_replicas(self, element: Any) -> Outputs:
+        """One step on one element, to be traced into a function, or run eagerly."""
+        strategy, place = self.plan.strategy, self.plan.place
+        arguments = element if self.plan.counted else (None, element)
+        outputs = strategy.run(self._on_replica, args=arguments)
+        flat = [strategy.experimental_local_results(v) for v in tf.nest.flatten(outputs)]
+        return tuple(
+            tf.nest.pack_sequence_as(outputs, [values[i] for values in flat])
+            for i in range(place.local)
+        )
+
+    def _on_replica(self, total: Any, parts: Any) -> tuple[tf.Tensor, Any]:
+        place, replica = self.plan.place, this_replica()
+        if self.plan.counted:
+            start, _ = rows_of(replica, place.total, total)
+            count, data = parts[replica - place.first]
+        else:
+            total, start, count, data = count_share(parts, replica, place.total)
+        share = ReplicaShare(
+            count,
+            total,
+            start=start,
+            static_count=static_rows(data),
+            may_be_empty=self.plan.may_be_empty,
+            is_alike=partial(is_assigned_alike, self._model),
+        )
+        kept = self.companions.get(KeptStep)
+        if kept is not None and not self._whole:
+            share.keep = partial(kept.keep, replica, total, (count, data))
+        plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
+        with (
+            sharing(share),
+            share.published() if plain and place.total > 1 else nullcontext(),
+            share.looking_at(data),
+            in_replica(replica),
+            axis_0_explained(data, place.total),
+        ):
+            logs = self._step(data)
+            if isinstance(logs, dict):
+                self.results |= _results_in(flat_logs(logs), share)
+                logs = tf.nest.map_structure(share.for_mean, logs)
+        self.assigned.update(share.assigned)
+        self.is_traced = True
+        if self._kind == "train" and (made := self.companions.get(MadeInStep)):
+            made.make_alike()
+        return count, {} if logs is None else logs
+
+
+def _results_in(logs: dict[str, Any], share: ReplicaShare) -> dict[str, MetricResult]:
+    """The entries of logs that are results of metrics.
+
+    One that comes as another value, such as from a function in the step, has the metric's name.
+    """
+    noted = [result for _, result in share.results.values()]
+    found = {n: share.results[id(v)][1] for n, v in logs.items() if id(v) in share.results}
+    known = [result.metric for result in found.values()]
+    others = [result for result in noted if not any(result.metric is one for one in known)]
+    names = {result.names[-1] if result.names else result.metric.name: result for result in others}
+    return {name: names[name] for name in logs if name in names} | found
+
+
+def flat_logs(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs without the inner dictionaries that compiled metrics return."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        flat.update(flat_logs(value) if isinstance(value, dict) else {name: value})
+    return flat
+
+
+def step_of(model: Any, kind: Kind) -> Callable[[Any], Any]:
+    """The model's `train_step` and the like; in place of a function of TensorFlow's what it traces.
+
+    That was traced with tensors of the step around it, which is traced anew at times.
+    """
+    name = f"{kind}_step"
+    static = inspect.getattr_static(type(model), name)
+    python = getattr(static, "python_function", None)
+    if python is None or name in vars(model):
+        step: Callable[[Any], Any] = getattr(model, name)
+        return step
+    return partial(as_in_a_function(python), model)
+
+
+def as_in_a_function(python: Callable[..., Any]) -> Callable[..., Any]:
+    """What a `tf.function` traces of `python`: conditions and loops on tensors converted."""
+    try:
+        converted: Callable[..., Any] = tf.autograph.to_graph(python)
+    except Exception:  # without its source, as from a prompt; a tf.function takes it as it is, too
+        return python
+    return converted
+
+
+def step_function(model: Any, kind: Kind, plan: StepPlan) -> StepFunction:
+    """The model's function for `kind`, made anew where the one it has does not serve."""
+    name = f"{kind}_function"
+    existing = getattr(model, name)
+    if isinstance(existing, StepFunction) and existing.plan == plan:
+        return existing
+    made = StepFunction(model, kind, plan)
+    setattr(model, name, made)
+    return made
+
+
+# XLA has no kernel for TensorFlow's collectives on CPUs, so what compiles is the forward
+# and backward pass of one replica; reduction and update follow outside. That split needs
+# Keras's own `train_step`; a model with one of its own trains without XLA.
+
+_log = logging.getLogger(__name__)
+
+
+def must_compile_apart(model: Any) -> bool:
+    """Whether the model's gradients can be compiled apart; says so where they cannot."""
+    if type(model).train_step is keras.Model.train_step:
+        return True
+    _log.warning(
+        "jit_compile=True: %s has its own train_step, which XLA cannot compile together "
+        "with an all-reduce; it trains on several replicas without XLA.",
+        type(model).__name__,
+    )
+    return False
+
+
+def compiled_train_step(model: Any) -> Callable[[Any], None]:
+    """Keras's `train_step` with a compiled forward and backward pass."""
+
+    def train_step(data: Any) -> None:
+        # One function a trace and replica: each captures what is its own.
+        compiled = tf.function(
+            lambda x, y, weight: _gradients(model, x, y, weight),
+            jit_compile=True,
+            autograph=False,
+            reduce_retracing=True,
+        )
+        gradients, loss = compiled(*keras.utils.unpack_x_y_sample_weight(data))
+        if (share := current_share()) is not None:
+            share.loss = loss  # the one it was told of lives in the compiled function
+        model.optimizer.apply(gradients, model.trainable_variables)
+
+    return train_step
+
+
+def _gradients(model: Any, x: Any, y: Any, weight: Any) -> tuple[list[Any], Any]:
+    share = current_share()
+    looking = nullcontext() if share is None else share.looking_at((x, y, weight))
+    with looking, tf.GradientTape() as tape:
+        predicted = model(x, training=True)
+        loss = compute_loss(model, x, y, predicted, weight)
+        track_loss(model, loss, x)
+        scaled = model.optimizer.scale_loss(loss)
+    model.compute_metrics(x, y, predicted, sample_weight=weight)
+    gradients: list[Any] = tape.gradient(scaled, model.trainable_variables)
+    return gradients, loss
+
+
+def count_share(data: Any, replica: int, replicas: int) -> tuple[Any, Any, Any, Any]:
+    """(total, start, count, data) for a replica's part of a distributed dataset's element.
+
+    An empty part gets one row of zeros that stands in, as elsewhere it gets a real row.
+    """
+    first = next(v for v in keras.tree.flatten(data) if v is not None)
+    count = tf.shape(first)[0]
+    (counts,) = reduce_sum([tf.one_hot(replica, replicas, count, 0, dtype=tf.int32)])
+    start = tf.reduce_sum(counts[:replica])
+    return tf.reduce_sum(counts), start, count, keras.tree.map_structure(_fill, data)
+
+
+def _fill(value: Any) -> Any:
+    if not isinstance(value, tf.Tensor):
+        return value
+    missing = tf.cast(tf.shape(value)[0] == 0, tf.int32)
+    return tf.pad(value, [[0, missing]] + [[0, 0]] * (value.shape.rank - 1))

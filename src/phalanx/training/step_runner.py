@@ -1,0 +1,286 @@
+"""Run training steps: plain ones, and at times one that somebody looks at."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from phalanx.distributed.host_collectives import on_any_worker
+from phalanx.distributed.topology import ReplicaPlace
+from phalanx.errors import NonFiniteError, OptionError
+from phalanx.gradients.clipper_chain import OnNonfinite
+from phalanx.gradients.gradient_probe import Lens, Observation, observing
+from phalanx.gradients.nonfinite import Health, Trouble, watch
+from phalanx.keras_compat.optimizer_clippers import innermost, rules_of
+from phalanx.monitoring.flight_recorder import flight
+from phalanx.training.gradient_sampling import GradientObserver, Looks, TracesByLens
+from phalanx.training.nonfinite_capture import KeptStep, keeping_place, where_kept
+from phalanx.training.run_switches import runs_eagerly
+from phalanx.training.step_function import Outputs, StepFunction
+
+_log = logging.getLogger(__name__)
+_CHECK_EVERY = 32
+
+RunsOne = Callable[[Any], Outputs]
+"""Runs one step on an iterator's next batch; raises StopIteration where there is none."""
+
+
+class Executor:
+    """Runs the steps of one `fit`, and minds the gradients' health."""
+
+    def __init__(self, model: Any, function: StepFunction, callbacks: Iterable[Any]) -> None:
+        """Get ready; nothing is traced yet."""
+        self._model = model
+        self._function = function
+        self._health = _health(model, function, list(callbacks))
+        self.kept = _kept_step(model, function, self._health)
+        observer = observer_among(callbacks)
+        self._observed = ObservedSteps(model, function, observer) if observer else None
+        self._trained = 0
+        self._checked = 0
+        self._told = False
+
+    @property
+    def trained(self) -> int:
+        """Steps trained so far, those of earlier calls of `fit` included."""
+        return self._trained
+
+    def start(self, trained: int) -> None:
+        """Count from `trained` steps on."""
+        self._trained = trained
+
+    def steps_until_look(self) -> int | None:
+        """How many steps the next execution may have: a look ends it."""
+        if self._observed is None:
+            return None
+        return self._observed.sampling.steps_until(self._trained)
+
+    def run(self, iterator: Any, steps: int, timed: RunsOne | None = None) -> tuple[int, Outputs]:
+        """Run up to `steps` steps; see `StepFunction.on_iterator`.
+
+        Args:
+            iterator: the data.
+            steps: how many.
+            timed: runs the last of them, if nobody looks at its gradients.
+
+        Raises:
+            StopIteration: there was no batch left at all.
+            NonFiniteError: a total gradient was not finite, and that ends the training.
+        """
+        if self.kept is not None:
+            self.kept.running = (self._trained, steps)
+        done, outputs = self._run(iterator, steps, self._observed_step(steps) or timed)
+        self._trained += done
+        if self._trained - self._checked >= _CHECK_EVERY:
+            self.check()
+        return done, outputs
+
+    def check(self) -> None:
+        """Raise if a gradient was not finite; all workers do so at the same step."""
+        self._checked = self._trained
+        if self._told or self._health is None or self._health.policy not in ("raise", "watch"):
+            return
+        if (trouble := self._health.trouble()) is None:
+            return
+        place = self._function.plan.place
+        trouble = _of_all_workers(trouble, self._function.plan.strategy, place)
+        hint = where_kept(trouble.step + 1)
+        if self._health.policy == "raise":
+            raise NonFiniteError(_explain(self._health.paths, trouble, place) + hint)
+        if place.is_chief:
+            _log.warning(
+                "The loss was not finite at step %d; %s. A LossScaleOptimizer leaves such steps "
+                "out, but mends no loss.%s",
+                trouble.step + 1,
+                _workers(trouble, place),
+                hint,
+            )
+        self._told = True
+
+    def logs(self) -> dict[str, float]:
+        """What an epoch's logs say of gradients that were left out, if the user asked."""
+        if self._health is None or self._health.policy in ("raise", "watch"):
+            return {}
+        return {"nonfinite_steps": float(self._health.count)}
+
+    def _observed_step(self, steps: int) -> RunsOne | None:
+        """What runs the last of the next `steps` steps, if that one is looked at."""
+        observed, last = self._observed, self._trained + steps
+        if observed is None or not observed.sampling.is_due(last):
+            return None
+        return lambda iterator: observed.run(iterator, last)
+
+    def _run(self, iterator: Any, steps: int, last: RunsOne | None) -> tuple[int, Outputs]:
+        if last is None:
+            return self._function.on_iterator(iterator, steps)
+        if steps > 1:
+            done, outputs = self._function.on_iterator(iterator, steps - 1)
+            if done < steps - 1:
+                return done, outputs
+        try:
+            return steps, last(iterator)
+        except StopIteration:
+            if steps == 1:
+                raise
+            return steps - 1, outputs
+
+
+def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> Health | None:
+    """The record of the model's optimizer, where it has a say in what happens then."""
+    optimizer = getattr(model, "optimizer", None)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        return None
+    policy = _policy(optimizer, callbacks)
+    inner = innermost(optimizer)
+    if policy == "ignore":
+        return None
+    # A LossScaleOptimizer leaves such steps out by itself.
+    health = watch(optimizer, function.plan.strategy, policy if inner is optimizer else "watch")
+    if function.companions.get(Health) is not health:
+        function.companions[Health] = health
+        function.trace_anew()  # what was traced before does not tell this one
+    return health
+
+
+def _kept_step(model: Any, function: StepFunction, health: Health | None) -> KeptStep | None:
+    """What keeps the first step that goes wrong, where there is a place to keep it."""
+    to = keeping_place()
+    plan = function.plan
+    on_tpu = isinstance(plan.strategy, tf.distribute.TPUStrategy)  # it calls no Python
+    if health is None or to.folder is None or not plan.counted or on_tpu:
+        return None
+    kept: KeptStep | None = function.companions.get(KeptStep)
+    if kept is None or kept.health is not health:
+        kept = function.companions[KeptStep] = KeptStep(model, plan.place, health, to)
+        function.trace_anew()
+    return kept
+
+
+def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
+    rules = rules_of(optimizer)
+    if rules is not None and rules.on_nonfinite is not None:
+        return rules.on_nonfinite
+    if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
+        return "ignore"  # the user has chosen how such a run ends
+    return "raise"
+
+
+def _of_all_workers(
+    trouble: Trouble, strategy: tf.distribute.Strategy, place: ReplicaPlace
+) -> Trouble:
+    """`trouble` with the replicas of all workers; a collective, since all know of it alike."""
+    own = (replica in trouble.replicas for replica in range(place.total))
+    found = on_any_worker(strategy, place, *own)
+    return replace(trouble, replicas=tuple(i for i, is_bad in enumerate(found) if is_bad))
+
+
+def _workers(trouble: Trouble, place: ReplicaPlace) -> str:
+    workers = sorted({replica // place.local for replica in trouble.replicas})
+    said = f"it came from worker {', '.join(map(str, workers))}"
+    if place.local > 1:
+        said += f" (replica {', '.join(map(str, trouble.replicas))})"
+    return said
+
+
+def _explain(paths: Sequence[str], trouble: Trouble, place: ReplicaPlace) -> str:
+    name = paths[trouble.variable]
+    if trouble.replicas:
+        source = _workers(trouble, place)
+    else:
+        source = "each worker's own was finite, their sum was not"
+    return (
+        f"The gradient of {name} had NaN or infinite entries at step {trouble.step + 1}; {source}. "
+        "Lower the learning rate, clip with global_clipnorm, or look at that worker's data; "
+        'phalanx.clip.use(optimizer, on_nonfinite="skip") goes on without such steps.'
+    )
+
+
+class ObservedSteps:
+    """Runs the observed steps of one `fit`, and shows them to its observer."""
+
+    def __init__(self, model: Any, function: StepFunction, observer: GradientObserver) -> None:
+        """Get ready beside `function`; what is needed is traced when a step first needs it."""
+        self._place = function.plan.place
+        self._traces = _traces_beside(model, function)
+        self._looks = Looks(observer)
+        self.sampling = self._looks.sampling
+
+    def run(self, iterator: Any, step: int) -> Outputs:
+        """Run one step, numbered from 1, and show its gradients.
+
+        Raises:
+            StopIteration: there was no batch left.
+        """
+
+        def on_next(function: Any, number: tf.Tensor, note: tf.Tensor) -> tuple[Any, Any]:
+            try:
+                outputs, seen = function(iterator, number, note)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                raise StopIteration from None
+            return outputs, seen
+
+        with flight.execution("train"):
+            outputs: Outputs = self._looks.look(step, self._traces, on_next, lambda: self._place)
+        return outputs
+
+
+class ObservedTraces(TracesByLens):
+    """The second traces of a step; kept from one `fit` to the next.
+
+    Attributes:
+        version: that of the step function which these stand beside.
+    """
+
+    def __init__(self, model: Any, function: StepFunction) -> None:
+        """Get ready beside `function`."""
+        super().__init__(self._trace)
+        self.version = function.version
+        self._function = function
+        self._step = StepFunction(model, "train", function.plan)
+        self._step.assigned = function.assigned  # what its steps assign and return, these do
+        self._step.results = function.results
+        self._step.companions = function.companions  # what keeps those that go wrong
+        self._place = function.plan.place
+        self._eager = runs_eagerly(model)
+
+    def _trace(self, lens: Lens) -> Any:
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        def observed(iterator: Any, step: tf.Tensor, note: tf.Tensor) -> Any:
+            element = next(iterator)
+            observation = Observation(lens, step=step, note=note)
+            with observing(observation):
+                outputs = self._step.on_replicas(element)
+                self._function.keep_beside(element)
+            first = self._place.first
+            seen = [observation.seen.get(first + i, {}) for i in range(self._place.local)]
+            return outputs, seen
+
+        return observed if self._eager else tf.function(observed)
+
+
+def _traces_beside(model: Any, function: StepFunction) -> ObservedTraces:
+    kept = function.companions.get(ObservedTraces)
+    if kept is None or kept.version != function.version:
+        kept = function.companions[ObservedTraces] = ObservedTraces(model, function)
+    found: ObservedTraces = kept
+    return found
+
+
+def observer_among(callbacks: Any) -> GradientObserver | None:
+    """The callback that observes gradients, if there is one.
+
+    Raises:
+        OptionError: there are several, which would each need steps of their own.
+    """
+    found = [c for c in callbacks if getattr(c, "observes_gradients", False)]
+    if len(found) > 1:
+        raise OptionError(
+            f"Asked to fit with {len(found)} callbacks that observe gradients; one can. Give one "
+            "GradientLogger the layers and histograms of all."
+        )
+    return found[0] if found else None

@@ -1,0 +1,221 @@
+"""The whole state of a `fit` as a snapshot, and back into a fresh process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phalanx.checkpoint.callback_state import CallbackStates
+from phalanx.checkpoint.reader import Loaded, assert_fits
+from phalanx.checkpoint.replica_values import Rows, assign, assign_local, local_arrays
+from phalanx.checkpoint.rng_state import read_chance, write_chance
+from phalanx.checkpoint.sharding import describe
+from phalanx.checkpoint.variable_names import (
+    metric_variables,
+    model_variables,
+    optimizer_variables,
+    paths_of,
+)
+from phalanx.checkpoint.writer import Snapshot
+from phalanx.data.batch_iterator import BatchStream
+from phalanx.data.iterator_position import Position
+from phalanx.distributed.topology import ReplicaPlace
+from phalanx.gradients.nonfinite import Health, health_of
+from phalanx.keras_compat.optimizer_clippers import innermost
+from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.training.step_function import StepFunction
+
+_WORKER = "worker"
+_CALLBACKS = "callbacks"
+_ITERATOR = "iterator"
+_CHANCE = "chance"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Where a training stands.
+
+    Attributes:
+        step: steps trained in all.
+        epoch: the epoch under way, or the next where one has just ended.
+        batch: batches of it that are trained.
+        since: of these, how many in the execution under way.
+        is_complete: whether the `fit` has ended.
+        is_stopped: whether a callback has ended it before its last epoch.
+    """
+
+    step: int
+    epoch: int
+    batch: int = 0
+    since: int = 0
+    is_complete: bool = False
+    is_stopped: bool = False
+
+
+class Capture:
+    """Reads the state of one `fit`, and writes it back."""
+
+    def __init__(
+        self,
+        model: Any,
+        function: StepFunction,
+        stream: BatchStream,
+        cadence: ReadingCadence,
+        *,
+        keeps_iterator: bool,
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            model: the model, built.
+            function: its training steps.
+            stream: its data.
+            cadence: when its metrics are read.
+            keeps_iterator: whether to save what a `tf.data` pipeline holds.
+        """
+        self._model = model
+        self._function = function
+        self._stream = stream
+        self._cadence = cadence
+        self._keeps_iterator = keeps_iterator
+        self._states = CallbackStates([])
+
+    @property
+    def _place(self) -> ReplicaPlace:
+        return self._function.plan.place
+
+    def note_callbacks(self, callbacks: list[Any]) -> None:
+        """Training begins: from here on, what changes in callbacks is their state."""
+        self._states = CallbackStates(callbacks)
+
+    def read(
+        self, moment: Moment, *, fit: int, best: float | None, logs: Mapping[str, Any]
+    ) -> Snapshot:
+        """The state now; tensors are copied when the snapshot is taken, not here.
+
+        Args:
+            moment: where training stands.
+            fit: the number of this `fit` among those that use the directory, from 0.
+            best: the best value so far of what `keep_best` goes by.
+            logs: of the epoch that has just ended, which `keep_best` goes by; else empty.
+        """
+        position = self._stream.position(moment.batch, since=moment.since)
+        whole = self._whole()
+        document, arrays = self._states.read()
+        own = self._own(position, document)
+        if self._place.is_chief:
+            own |= {f"{_CALLBACKS}/{name}": array for name, array in arrays.items()}
+        return Snapshot(
+            step=moment.step,
+            epoch=moment.epoch,
+            arrays=_rows_of(whole),
+            own=own,
+            state={
+                "fit": fit,
+                "complete": moment.is_complete,
+                "stopped": moment.is_stopped,
+                "best": best,
+                "position": position.to_json(),
+                "replicas": self._place.total,
+                "readings": self._cadence.passed,
+                "nonfinite_steps": self._nonfinite_steps(),
+                "paths": paths_of(whole),
+            },
+            metrics=_numbers(logs),
+        )
+
+    def shared(self) -> dict[str, Rows]:
+        """What is the same on every worker, of which each saves a share."""
+        return _rows_of(self._whole())
+
+    def assert_fits(self, loaded: Loaded, where: str) -> None:
+        """Hold a checkpoint against the model before anything changes.
+
+        Raises:
+            MismatchedCheckpointError: a tensor is missing, too many, of another shape or dtype.
+        """
+        whole = self._whole()
+        assert_fits(loaded.manifest, describe(_rows_of(whole)), where, paths=paths_of(whole))
+
+    def write_variables(self, loaded: Loaded) -> None:
+        """Bring model, optimizer and metrics back."""
+        arrays = loaded.arrays
+        for name, variable in model_variables(self._model).items():
+            assign(variable, arrays[name])
+        for name, variable in optimizer_variables(self._model).items():
+            assign(variable, arrays[name])
+        assign_local(model_variables(self._model), arrays, self._place)
+        if loaded.manifest.state["position"]["batch"]:  # else an epoch begins, and counts anew
+            assign_local(metric_variables(self._model), arrays, self._place)
+
+    def write(self, loaded: Loaded) -> None:
+        """Bring everything back: variables, chance, callbacks, the place in the data."""
+        state, arrays = loaded.manifest.state, loaded.arrays
+        self.write_variables(loaded)
+        self._cadence.passed = list(state["readings"])
+        if (health := self._health()) is not None:
+            health.start_from(int(state["nonfinite_steps"]))
+        document = json.loads(bytes(self._of_worker(arrays, _CALLBACKS)[""]))
+        self._states.write(document, _below(f"{_CALLBACKS}/", arrays))
+        same_replicas = state["replicas"] == self._place.total
+        iterator = _below(f"{_WORKER}/{self._place.rank}/{_ITERATOR}/", arrays)
+        self._stream.go_on(
+            Position(**state["position"]), iterator if iterator and same_replicas else None
+        )
+        write_chance(self._of_worker(arrays, f"{_CHANCE}/"))  # last: opening data may draw
+
+    def _whole(self) -> dict[str, Any]:
+        return model_variables(self._model) | optimizer_variables(self._model)
+
+    def _own(self, position: Position, document: Any) -> dict[str, np.ndarray]:
+        """What this worker alone knows."""
+        prefix = f"{_WORKER}/{self._place.rank}"
+        own = local_arrays(self._local_variables(), self._place)
+        own |= {f"{prefix}/{_CHANCE}/{name}": array for name, array in read_chance().items()}
+        own[f"{prefix}/{_CALLBACKS}"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
+        held = self._stream.iterator_state(position) if self._keeps_iterator else None
+        own |= {f"{prefix}/{_ITERATOR}/{name}": array for name, array in (held or {}).items()}
+        return own
+
+    def _local_variables(self) -> dict[str, Any]:
+        """What replicas may have each in their own way: metrics, and what layers assign."""
+        local = metric_variables(self._model)
+        if self._place.total > 1:
+            named = model_variables(self._model).items()
+            local |= {name: v for name, v in named if id(v) in self._function.assigned}
+        return local
+
+    def _nonfinite_steps(self) -> int:
+        health = self._health()
+        return 0 if health is None else health.count
+
+    def _health(self) -> Health | None:
+        optimizer = getattr(self._model, "optimizer", None)
+        return None if optimizer is None else health_of(innermost(optimizer))
+
+    def _of_worker(self, arrays: Mapping[str, np.ndarray], what: str) -> dict[str, np.ndarray]:
+        """What this worker had, or the chief where there was no such worker."""
+        own = _below(f"{_WORKER}/{self._place.rank}/{what}", arrays)
+        return own or _below(f"{_WORKER}/0/{what}", arrays)
+
+
+def _rows_of(variables: Mapping[str, Any]) -> dict[str, Rows]:
+    return {name: Rows(variable) for name, variable in variables.items()}
+
+
+def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """The logs that are single numbers."""
+    found = {}
+    for name, value in logs.items():
+        with suppress(TypeError, ValueError):
+            found[name] = float(value)
+    return found
+
+
+def _below(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
