@@ -35,7 +35,7 @@ from step_time.report import processor
 
 import phalanx
 from phalanx.callbacks import Checkpoint, every_n_steps
-from phalanx.monitoring.phase_tracker import pulse
+from phalanx.monitoring.phase_tracker import phase_tracker
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PACKAGES = ("phalanx", "keras", "tensorflow-cpu", "safetensors")
@@ -142,7 +142,7 @@ class _Stalls(keras.callbacks.Callback):
     def __init__(self, seconds: list[float]) -> None:
         super().__init__()
         self._seconds = seconds
-        self._before: Callable[[], float] = lambda: pulse.totals()["checkpoint"]
+        self._before: Callable[[], float] = lambda: phase_tracker.totals()["checkpoint"]
         self._begun = 0.0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

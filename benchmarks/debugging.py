@@ -30,7 +30,7 @@ from rounds import round_options
 from step_time.environment import ROOT, versions
 from step_time.report import processor
 
-from phalanx.testing import run_gang
+from phalanx.testing import run_workers
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PACKAGES = ("phalanx", "keras", "tensorflow-cpu")
@@ -65,7 +65,7 @@ def main() -> None:
 
 def _row(make: Callable, batch: int, rounds: int) -> Row:
     tell(f"{make.__name__} with {batch} samples: {rounds} rounds")
-    found = run_gang(rounds_of, WORKERS, args=(make, batch, rounds), deadline=3600)[0]
+    found = run_workers(rounds_of, WORKERS, args=(make, batch, rounds), deadline=3600)[0]
     tell("")
     passed, busy = (_shares([each[i] for each in found]) for i in range(2))
     low, high = passed.half

@@ -20,12 +20,12 @@ from step_time.environment import ROOT
 
 from phalanx import clip
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.monitoring.phase_tracker import Pulse
+from phalanx.monitoring.phase_tracker import PhaseTracker
 from phalanx.training import step_function as steps
-from phalanx.training.batch_arrivals import GraphArrivals
-from phalanx.training.context import make_function, on_stage, open_source
-from phalanx.training.nonfinite_capture import keeping_place
-from phalanx.training.step_runner import Executor
+from phalanx.training.batch_arrivals import GraphBatchProbe
+from phalanx.training.context import call_context, make_function, open_source
+from phalanx.training.nonfinite_capture import capture_dir
+from phalanx.training.step_runner import StepRunner
 
 sys.path.insert(0, str(ROOT / "examples"))
 from mnist import build_model
@@ -58,7 +58,7 @@ def rounds_of(make: Callable, batch: int, rounds: int) -> list[list[list[float]]
 def _round(make: Callable, batch: int, number: int) -> list[list[float]]:
     """Steps traced anew: two like functions differ by chance, by more than what is looked for."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stages:
-        keeping_place().folder = Path(directory)
+        capture_dir().folder = Path(directory)
         flight.open(Path(directory) / "worker-0.flight", rank=0, attempt=0, workers=1)
         stages.callback(flight.close)
         order = [*range(len(KINDS))][:: 1 if number % 2 else -1]
@@ -90,13 +90,13 @@ def _step(
     x = np.concatenate([x] * (batch // BATCH))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.SGD()
-    model.compile(optimizer if checks else clip.use(optimizer, on_nonfinite="ignore"), loss)
-    stage = stages.enter_context(on_stage(model))
+    model.compile(optimizer if checks else clip.attach(optimizer, on_nonfinite="ignore"), loss)
+    stage = stages.enter_context(call_context(model))
     y = np.zeros(len(x), "int64")
     source = open_source(stage, "fit", 0, x, y, batch_size=batch * WORKERS)
     with _noting(notes):
         function = make_function(stage, "train", source)
-    executor, iterator = Executor(model, function, []), source.open(0)
+    executor, iterator = StepRunner(model, function, []), source.open(0)
     return lambda: executor.run(iterator, 1)
 
 
@@ -106,18 +106,18 @@ def _noting(notes: bool) -> Iterator[None]:
     if notes:
         yield
         return
-    with mock.patch.object(steps.GraphArrivals, "for_recorder", return_value=None):
+    with mock.patch.object(steps.GraphBatchProbe, "for_recorder", return_value=None):
         yield
 
 
 def _told() -> Callable[[], None]:
     """What a step tells the flight recorder in Python."""
-    pulse, arrivals = Pulse(), GraphArrivals()
-    pulse.follow(flight)
+    phase_tracker, arrivals = PhaseTracker(), GraphBatchProbe()
+    phase_tracker.follow(flight)
 
     def told() -> None:
         for phase in PHASES:
-            pulse.enter(phase)
+            phase_tracker.enter(phase)
         with flight.execution("train", 1, arrivals):
             pass
 

@@ -18,10 +18,10 @@ import keras
 import numpy as np
 
 from phalanx.monitoring.memory import resident_bytes
-from phalanx.monitoring.phase_tracker import SECONDS, Pulse
+from phalanx.monitoring.phase_tracker import SECONDS, PhaseTracker
 from phalanx.monitoring.throughput import ThroughputMeter
 from phalanx.monitoring.worker_event_log import journal_of
-from phalanx.training.context import make_function, on_stage, open_source
+from phalanx.training.context import call_context, make_function, open_source
 from phalanx.training.metrics import reader_of
 from phalanx.training.timed_step import TimedSteps
 
@@ -59,14 +59,14 @@ def seconds_of(action: Callable[[], object]) -> float:
 
 def every_step() -> float:
     """Seconds that the pulse and the laps take of each step."""
-    pulse = Pulse()
-    meter = ThroughputMeter(clock=time.monotonic, phases=pulse.totals)
+    phase_tracker = PhaseTracker()
+    meter = ThroughputMeter(clock=time.monotonic, phases=phase_tracker.totals)
 
     def steps():
         for step in range(2000):
             for phase in ("callbacks", "compute", "callbacks", "compute"):
-                pulse.enter(phase)
-            pulse.at(step=step)
+                phase_tracker.enter(phase)
+            phase_tracker.at(step=step)
             meter.lap(1, BATCH)
         meter.close(step=0, memory_bytes=0)
 
@@ -87,7 +87,7 @@ def each_split(make) -> tuple[float, float]:
     model, x = make()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     y = np.zeros(len(x), "int64")
-    with on_stage(model) as stage:
+    with call_context(model) as stage:
         source = open_source(stage, "fit", 0, x, y, batch_size=BATCH)
         function, iterator = make_function(stage, "train", source), source.open(0)
         timed, reader = TimedSteps.of(function), reader_of(model, function)

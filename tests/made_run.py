@@ -201,7 +201,7 @@ class _Made:
                 "gradients", run=f"worker-{rank}", step=step,
                 values={
                     "gradients/norm": norm * (1.2 + 0.1 * rank + self.random.gauss(0, 0.03)),
-                    "gradients/cosine_to_aggregate": 0.9 - 0.05 * rank,
+                    "gradients/cosine_similarity": 0.9 - 0.05 * rank,
                     **{f"gradient_norm/{each}": norm for each in VARIABLES},
                 },
             )  # fmt: skip
@@ -210,7 +210,7 @@ class _Made:
             values={
                 "gradients/norm": norm,
                 "gradients/clipped_norm": min(norm, 1.0),
-                "gradients/clipped_share": self.clipped / self.looked,
+                "gradients/clip_fraction": self.clipped / self.looked,
                 "gradients/noise_scale": 200 + step,
                 **{f"gradient_norm/{v}": norm / (1 + i) for i, v in enumerate(VARIABLES)},
             },

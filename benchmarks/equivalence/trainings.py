@@ -13,7 +13,7 @@ from typing import Any
 
 from equivalence.cases import Outcome, by_phalanx, chosen, plain_keras, run
 from phalanx.cluster.spec import DeviceSpec
-from phalanx.testing import GangFailedError, GangTimeoutError, run_alone, run_gang
+from phalanx.testing import WorkerGroupFailedError, WorkerGroupTimeoutError, run_alone, run_workers
 
 REPLICAS = 2
 _CHUNK = 12
@@ -53,7 +53,7 @@ def multiworker(names: Sequence[str], system: str) -> dict[str, Result]:
     """Two processes; what the chief got."""
     return _in_chunks(
         names,
-        lambda part: run_gang(
+        lambda part: run_workers(
             _train, REPLICAS, args=(part, "multiworker", system), strategy=None, **_time(part)
         )[0],
     )
@@ -72,7 +72,7 @@ def _in_chunks(
         part = names[begin : begin + _CHUNK]
         try:
             results |= train(part)
-        except (GangFailedError, GangTimeoutError):
+        except (WorkerGroupFailedError, WorkerGroupTimeoutError):
             results |= {name: _alone(name, train) for name in part}
     return results
 
@@ -80,9 +80,9 @@ def _in_chunks(
 def _alone(name: str, train: Callable[[Sequence[str]], dict[str, Result]]) -> Result:
     try:
         return train([name])[name]
-    except GangFailedError as failed:
+    except WorkerGroupFailedError as failed:
         return Crash(error=failed.first.type_name, message=failed.first.message)
-    except GangTimeoutError:
+    except WorkerGroupTimeoutError:
         return Crash(error="no end", message="still running when its time was over")
 
 

@@ -19,7 +19,7 @@ import psutil
 
 from phalanx.checkpoint.manifest import MANIFEST
 from phalanx.checkpoint.reader import manifest_of, steps_in, verify
-from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.testing.chaos import Plan, command
 from soak.plans import WORKERS, kind_of, plan_of, retries_of
 
@@ -91,7 +91,7 @@ def results(place: Path) -> list[object]:
 
 def half_written(directory: Path) -> list[str]:
     """What should not be among checkpoints: damaged ones, and files of none."""
-    folder = Folder.at(directory)
+    folder = StorageDir.at(directory)
     wrong = [f"step {step}: {what}" for step, what in verify(folder) if what]
     whole = steps_in(folder)
     known = set()

@@ -1,6 +1,6 @@
 """Clip gradients after they were added up over all replicas: `phalanx.clip`.
 
-    optimizer = phalanx.clip.use(keras.optimizers.Adam(1e-3), phalanx.clip.by_global_norm(1.0))
+    optimizer = phalanx.clip.attach(keras.optimizers.Adam(1e-3), phalanx.clip.clip_by_global_norm(1.0))
 
 Keras's own `clipvalue`, `clipnorm` and `global_clipnorm` need none of this: under Phalanx
 they act on the total as they are.
@@ -13,38 +13,38 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.errors import OptionError
-from phalanx.gradients.clipper_chain import GradientRules, OnNonfinite
+from phalanx.errors import ConfigurationError
+from phalanx.gradients.clipper_chain import ClipperChain, OnNonfinite
 from phalanx.gradients.clippers import (
-    Clipped,
+    ClipInputs,
     Clipper,
-    Unclipped,
-    adaptive,
-    by_global_norm,
-    by_layer,
-    by_norm,
-    by_percentile,
-    by_value,
+    ClipResult,
+    adaptive_grad_clip,
+    clip_by_global_norm,
+    clip_by_norm,
+    clip_by_percentile,
+    clip_by_value,
+    per_layer,
 )
-from phalanx.gradients.nonfinite import health_of, watch
-from phalanx.keras_compat.optimizer_clippers import give_rules, innermost, rules_of
+from phalanx.gradients.nonfinite import guard_of, watch
+from phalanx.keras_compat.optimizer_clippers import attach_clippers, clippers_of, innermost
 
 __all__ = [
-    "Clipped",
+    "ClipInputs",
+    "ClipResult",
     "Clipper",
-    "Unclipped",
-    "adaptive",
-    "by_global_norm",
-    "by_layer",
-    "by_norm",
-    "by_percentile",
-    "by_value",
-    "nonfinite_steps",
-    "use",
+    "adaptive_grad_clip",
+    "attach",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_percentile",
+    "clip_by_value",
+    "nonfinite_count",
+    "per_layer",
 ]
 
 
-def use(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None = None) -> Any:
+def attach(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None = None) -> Any:
     """Let `optimizer` clip every total gradient by `clippers`, in order.
 
     Works under `fit`, with a custom `train_step` and in hand-written loops, with gradient
@@ -61,31 +61,31 @@ def use(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None = N
             act under `phalanx.enable()` or after `phalanx.distribute_optimizer`.
 
     Raises:
-        OptionError: not an optimizer, not a clipper, a second call for one optimizer, or a
+        ConfigurationError: not an optimizer, not a clipper, a second call for one optimizer, or a
             pattern that matches no variable (as soon as the variables are known).
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise OptionError(
-            "phalanx.clip.use needs a keras.optimizers.Optimizer (Keras 3); found "
+        raise ConfigurationError(
+            "phalanx.clip.attach needs a keras.optimizers.Optimizer (Keras 3); found "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}."
         )
-    if rules_of(optimizer) is not None:
-        raise OptionError(
+    if clippers_of(optimizer) is not None:
+        raise ConfigurationError(
             f"Asked to give {optimizer.name!r} clippers a second time. Pass all of them in one "
             "call; they run in the order given."
         )
-    give_rules(optimizer, GradientRules(clippers=clippers, on_nonfinite=on_nonfinite))
+    attach_clippers(optimizer, ClipperChain(clippers=clippers, on_nonfinite=on_nonfinite))
     inner = innermost(optimizer)
     if on_nonfinite in ("skip", "zero") and inner is optimizer:
         watch(inner, tf.distribute.get_strategy(), on_nonfinite)
     return optimizer
 
 
-def nonfinite_steps(optimizer: Any) -> int:
+def nonfinite_count(optimizer: Any) -> int:
     """How many steps of `optimizer` had a total gradient that was not finite.
 
     Counted where "raise", "skip" or "zero" is in force, from the start of the last `fit`, or
     from `use` on in a hand-written loop.
     """
-    health = health_of(innermost(optimizer))
+    health = guard_of(innermost(optimizer))
     return 0 if health is None else health.count

@@ -1,7 +1,7 @@
 """Every exception that Phalanx raises on purpose, in one small tree.
 
     PhalanxError
-    ├── OptionError (ValueError)    an option or argument that cannot work
+    ├── ConfigurationError (ValueError)    an option or argument that cannot work
     │   └── StartedError (RuntimeError)     a setting comes after TensorFlow has started
     ├── ClusterError                who is in the cluster, and who am I: contradictory or incomplete
     ├── LaunchError                 a worker could not be started
@@ -10,14 +10,14 @@
     ├── TrainingError               fit, evaluate or predict cannot give the right answer
     │   ├── DataError               the input data is unfit, or differs between workers
     │   ├── NonFiniteError          a gradient has NaN or infinite entries
-    │   ├── DisagreementError       workers were asked to do different things
-    │   └── PeerGoneError           a worker that the others need has ended
+    │   ├── WorkerMismatchError       workers were asked to do different things
+    │   └── WorkerLostError           a worker that the others need has ended
     ├── CheckpointError             a checkpoint cannot be written, found, read or used
-    │   ├── NoCheckpointError       there is none
-    │   ├── DamagedCheckpointError  its bytes are not those that were written
-    │   ├── NewerCheckpointError    a newer Phalanx wrote it
-    │   └── MismatchedCheckpointError   it holds another model's tensors
-    └── UpstreamChangedError        a private Keras or TensorFlow name is not what it was
+    │   ├── CheckpointNotFoundError       there is none
+    │   ├── CheckpointCorruptedError  its bytes are not those that were written
+    │   ├── CheckpointVersionError    a newer Phalanx wrote it
+    │   └── CheckpointMismatchError   it holds another model's tensors
+    └── IncompatibleDependencyError        a private Keras or TensorFlow name is not what it was
 
 Each message says what was asked, what was found (the value), and what to do.
 """
@@ -29,11 +29,11 @@ class PhalanxError(Exception):
     """Base of every error that Phalanx raises on purpose."""
 
 
-class OptionError(PhalanxError, ValueError):
+class ConfigurationError(PhalanxError, ValueError):
     """An option or argument that cannot work; raised before any work starts."""
 
 
-class StartedError(OptionError, RuntimeError):
+class StartedError(ConfigurationError, RuntimeError):
     """A script asks for other devices after TensorFlow has started.
 
     It is a `RuntimeError` as TensorFlow's own is, which scripts catch.
@@ -72,11 +72,11 @@ class NonFiniteError(TrainingError):
     """A total gradient has NaN or infinite entries; names variable, step and workers."""
 
 
-class DisagreementError(TrainingError):
+class WorkerMismatchError(TrainingError):
     """Workers were asked to do different things; going on would hang or be wrong."""
 
 
-class PeerGoneError(TrainingError):
+class WorkerLostError(TrainingError):
     """A worker that the others need has ended; its own failure, if there is one, came first."""
 
 
@@ -84,21 +84,21 @@ class CheckpointError(PhalanxError):
     """A checkpoint cannot be written, found, read or used."""
 
 
-class NoCheckpointError(CheckpointError):
+class CheckpointNotFoundError(CheckpointError):
     """There is no such checkpoint, or none at all."""
 
 
-class DamagedCheckpointError(CheckpointError):
+class CheckpointCorruptedError(CheckpointError):
     """The bytes of a checkpoint are not those that were written."""
 
 
-class NewerCheckpointError(CheckpointError):
+class CheckpointVersionError(CheckpointError):
     """A newer Phalanx wrote the checkpoint, in a format that this one does not know."""
 
 
-class MismatchedCheckpointError(CheckpointError):
+class CheckpointMismatchError(CheckpointError):
     """The checkpoint's tensors are not those that are to be restored."""
 
 
-class UpstreamChangedError(PhalanxError):
+class IncompatibleDependencyError(PhalanxError):
     """A private Keras or TensorFlow name that Phalanx relies on is not what it was."""

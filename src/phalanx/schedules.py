@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 __all__ = ["LinearScaling", "WarmUp"]
 
@@ -36,16 +36,16 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[m
             start: the share of the learning rate to begin with.
 
         Raises:
-            OptionError: a value that cannot work.
+            ConfigurationError: a value that cannot work.
         """
         super().__init__()
         self.learning_rate = _rate(learning_rate)
         self.steps = steps
         self.start = start
         if not isinstance(steps, int) or steps < 0:
-            raise OptionError(f"steps must be a number of steps, 0 for none; found {steps!r}.")
+            raise ConfigurationError(f"steps must be a number of steps, 0 for none; found {steps!r}.")
         if not 0.0 <= start <= 1.0:
-            raise OptionError(f"start must be a share from 0 to 1; found {start!r}.")
+            raise ConfigurationError(f"start must be a share from 0 to 1; found {start!r}.")
 
     def __call__(self, step: Any) -> Any:
         """The learning rate at `step`, counted from 0."""
@@ -88,15 +88,15 @@ class LinearScaling(keras.optimizers.schedules.LearningRateSchedule):  # type: i
             warmup_steps: the optimizer's steps in which the factor rises from 1 in a line.
 
         Raises:
-            OptionError: a value that cannot work.
+            ConfigurationError: a value that cannot work.
         """
         super().__init__()
         if factor is None:
             factor = float(tf.distribute.get_strategy().num_replicas_in_sync)
         if not factor > 0:
-            raise OptionError(f"factor must be above 0; found {factor!r}.")
+            raise ConfigurationError(f"factor must be above 0; found {factor!r}.")
         if not isinstance(warmup_steps, int) or warmup_steps < 0:
-            raise OptionError(
+            raise ConfigurationError(
                 f"warmup_steps must be a number of steps, 0 for none; found {warmup_steps!r}."
             )
         self.learning_rate = _rate(learning_rate)
@@ -130,7 +130,7 @@ def _rate(learning_rate: Any) -> Any:
         return learning_rate
     if isinstance(learning_rate, (int, float)) and learning_rate >= 0:
         return float(learning_rate)
-    raise OptionError(
+    raise ConfigurationError(
         "learning_rate must be a number from 0 on, or a keras.optimizers.schedules schedule; "
         f"found {learning_rate!r}."
     )

@@ -112,7 +112,7 @@ def _begin_in_fork() -> None:
     _own.stop()
     _measure()
     connections = sys.modules.get("multiprocessing.connection")
-    if connections is not None:  # `run_gang` kills a worker as soon as it has reported
+    if connections is not None:  # `run_workers` kills a worker as soon as it has reported
         made: Any = connections.Connection
         made.send = _saved_first(made.send)
 

@@ -14,8 +14,8 @@ SCRIPT = Path(__file__).with_name("gradient_run.py")
 WORKERS = ["worker-0", "worker-1"]
 RUNS = [*WORKERS, "aggregate"]
 HISTOGRAM = "gradient/cnn/head/kernel"
-OF_EACH_WORKER = ["gradients/cosine_to_aggregate", "gradients/norm"]
-OF_THE_TOTAL = ["gradients/clipped_norm", "gradients/clipped_share", "gradients/noise_scale"]
+OF_EACH_WORKER = ["gradients/cosine_similarity", "gradients/norm"]
+OF_THE_TOTAL = ["gradients/clipped_norm", "gradients/clip_fraction", "gradients/noise_scale"]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.testing import chaos
 from phalanx.testing.chaos.injector import Injector, Marks, peer_ports, rank_here
 
@@ -78,7 +78,7 @@ def test_a_plan_is_read(text, plan):
     ],
 )
 def test_what_is_no_plan_is_refused_and_not_executed(text):
-    with pytest.raises(OptionError, match="Cannot read"):
+    with pytest.raises(ConfigurationError, match="Cannot read"):
         chaos.parse_plan(text)
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_plan_is_refused_and_not_executed(text):
     ],
 )
 def test_what_cannot_happen_is_refused(make, says):
-    with pytest.raises(OptionError, match=says):
+    with pytest.raises(ConfigurationError, match=says):
         make()
 
 

@@ -7,28 +7,28 @@ import fsspec
 import numpy as np
 import pytest
 
-from phalanx.checkpoint.reader import newest, steps_in, verify
-from phalanx.checkpoint.retry import Patience
-from phalanx.checkpoint.storage_dir import Folder
-from phalanx.checkpoint.writer import Snapshot, Writer
+from phalanx.checkpoint.reader import latest, steps_in, verify
+from phalanx.checkpoint.retry import RetryPolicy
+from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.checkpoint.writer import ShardWriter, Snapshot
 from phalanx.testing import chaos
 from phalanx.testing.chaos.injector import Marks
-from phalanx.testing.chaos.storage_faults import Disk, arm
+from phalanx.testing.chaos.storage_faults import FaultyDisk, arm
 
-ONCE = Patience(retries=0)
-AGAIN = Patience(retries=2, first=0.0, jitter=0.0)
+ONCE = RetryPolicy(retries=0)
+AGAIN = RetryPolicy(retries=2, first=0.0, jitter=0.0)
 
 
 @pytest.fixture(params=["file", "memory"])
 def folder(request, tmp_path):
     path = tmp_path / "run" if request.param == "file" else uuid.uuid4().hex
-    return Folder.at(f"faulty+{request.param}://{path}")
+    return StorageDir.at(f"faulty+{request.param}://{path}")
 
 
 @pytest.fixture
 def breaks():
     def plan(*faults, rank=0, marks=None, sleep=None):
-        arm(Disk(faults, rank, marks or Marks(None), sleep=sleep or (lambda _: None)))
+        arm(FaultyDisk(faults, rank, marks or Marks(None), sleep=sleep or (lambda _: None)))
 
     yield plan
     arm(None)
@@ -36,7 +36,7 @@ def breaks():
 
 def write(folder, step, patience=ONCE):
     arrays = {"kernel": np.arange(12.0).reshape(3, 4)}
-    Writer(folder=folder, patience=patience).write(Snapshot(step=step, epoch=0, arrays=arrays))
+    ShardWriter(folder=folder, patience=patience).write(Snapshot(step=step, epoch=0, arrays=arrays))
 
 
 def assert_whole(folder, *steps):
@@ -47,9 +47,9 @@ def assert_whole(folder, *steps):
 def test_without_a_fault_all_passes(folder):
     write(folder, 1)
     assert_whole(folder, 1)
-    real = Folder.at(f"{folder.filesystem.inner}://{folder.path}")
+    real = StorageDir.at(f"{folder.filesystem.inner}://{folder.path}")
     assert_whole(real, 1)
-    assert (newest(real).arrays["kernel"] == newest(folder).arrays["kernel"]).all()
+    assert (latest(real).arrays["kernel"] == latest(folder).arrays["kernel"]).all()
 
 
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS", "EACCES"])
@@ -107,7 +107,7 @@ def test_a_checkpoint_whose_shard_vanished_is_damaged_and_passed_over(folder, br
     write(folder, 1)
     breaks(chaos.VanishingDirectory(nth=3))  # right before the manifest
     write(folder, 2, AGAIN)
-    assert newest(folder).manifest.step == 1
+    assert latest(folder).manifest.step == 1
 
 
 def test_a_fault_is_one_workers_and_happens_once_in_a_run(folder, breaks, tmp_path):

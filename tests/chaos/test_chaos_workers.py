@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.testing import GangFailedError, chaos, run_gang
+from phalanx.testing import WorkerGroupFailedError, chaos, run_workers
 
 pytestmark = pytest.mark.full
 
@@ -25,20 +25,20 @@ def train(plan, directory=None, epochs=2):
 
 
 def test_a_callback_kills_the_worker_at_its_step():
-    with pytest.raises(GangFailedError) as caught:
-        run_gang(train, args=[(chaos.Kill(worker=1, step=6),)], deadline=600)
+    with pytest.raises(WorkerGroupFailedError) as caught:
+        run_workers(train, args=[(chaos.Kill(worker=1, step=6),)], deadline=600)
     assert caught.value.rank == 1
     assert "SIGKILL" in caught.value.failures[1].message
 
 
 def test_a_dropped_network_ends_both():
-    with pytest.raises(GangFailedError) as caught:
-        run_gang(train, args=[(chaos.DropNetwork(worker=1, step=3),), None, 5000], deadline=600)
+    with pytest.raises(WorkerGroupFailedError) as caught:
+        run_workers(train, args=[(chaos.DropNetwork(worker=1, step=3),), None, 5000], deadline=600)
     assert "UnavailableError" in str(caught.value)
 
 
 def test_what_happened_before_happens_no_more(tmp_path):
     plan = (chaos.Raise(worker=0, step=2, message="on purpose"),)
-    with pytest.raises(GangFailedError, match="on purpose"):
-        run_gang(train, args=[plan, str(tmp_path / "marks")], deadline=600)
-    assert run_gang(train, args=[plan, str(tmp_path / "marks")], deadline=600) == [8, 8]
+    with pytest.raises(WorkerGroupFailedError, match="on purpose"):
+        run_workers(train, args=[plan, str(tmp_path / "marks")], deadline=600)
+    assert run_workers(train, args=[plan, str(tmp_path / "marks")], deadline=600) == [8, 8]

@@ -58,7 +58,7 @@ def doctors(cables, tmp_path):
 
 
 def test_the_slow_link_and_the_broken_one_are_named(cables, doctors, tmp_path):
-    leader, near, far = doctors("--json", "--model-parameters", "1M", "--startup-timeout", "300")
+    leader, near, far = doctors("--json", "--model-parameters", "1M", "--rendezvous-timeout", "300")
     said, _ = leader.communicate(timeout=SECONDS)
     logs = "\n".join(path.read_text() for path in sorted(tmp_path.glob("host-*.log")))
     found = json.loads(said)

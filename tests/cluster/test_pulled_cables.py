@@ -5,7 +5,7 @@ import runpy
 
 import pytest
 
-from phalanx.testing import run_gang
+from phalanx.testing import run_workers
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
@@ -81,7 +81,7 @@ def test_a_pulled_cable_is_noticed_and_training_goes_on_when_it_is_back(hosts, g
     assert begun >= 4, "it went on where it was"
 
     whole = str(script("whole.py", epochs=EPOCHS))
-    expected, *_ = run_gang(undisturbed, 3, args=[whole], seed=1, deadline=SECONDS)
+    expected, *_ = run_workers(undisturbed, 3, args=[whole], seed=1, deadline=SECONDS)
     for rank in range(3):
         assert {key: second.said(rank, key) for key in expected} == expected
 

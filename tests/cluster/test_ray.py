@@ -113,7 +113,7 @@ def test_parameter_servers_on_each_node(ray, tmp_path):
     (job.directory / "hold").touch()
     job.submit("--workers", "2", run_options=SERVERS)
     wait_for_epoch(job.directory, job.log)
-    assert launchers_of_servers(job.directory, "PHALANX_RAY_INDEX") == ["0", "1"]
+    assert launchers_of_servers(job.directory, "PHALANX_RAY_NODE_RANK") == ["0", "1"]
     (job.directory / "hold").unlink()
     assert job.until_it_ends() == "SUCCEEDED", job.log()
     weights(job.directory)

@@ -48,7 +48,7 @@ def undisturbed(launch):
 def test_a_run_on_three_hosts_bears_a_pulled_cable_and_a_killed_launcher(
     hosts, launch, undisturbed
 ):
-    run = launch("disturbed", "--max-restarts", "5", "--startup-timeout", "200")
+    run = launch("disturbed", "--max-restarts", "5", "--rendezvous-timeout", "200")
     for epoch in (2, 6):  # so that training is not over before, however fast this machine is
         (run.directory / f"hold-{epoch}").touch()
     run.until_epoch(2)
@@ -101,7 +101,7 @@ def test_parameter_servers_on_hosts_go_on_when_a_worker_is_killed(launch):
 @pytest.mark.full
 def test_a_host_that_does_not_come_is_named(launch, hosts):
     hosts.cut(1)
-    run = launch("alone", "--startup-timeout", "15")
+    run = launch("alone", "--rendezvous-timeout", "15")
     assert all(run.end())
     assert "found no sign of it: start the same command on each" in run.said(0)
     assert f"{hosts.address(1)} (1)" in run.said(0)

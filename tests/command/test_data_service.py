@@ -18,7 +18,7 @@ data = phalanx.data.pipeline(
 
 class Kill(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
-        if epoch == 0 and os.environ["PHALANX_WORKER"].startswith('{"rank": 0'):
+        if epoch == 0 and os.environ["PHALANX_WORKER_SPEC"].startswith('{"rank": 0'):
             servers = [
                 p.pid for p in psutil.Process(os.getppid()).children()
                 if "phalanx.worker.data_server" in p.cmdline() and "worker" in p.cmdline()

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phalanx.cli.app import app
-from phalanx.report.run_status import look_where
+from phalanx.report.run_status import read_status
 
 TRAIN = """
 import json, os, time
@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-attempt = json.loads(os.environ["PHALANX_WORKER"])["attempt"]
+attempt = json.loads(os.environ["PHALANX_WORKER_SPEC"])["attempt"]
 rank = tf.distribute.get_strategy().cluster_resolver.task_id
 
 class OwnSum(keras.Model):
@@ -75,7 +75,7 @@ def test_who_is_waited_for_is_named_live_and_afterwards(command):
     run = command.directory / "runs" / "planted"
 
     def verdict(attempt, now=0.0):
-        return look_where(run, attempt=attempt, now=now).verdict
+        return read_status(run, attempt=attempt, now=now).verdict
 
     command.wait_until(lambda: (run / "attempts" / "0" / "worker-1.trained").exists(), 240)
     command.wait_until(lambda: "worker 1 never reached step 6" in verdict(0), 120)
@@ -88,7 +88,7 @@ def test_who_is_waited_for_is_named_live_and_afterwards(command):
     left_out = r"worker 1 has come to its script's end after step 7 for \d+ s; the other waits"
     assert re.search(left_out + " in the all-reduce", verdict(1)), verdict(1)
 
-    told = look_where(run, attempt=2, now=0.0)
+    told = read_status(run, attempt=2, now=0.0)
     assert told.differ == (
         "Their last batches differ: worker 0: x float32[samples, 3, 2], y float32[samples, 3, 1]; "
         "worker 1: x float32[samples, 5, 2], y float32[samples, 5, 1]."

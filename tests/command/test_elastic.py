@@ -9,7 +9,7 @@ TRAINING = """
 import json, os, sys, time
 from pathlib import Path
 
-me = json.loads(os.environ["PHALANX_WORKER"])
+me = json.loads(os.environ["PHALANX_WORKER_SPEC"])
 attempt, workers = me["attempt"], me["world_size"]
 if me["rank"] == 2 and Path("broken").exists():
     raise OSError("no such device")

@@ -127,7 +127,7 @@ def test_a_taken_port_is_retried(command, monkeypatch):
     from phalanx.launch.options import RunOptions
     from phalanx.launch.ports import pick_free_ports
     from phalanx.launch.resources import Machine
-    from phalanx.launch.run import Surroundings, run
+    from phalanx.launch.run import LaunchContext, run
 
     script = command.script(f"{GANG}\nprint('done')\n")
     monkeypatch.chdir(command.directory)
@@ -142,7 +142,7 @@ def test_a_taken_port_is_retried(command, monkeypatch):
 
         result = run(
             RunOptions(target=script, workers=2),
-            Surroundings(
+            LaunchContext(
                 environment=os.environ,
                 machine=Machine(cores=2),
                 output=output,

@@ -320,7 +320,7 @@ except phalanx.errors.PhalanxError as error:
 
 def ranks_first(command):
     """The script, which learns its rank from what the launcher hands it."""
-    rank = 'str(json.loads(os.environ["PHALANX_WORKER"])["rank"])'
+    rank = 'str(json.loads(os.environ["PHALANX_WORKER_SPEC"])["rank"])'
     return command.script(FIRST.replace('os.environ["PHALANX_RANK"]', rank))
 
 
@@ -338,7 +338,7 @@ def test_where_it_fails_on_one_worker_it_fails_on_all(command, failing):
     assert finished.code == 1
     assert f"Worker {failing} failed first: AssertionError: it has failed" in finished.err
     raised = finished.said(1 - failing)["raised"]
-    assert raised.startswith("PeerGoneError: ")
+    assert raised.startswith("WorkerLostError: ")
     assert f"it failed on worker {failing}," in raised
     assert ("in-block" in finished.said(1)) == (failing == 1)
 

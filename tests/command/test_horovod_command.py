@@ -66,7 +66,7 @@ ELASTIC = """
 import json, pathlib, time
 import phalanx
 
-me = json.loads(os.environ["PHALANX_WORKER"])
+me = json.loads(os.environ["PHALANX_WORKER_SPEC"])
 if me["rank"] == 1 and pathlib.Path("broken").exists():
     raise OSError("no such device")
 

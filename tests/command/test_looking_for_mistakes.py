@@ -147,7 +147,7 @@ def with_input(command, typed, *words):
 def test_a_breakpoint_and_other_shapes_on_one_rank(command):
     script = command.script(BUGS)
     typed = "p 'rank', rank, 'rows', int(data[0].shape[0])\nc\n"
-    words = ("--workers", "2", "--debug", "--debug-worker", "1", "--tee", "all")
+    words = ("--workers", "2", "--debug", "--debug-rank", "1", "--tee", "all")
     done = with_input(command, typed, *words, script, "stop", "shapes")
     assert done.returncode == 1
     assert "worker 1 stands at train.py:" in done.stdout
@@ -187,7 +187,7 @@ model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
 @pytest.mark.full
 def test_an_assertion_and_a_profile(command):
     done = command.run(
-        *("--workers", "2", "--name", "first", "--profile", "2:3", "--profile-workers", "0,1"),
+        *("--workers", "2", "--name", "first", "--profile", "2:3", "--profile-ranks", "0,1"),
         *("--tee", "all", command.script(ASSERTS)),
     )
     assert done.code == 1

@@ -294,13 +294,13 @@ import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 import keras, numpy as np
 import phalanx
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 with strategy.scope():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
 try:
     phalanx.fit(model, np.ones((8, 3)), np.ones((8, 1)), verbose=0)
-except OptionError as error:
+except ConfigurationError as error:
     print("REFUSED", 'phalanx.strategy("multiworker")' in str(error), flush=True)
 os._exit(0)
 """

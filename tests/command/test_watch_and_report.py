@@ -52,7 +52,7 @@ def test_a_run_that_ends_well(command):
     assert summary["samples_per_second"] > 0
     assert summary["memory_bytes"] > 1e8
     assert sum(summary["shares"].values()) == pytest.approx(1.0, abs=1e-3)
-    assert 0 < summary["clipped_share"] <= 1
+    assert 0 < summary["clip_fraction"] <= 1
     curves = {(each["of"], each["kind"]): each for each in run["metrics"]}
     for metric in ("loss", "accuracy"):
         assert curves[metric, "epoch"]["steps"] == [12, 24, 36]

@@ -130,9 +130,9 @@ def diagnosed(options, monkeypatch):
     """What `phalanx doctor` says; TensorFlow is not asked, nor added with, which takes long."""
     from phalanx.cli.app import app
     from phalanx.diagnostics.doctor import all_reduce
-    from phalanx.diagnostics.doctor.machine import TensorFlowHere
+    from phalanx.diagnostics.doctor.machine import TensorFlowInfo
 
-    monkeypatch.setattr(TensorFlowHere, "asked", TensorFlowHere)
+    monkeypatch.setattr(TensorFlowInfo, "asked", TensorFlowInfo)
     monkeypatch.setattr(all_reduce, "on_this_machine", lambda: None)
     result = CliRunner().invoke(app, ["doctor", *options])
     assert result.exit_code == 0, result.output

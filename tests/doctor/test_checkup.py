@@ -23,17 +23,17 @@ from phalanx.diagnostics.doctor.checks import (
     versions,
 )
 from phalanx.diagnostics.doctor.cuda_libraries import Library, wanted
-from phalanx.diagnostics.doctor.machine import Here, TensorFlowHere
+from phalanx.diagnostics.doctor.machine import MachineInfo, TensorFlowInfo
 from phalanx.diagnostics.doctor.result import good, note, unfit
-from phalanx.diagnostics.doctor.run_checks import CHECKS, is_fit
-from phalanx.errors import OptionError
+from phalanx.diagnostics.doctor.run_checks import CHECKS, is_passing
+from phalanx.errors import ConfigurationError
 
 
 def here(tmp_path, environment=None, **tensorflow):
-    return Here(
+    return MachineInfo(
         environment=environment or {},
         directory=tmp_path / "runs",
-        tensorflow=TensorFlowHere(**tensorflow),
+        tensorflow=TensorFlowInfo(**tensorflow),
         root=tmp_path,
     )
 
@@ -135,9 +135,9 @@ def test_two_clusters_and_which_counts(tmp_path):
     torchrun = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     pods = {
         "JOB_COMPLETION_INDEX": "0",
-        "PHALANX_PODS": "3",
-        "PHALANX_POD_HOST": "x-{index}.x",
-        "PHALANX_JOB": "x",
+        "PHALANX_NUM_PODS": "3",
+        "PHALANX_POD_HOSTNAME_TEMPLATE": "x-{index}.x",
+        "PHALANX_RUN_ID": "x",
     }
     both, _ = cluster.check(here(tmp_path, {**torchrun, **pods}))
     assert "(kubernetes found too, torchrun comes first)" in both.what
@@ -239,15 +239,15 @@ def test_a_file_in_the_place_of_the_directory(tmp_path):
 
 
 def test_fit_and_unfit():
-    assert is_fit([good("a", "b"), note("a", "b")])
-    assert not is_fit([good("a", "b"), unfit("a", "b", "c")])
+    assert is_passing([good("a", "b"), note("a", "b")])
+    assert not is_passing([good("a", "b"), unfit("a", "b", "c")])
     assert len(set(CHECKS)) == len(CHECKS)
 
 
 def test_what_tensorflow_says_comes_back():
     libraries = (lib("cudnn", "nvidia-cudnn-cu12", "missing"), lib("cuda"))
-    said = TensorFlowHere(gpus=("GPU:0",), has_cuda=True, horovod="gloo", libraries=libraries)
-    assert TensorFlowHere.from_fields(json.loads(said.to_json())) == said
+    said = TensorFlowInfo(gpus=("GPU:0",), has_cuda=True, horovod="gloo", libraries=libraries)
+    assert TensorFlowInfo.from_fields(json.loads(said.to_json())) == said
 
 
 def test_words_that_do_not_go_together():
@@ -259,11 +259,11 @@ def test_words_that_do_not_go_together():
         (["train.py"], "looks at a script for a kind of machine; found 'train.py'"),
         (["--for", "tpu"], "looks at a script; found none"),
         (["--hosts", "a,b"], "are for all hosts together. Add --cluster"),
-        (["--cluster", "--hosts", "a", "--host-index", "0"], "found one host by hosts"),
+        (["--cluster", "--hosts", "a", "--node-rank", "0"], "found one host by hosts"),
         (["--model-parameters", "0"], "must be a number such as 1000000, 25.6M or 7B; found '0'"),
     ]:
         result = CliRunner().invoke(app, ["doctor", *words])
-        assert isinstance(result.exception, OptionError)
+        assert isinstance(result.exception, ConfigurationError)
         assert says in str(result.exception)
 
 

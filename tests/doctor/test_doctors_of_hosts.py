@@ -7,16 +7,16 @@ from multiprocessing import AuthenticationError
 
 import pytest
 
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.diagnostics.doctor.all_reduce import AllReduced
 from phalanx.diagnostics.doctor.all_reduce_cost import Speed, needs, parse_parameters
 from phalanx.diagnostics.doctor.cluster_check import findings
 from phalanx.diagnostics.doctor.cluster_check.bandwidth import Measured, Probe, measure
-from phalanx.diagnostics.doctor.cluster_check.coordinator import Doctors
+from phalanx.diagnostics.doctor.cluster_check.coordinator import NodeClients
 from phalanx.diagnostics.doctor.cluster_check.network_links import Known, Link, judge, know, rounds
 from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
 from phalanx.diagnostics.doctor.result import good, note
-from phalanx.errors import LaunchError, OptionError
+from phalanx.errors import LaunchError, ConfigurationError
 from phalanx.launch.rendezvous.store import Meeting
 
 NAMES = ("a", "b", "c")
@@ -152,7 +152,7 @@ def test_what_a_model_needs():
         25_600_000,
         7_000_000_000,
     ]
-    with pytest.raises(OptionError, match="found 'many'"):
+    with pytest.raises(ConfigurationError, match="found 'many'"):
         parse_parameters("many")
 
 
@@ -181,10 +181,10 @@ class Added:
 
 
 def doctors(root, index, hosts=("127.0.0.1", "127.0.0.2"), **options):
-    places = Places(hosts=hosts, index=index, kind="hosts", why="a test")
+    places = ClusterEnvironment(hosts=hosts, index=index, kind="hosts", why="a test")
     found = [good("memory", "enough"), note("Horovod", f"not built on {index}")]
-    options = {"startup_timeout": 60.0, "start": Added, **options}
-    return Doctors(
+    options = {"rendezvous_timeout": 60.0, "start": Added, **options}
+    return NodeClients(
         places=places, root=root, look=lambda: found, announce=lambda text: None, **options
     )
 
@@ -241,4 +241,4 @@ def meeting_in(directory):
 
 def test_a_leader_that_is_not_reached(tmp_path):
     with pytest.raises(LaunchError, match="Waited"):
-        doctors(tmp_path, 1, startup_timeout=0.1).follow()
+        doctors(tmp_path, 1, rendezvous_timeout=0.1).follow()

@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "recommender.py"
 @pytest.mark.full
 def test_the_recommender_trains_on_servers(tmp_path):
     options = ["--strategy", "parameter-server", "--workers", "2", "--ps", "2", "--seed", "1"]
-    sharding = ["--shard-variables", "min-size:1KiB"]
+    sharding = ["--variable-partitioner", "min-size:1KiB"]
     command = [sys.executable, "-m", "phalanx", "run", *options, *sharding, str(SCRIPT), "--quick"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False

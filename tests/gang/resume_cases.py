@@ -90,7 +90,7 @@ def clipped_by_percentile(train):
 
     x, y = data()
     inner = keras.optimizers.SGD(0.1, momentum=0.9)
-    phalanx.clip.use(inner, phalanx.clip.by_percentile(50.0, window=4))
+    phalanx.clip.attach(inner, phalanx.clip.clip_by_percentile(50.0, window=4))
     scaled = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0, dynamic_growth_steps=5)
     train(classifier(scaled), x, y, batch_size=16)
 

@@ -8,7 +8,7 @@ import pytest
 from callback_cases import data, files_in, small_model, train
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.testing import GangFailedError, run_gang
+from phalanx.testing import WorkerGroupFailedError, run_workers
 
 
 def rank():
@@ -241,8 +241,8 @@ def test_a_callback_that_raises_on_one_worker_is_named():
 
         train(phalanx.fit, [Raises()])
 
-    with pytest.raises(GangFailedError) as caught:
-        run_gang(function, deadline=600)
+    with pytest.raises(WorkerGroupFailedError) as caught:
+        run_workers(function, deadline=600)
     assert (caught.value.rank, caught.value.first.type_name) == (1, "LookupError")
 
 

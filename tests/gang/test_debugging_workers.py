@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from phalanx.testing import run_gang
+from phalanx.testing import run_workers
 
 NOW = {"plain", "float16", "by design", "weight", "weight, raise", "rounding"}
 """The bugs that `make test` plants; `make test-full` plants all others as well."""
@@ -25,12 +25,12 @@ def planted(directory, rank, wanted):
     import tensorflow as tf
 
     import phalanx
-    from phalanx.callbacks import ReplicaCheck
-    from phalanx.errors import DisagreementError, NonFiniteError
-    from phalanx.training.nonfinite_capture import keeping_place
+    from phalanx.callbacks import ReplicaConsistencyCheck
+    from phalanx.errors import WorkerMismatchError, NonFiniteError
+    from phalanx.training.nonfinite_capture import capture_dir
 
     found = {}
-    to = keeping_place()
+    to = capture_dir()
 
     def model_of(**options):
         keras.utils.set_random_seed(1)
@@ -108,7 +108,7 @@ def planted(directory, rank, wanted):
         try:
             phalanx.fit(options.pop("model", None) or model_of(), *data(), **fit,
                         callbacks=callbacks)  # fmt: skip
-        except DisagreementError as error:
+        except WorkerMismatchError as error:
             said.append(f"raised: {error}")
         finally:
             for log in logs:
@@ -132,7 +132,7 @@ def planted(directory, rank, wanted):
         own(model.get_layer("norm").moving_mean).assign(np.ones(8))
 
     def checks(**options):
-        return [ReplicaCheck(every_steps=2, max_overhead=None, **options)]
+        return [ReplicaConsistencyCheck(every_steps=2, max_overhead=None, **options)]
 
     def rounding(model):
         own(model.get_layer("head").kernel).assign(own(model.get_layer("head").kernel) * (1 + 1e-6))
@@ -147,7 +147,7 @@ def planted(directory, rank, wanted):
         "weight, raise": (kernel, checks(on_difference="raise")),
         "by default": (kernel, []),
         "slot": (slot, checks()),
-        "off": (kernel, [ReplicaCheck(every_steps=None)]),
+        "off": (kernel, [ReplicaConsistencyCheck(every_steps=None)]),
         "rounding": (rounding, checks()),
         "chief decides": (kernel, checks(on_difference="warn" if rank else "raise")),
     }
@@ -169,14 +169,14 @@ def run(tmp_path_factory):
     def on_each(directory, wanted):
         import os
 
-        rank = json.loads(os.environ["PHALANX_WORKER"])["rank"]
+        rank = json.loads(os.environ["PHALANX_WORKER_SPEC"])["rank"]
         return planted(directory, rank, wanted)
 
     @functools.cache
     def workers(now):
         directory = tmp_path_factory.mktemp("planted")
         wanted = sorted(NOW if now else ALL - NOW)
-        found = run_gang(on_each, 2, args=(directory, wanted), deadline=600)
+        found = run_workers(on_each, 2, args=(directory, wanted), deadline=600)
         return directory, [json.loads(each) for each in found]
 
     return lambda name: workers(name in NOW)

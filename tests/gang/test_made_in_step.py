@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.testing import GangFailedError
+from phalanx.testing import WorkerGroupFailedError
 
 WAYS = ["fit", "train_on_batch", "eagerly", "looked at"]
 
@@ -65,7 +65,7 @@ def other_widths():
 
 
 def test_other_shapes_are_named(pool):
-    with pytest.raises(GangFailedError) as failed:
+    with pytest.raises(WorkerGroupFailedError) as failed:
         pool(2).run(other_widths, deadline=300)
-    assert "DisagreementError" in str(failed.value)
+    assert "WorkerMismatchError" in str(failed.value)
     assert "lazy/dense" in str(failed.value)

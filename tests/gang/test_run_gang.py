@@ -1,4 +1,4 @@
-"""`run_gang` itself, over real processes."""
+"""`run_workers` itself, over real processes."""
 
 import json
 import os
@@ -15,13 +15,13 @@ import pytest
 
 from gone import has_gone, wait_until_gone
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
-from phalanx.errors import OptionError, PhalanxError, WorkerFailedError
+from phalanx.errors import ConfigurationError, PhalanxError, WorkerFailedError
 from phalanx.testing import (
-    GangFailedError,
-    GangTimeoutError,
+    WorkerGroupFailedError,
+    WorkerGroupTimeoutError,
     WorkerPool,
     run_alone,
-    run_gang,
+    run_workers,
 )
 from phalanx.testing.errors import WorkerFailure
 from phalanx.testing.pool import ForkServer, free_ports
@@ -60,7 +60,7 @@ def _nothing_left():
 
 
 def test_results_come_by_rank():
-    assert run_gang(lambda factor: factor * rank(), 3, args=(10,), strategy=None) == [0, 10, 20]
+    assert run_workers(lambda factor: factor * rank(), 3, args=(10,), strategy=None) == [0, 10, 20]
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -73,7 +73,7 @@ def test_workers_form_a_cluster(workers):
         return strategy.num_replicas_in_sync, resolver.task_id, all_reduce(rank())
 
     total = float(sum(range(workers)))
-    assert run_gang(function, workers) == [(workers, each, total) for each in range(workers)]
+    assert run_workers(function, workers) == [(workers, each, total) for each in range(workers)]
 
 
 def test_phalanx_knows_the_strategy_of_the_gang():
@@ -84,7 +84,7 @@ def test_phalanx_knows_the_strategy_of_the_gang():
 
         return phalanx.strategy() is tf.distribute.get_strategy()
 
-    assert run_gang(function) == [True, True]
+    assert run_workers(function) == [True, True]
 
 
 def test_a_worker_gets_its_environment_threads_and_a_group_of_its_own():
@@ -101,7 +101,8 @@ def test_a_worker_gets_its_environment_threads_and_a_group_of_its_own():
         )
 
     assert (
-        run_gang(function, env={"COLOUR": "green"}, strategy=None) == [(2, "green", 1, 2, True)] * 2
+        run_workers(function, env={"COLOUR": "green"}, strategy=None)
+        == [(2, "green", 1, 2, True)] * 2
     )
 
 
@@ -111,9 +112,9 @@ def test_a_seed_makes_workers_draw_the_same_and_none_makes_them_differ():
 
         return float(np.random.random()), float(keras.random.uniform(()))
 
-    first, second = run_gang(draw, seed=7, strategy=None)
+    first, second = run_workers(draw, seed=7, strategy=None)
     assert first == second == run_alone(draw, seed=7)
-    first, second = run_gang(draw, strategy=None)
+    first, second = run_workers(draw, strategy=None)
     assert first[0] != second[0]
     assert first[1] != second[1]
 
@@ -145,8 +146,8 @@ def test_the_first_to_raise_is_named_while_its_peer_is_stuck_in_a_collective():
         all_reduce(1)
 
     begun = time.monotonic()
-    with pytest.raises(GangFailedError) as caught:
-        run_gang(function, deadline=600.0)
+    with pytest.raises(WorkerGroupFailedError) as caught:
+        run_workers(function, deadline=600.0)
     assert time.monotonic() - begun < 300, "it waited for the peer that is stuck"
     error = caught.value
     assert isinstance(error, WorkerFailedError)
@@ -174,8 +175,8 @@ def test_when_all_raise_the_earliest_is_first_and_all_are_listed(tmp_path, monke
         text = (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
         return text.endswith("\n") and has_gone(int(text))
 
-    with pytest.raises(GangFailedError) as caught:
-        run_gang(function, strategy=None)
+    with pytest.raises(WorkerGroupFailedError) as caught:
+        run_workers(function, strategy=None)
     assert caught.value.rank == 1
     assert [failure.message for failure in caught.value.failures] == ["0", "1"]
 
@@ -192,8 +193,8 @@ def test_the_deadline_shows_every_stack_even_inside_a_collective():
 
     for deadline in (3.0, 15.0, 75.0):  # until both have come there in time
         begun = time.monotonic()
-        with pytest.raises(GangTimeoutError) as caught:
-            run_gang(function, deadline=deadline)
+        with pytest.raises(WorkerGroupTimeoutError) as caught:
+            run_workers(function, deadline=deadline)
         assert time.monotonic() - begun < deadline + 60
         error = caught.value
         if "waits_in_a_collective" in error.stacks[0] and "in function" in error.stacks[1]:
@@ -211,8 +212,8 @@ def test_a_worker_killed_by_a_signal_is_named():
             os.kill(os.getpid(), signal.SIGKILL)
         all_reduce(1)
 
-    with pytest.raises(GangFailedError, match="SIGKILL") as caught:
-        run_gang(function)
+    with pytest.raises(WorkerGroupFailedError, match="SIGKILL") as caught:
+        run_workers(function)
     assert caught.value.rank == 1
     assert caught.value.first.exitcode == -signal.SIGKILL
 
@@ -221,8 +222,8 @@ def test_a_peer_that_lost_its_connection_first_is_not_to_blame():
     told = {"message": "gone", "traceback": "", "exitcode": 1}
     lost = WorkerFailure(rank=0, type_name="UnavailableError", time=1.0, **told)
     died = WorkerFailure(rank=1, type_name="Died", time=2.0, **told)
-    assert GangFailedError([lost, died], ["", ""]).rank == 1
-    assert GangFailedError([lost, None], ["", ""]).rank == 0
+    assert WorkerGroupFailedError([lost, died], ["", ""]).rank == 1
+    assert WorkerGroupFailedError([lost, None], ["", ""]).rank == 0
 
 
 @pytest.mark.parametrize("exitcode", [0, 3])
@@ -232,19 +233,19 @@ def test_a_worker_that_just_exits_is_named(exitcode):
             os._exit(exitcode)
         signal.pause()
 
-    with pytest.raises(GangFailedError, match=f"exit code {exitcode}") as caught:
-        run_gang(function, strategy=None)
+    with pytest.raises(WorkerGroupFailedError, match=f"exit code {exitcode}") as caught:
+        run_workers(function, strategy=None)
     assert caught.value.rank == 0
 
 
 def test_a_crash_in_native_code_shows_its_stack():
-    with pytest.raises(GangFailedError, match="SIGABRT") as caught:
+    with pytest.raises(WorkerGroupFailedError, match="SIGABRT") as caught:
         run_alone(os.abort)
     assert "Fatal Python error: Aborted" in caught.value.logs[0]
 
 
 def test_a_value_that_cannot_be_pickled_is_the_workers_failure():
-    with pytest.raises(GangFailedError, match="pickle"):
+    with pytest.raises(WorkerGroupFailedError, match="pickle"):
         run_alone(lambda: (each for each in ()))
 
 
@@ -280,7 +281,7 @@ def test_ports_that_stay_taken_end_in_the_error():
             return [*free_ports(count - 1), taken]
 
         pool = WorkerPool(2, pick_ports=pick)
-        with pytest.raises(GangFailedError, match="Could not start gRPC server"):
+        with pytest.raises(WorkerGroupFailedError, match="Could not start gRPC server"):
             pool.run(lambda: all_reduce(1))
     assert 1 < len(picked) < 10
 
@@ -289,7 +290,7 @@ def test_what_a_worker_started_ends_with_it():
     def function():
         return subprocess.Popen(["sleep", "600"]).pid
 
-    for pid in run_gang(function, strategy=None):
+    for pid in run_workers(function, strategy=None):
         wait_until_gone(pid)
 
 
@@ -298,7 +299,7 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
     script.write_text(
         "import os, signal, time\n"
         "from pathlib import Path\n"
-        "from phalanx.testing import run_gang\n"
+        "from phalanx.testing import run_workers\n"
         "from phalanx.testing.pool import ForkServer\n"
         "def function(caller):\n"
         "    Path(f'{os.getpid()}.pid').touch()\n"
@@ -309,7 +310,7 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
         "    signal.pause()\n"
         "ForkServer.shared().wait_until_ready()\n"
         "print(ForkServer.shared_pid(), flush=True)\n"
-        "run_gang(function, strategy=None, args=(os.getpid(),))\n"
+        "run_workers(function, strategy=None, args=(os.getpid(),))\n"
     )
     done = subprocess.run(
         [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60
@@ -328,7 +329,7 @@ def test_nothing_is_left_when_the_caller_is_interrupted():
         signal.pause()
 
     with pytest.raises(KeyboardInterrupt):
-        run_gang(function, strategy=None, args=(os.getpid(),), deadline=20)
+        run_workers(function, strategy=None, args=(os.getpid(),), deadline=20)
     assert workers_left() == []
 
 
@@ -339,12 +340,12 @@ def test_classes_of_a_test_module_come_back_as_themselves():
 
 def test_ten_gangs_in_a_row_reduce_right():
     for _ in range(10):
-        assert run_gang(lambda: all_reduce(rank() + 1)) == [3.0, 3.0]
+        assert run_workers(lambda: all_reduce(rank() + 1)) == [3.0, 3.0]
 
 
 def test_a_gang_needs_a_worker():
-    with pytest.raises(OptionError, match="workers=0"):
-        run_gang(rank, 0)
+    with pytest.raises(ConfigurationError, match="workers=0"):
+        run_workers(rank, 0)
 
 
 def test_ports_are_distinct():

@@ -1,6 +1,6 @@
 """Datasets that shuffle without a seed: one order on all workers, or an error."""
 
-from phalanx.testing import run_gang
+from phalanx.testing import run_workers
 
 SAMPLES = 60
 
@@ -9,10 +9,10 @@ def seen(dataset, epochs=2):
     """The ids that this worker's replica is given, by epoch."""
     import tensorflow as tf
 
-    from phalanx.data.adapt import global_batches
-    from phalanx.distributed.topology import place_in
+    from phalanx.data.adapt import make_batch_source
+    from phalanx.distributed.topology import topology_of
 
-    source = global_batches(dataset, place=place_in(tf.distribute.get_strategy()), seed=1)
+    source = make_batch_source(dataset, place=topology_of(tf.distribute.get_strategy()), seed=1)
     found = []
     for _ in range(epochs):
         epoch = []
@@ -53,7 +53,7 @@ def cases():
     import keras
     import tensorflow as tf
 
-    from phalanx.distributed.topology import place_in
+    from phalanx.distributed.topology import topology_of
 
     whole = tf.data.Dataset.range(SAMPLES)
     found = {}
@@ -62,7 +62,7 @@ def cases():
     chosen = whole.filter(lambda i: tf.random.uniform([]) < 0.5)
     found["chosen by chance"] = seen(chosen.shuffle(SAMPLES).batch(7))
     found["the same"] = refusal(whole.shuffle(SAMPLES).batch(6))
-    if place_in(tf.distribute.get_strategy()).rank == 1:
+    if topology_of(tf.distribute.get_strategy()).rank == 1:
         tf.random.uniform([])
     found["moved on"] = refusal(whole.shuffle(SAMPLES).batch(6))
     tf.random.set_seed(None)
@@ -71,7 +71,7 @@ def cases():
 
 
 def test_workers_shuffle_alike_or_say_so():
-    first, second = run_gang(cases, 2, deadline=600)
+    first, second = run_workers(cases, 2, deadline=600)
     for epoch in range(2):
         together = first["shuffled"][epoch] + second["shuffled"][epoch]
         assert sorted(together) == list(range(SAMPLES))
@@ -80,5 +80,5 @@ def test_workers_shuffle_alike_or_say_so():
     assert first["shuffled"][0] != first["shuffled"][1]
     for found in (first, second):
         assert found["the same"] == "none"
-        assert found["moved on"].startswith("DisagreementError: fit needs the same data")
+        assert found["moved on"].startswith("WorkerMismatchError: fit needs the same data")
         assert found["no seed"].startswith("DataError: Asked to share out a shuffled dataset")

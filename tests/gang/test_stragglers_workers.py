@@ -12,7 +12,7 @@ BATCH = 6
 
 
 def rank():
-    return json.loads(os.environ["PHALANX_WORKER"])["rank"]
+    return json.loads(os.environ["PHALANX_WORKER_SPEC"])["rank"]
 
 
 def train(slow_in, directory):
@@ -25,8 +25,8 @@ def train(slow_in, directory):
 
     import phalanx
 
-    spec = json.loads(os.environ["PHALANX_WORKER"])
-    os.environ["PHALANX_WORKER"] = json.dumps({**spec, "run_dir": str(directory)})
+    spec = json.loads(os.environ["PHALANX_WORKER_SPEC"])
+    os.environ["PHALANX_WORKER_SPEC"] = json.dumps({**spec, "run_dir": str(directory)})
     slow_steps = SLOW_STEPS if rank() == 1 else 0
 
     def seconds(kind, step):
@@ -60,8 +60,8 @@ def train(slow_in, directory):
     spec = (tf.TensorSpec((BATCH, 4)), tf.TensorSpec((BATCH, 1)))
     data = tf.data.Dataset.from_generator(rows, output_signature=spec)
     data = data.apply(tf.data.experimental.assert_cardinality(STEPS))
-    callback = phalanx.callbacks.Stragglers(every_seconds=0.4)
-    throughput = phalanx.callbacks.Throughput(every_seconds=0.4)
+    callback = phalanx.callbacks.StragglerDetector(every_n_seconds=0.4)
+    throughput = phalanx.callbacks.Throughput(every_n_seconds=0.4)
     phalanx.fit(model, data, epochs=1, verbose=0, callbacks=[callback, throughput])
     return [w.numpy().tolist() for w in model.weights], throughput.numbers
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phalanx.testing import run_alone, run_gang
+from phalanx.testing import run_alone, run_workers
 
 SAMPLES = 150
 
@@ -41,7 +41,7 @@ def one_device(files):
 
 def test_workers_train_as_one_and_leave_nothing_out(files, one_device):
     alone, _, whole = one_device[0]
-    found = run_gang(trained, 3, args=(files, True), deadline=600)
+    found = run_workers(trained, 3, args=(files, True), deadline=600)
     for losses, weights, _ in found:
         assert losses == pytest.approx(alone, rel=1e-5)
         for ours, first in zip(weights, found[0][1], strict=True):
@@ -52,7 +52,7 @@ def test_workers_train_as_one_and_leave_nothing_out(files, one_device):
 @pytest.mark.full
 def test_streams_of_each_workers_own_files_leave_nothing_out(files, one_device):
     _, _, whole = one_device[1]
-    found = run_gang(trained, 2, args=(files, False), deadline=600)
+    found = run_workers(trained, 2, args=(files, False), deadline=600)
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
     assert same_rows([given for _, _, given in found], [whole])
 

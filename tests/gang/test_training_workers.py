@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.testing import run_alone, run_gang
+from phalanx.testing import run_alone, run_workers
 
 
 def rank():
@@ -109,7 +109,7 @@ def test_arrays_of_different_lengths_are_named_by_worker(pool):
         return refusal(phalanx.fit, small_model(), features(n), targets(n), batch_size=4, verbose=0)
 
     for said in pool(2).run(function, deadline=600):
-        assert said.startswith("DisagreementError: ")
+        assert said.startswith("WorkerMismatchError: ")
         assert "number of samples" in said
         assert "worker 0: 8, worker 1: 21" in said
 
@@ -123,7 +123,7 @@ def test_shards_of_equal_length_are_not_taken_for_the_whole(pool):
         return refusal(phalanx.fit, small_model(), x, y, batch_size=4, verbose=0)
 
     for said in pool(2).run(function, deadline=600):
-        assert said.startswith("DisagreementError: ")
+        assert said.startswith("WorkerMismatchError: ")
         assert "the same data on every worker" in said
 
 
@@ -154,7 +154,7 @@ def test_models_that_train_something_else_are_named_by_worker(pool):
         return refusal(phalanx.fit, model, features(8), targets(8), verbose=0)
 
     for said in pool(3).run(function, deadline=600):
-        assert said.startswith("DisagreementError: ")
+        assert said.startswith("WorkerMismatchError: ")
         assert "model" in said
         assert "worker(s) [2] differ from worker 0" in said
 
@@ -167,7 +167,7 @@ def test_different_calls_are_named(pool):
         return refusal(call, small_model(), features(8), targets(8), verbose=0)
 
     for said in pool(2).run(function, deadline=600):
-        assert said.startswith("DisagreementError: ")
+        assert said.startswith("WorkerMismatchError: ")
 
 
 def test_each_worker_may_bring_its_own_data(pool):
@@ -215,14 +215,14 @@ def test_a_callback_that_looks_at_every_batch_hangs_nobody(pool):
 
         seen = []
 
-        class Looks(keras.callbacks.Callback):
+        class GradientSampler(keras.callbacks.Callback):
             def on_train_batch_end(self, batch, logs=None):
                 seen.append(float(logs["loss"]))
 
         chief = everywhere or rank() == 0
         phalanx.fit(
             small_model(), features(16), targets(16), batch_size=4, epochs=2,
-            verbose=2 if rank() == 0 else 0, callbacks=[Looks()] if chief else [],
+            verbose=2 if rank() == 0 else 0, callbacks=[GradientSampler()] if chief else [],
         )  # fmt: skip
         return seen
 
@@ -253,10 +253,10 @@ def test_clear_session_does_not_end_distribution(pool):
         import tensorflow as tf
 
         import phalanx
-        from phalanx.worker.strategy_override import keep_through_clear_session
+        from phalanx.worker.strategy_override import survive_clear_session
 
         strategy = tf.distribute.get_strategy()
-        with keep_through_clear_session(strategy):
+        with survive_clear_session(strategy):
             keras.backend.clear_session()
             assert tf.distribute.get_strategy() is strategy
             model = small_model()
@@ -344,7 +344,7 @@ def test_plain_keras_still_cannot_fit_under_tensorflows_own_strategy():
         with tf.distribute.MultiWorkerMirroredStrategy().scope():
             return refusal(small_model().fit, features(8), targets(8), verbose=0)
 
-    for said in run_gang(function, 2, strategy=None, deadline=600):
+    for said in run_workers(function, 2, strategy=None, deadline=600):
         assert said.startswith("ValueError: ")
 
 
@@ -364,4 +364,4 @@ def test_workers_that_add_up_by_the_ring():
 
         return step().numpy().tolist()
 
-    assert run_gang(total, 2, strategy=None, deadline=600) == [[2.0] * 3] * 2
+    assert run_workers(total, 2, strategy=None, deadline=600) == [[2.0] * 3] * 2

@@ -7,7 +7,7 @@ import pytest
 from callback_cases import data, small_model
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.testing import GangFailedError, run_alone, run_gang
+from phalanx.testing import WorkerGroupFailedError, run_alone, run_workers
 
 
 def rank():
@@ -126,8 +126,8 @@ def test_a_generator_that_fails_on_one_worker_is_named():
         generate = batches(9, failing_at=4 if rank() == 1 else None)
         trained(tf.data.Dataset.from_generator(generate, output_signature=specs))
 
-    with pytest.raises(GangFailedError) as caught:
-        run_gang(function, deadline=600)
+    with pytest.raises(WorkerGroupFailedError) as caught:
+        run_workers(function, deadline=600)
     assert caught.value.rank == 1
     assert "no such row" in caught.value.first.message
 
@@ -178,7 +178,7 @@ def test_distributed_datasets_of_different_lengths_are_named(pool):
 
 
 def test_what_is_no_way_to_treat_uneven_data_is_refused():
-    from phalanx.errors import OptionError
+    from phalanx.errors import ConfigurationError
 
-    with pytest.raises(OptionError, match="must be 'error' or 'stop'; found 'pad'"):
+    with pytest.raises(ConfigurationError, match="must be 'error' or 'stop'; found 'pad'"):
         trained(data(8), uneven_data="pad")

@@ -15,8 +15,8 @@ def train(directory, execution):
 
     import phalanx
 
-    spec = json.loads(os.environ["PHALANX_WORKER"])
-    os.environ["PHALANX_WORKER"] = json.dumps({**spec, "run_dir": directory and str(directory)})
+    spec = json.loads(os.environ["PHALANX_WORKER_SPEC"])
+    os.environ["PHALANX_WORKER_SPEC"] = json.dumps({**spec, "run_dir": directory and str(directory)})
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
     together = {"steps_per_execution": execution}
@@ -26,8 +26,8 @@ def train(directory, execution):
     shown = io.StringIO()
     looks = [
         callbacks.GradientLogger(every_n_steps=7, max_overhead=None, histograms=False),
-        callbacks.Throughput(every_seconds=0.005),  # a few steps, however fast they are
-        callbacks.Stragglers(every_seconds=0.005),
+        callbacks.Throughput(every_n_seconds=0.005),  # a few steps, however fast they are
+        callbacks.StragglerDetector(every_n_seconds=0.005),
         callbacks.AggregatedLogger(every_n_steps=5, spread=True),
         callbacks.DistributedProgress(stream=shown),
     ]

@@ -10,8 +10,8 @@ import pytest
 
 from gone import wait_until_gone
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
-from phalanx.errors import OptionError
-from phalanx.testing import GangFailedError, GangTimeoutError, WorkerPool, run_gang
+from phalanx.errors import ConfigurationError
+from phalanx.testing import WorkerGroupFailedError, WorkerGroupTimeoutError, WorkerPool, run_workers
 from phalanx.testing.pool import ForkServer
 
 
@@ -64,7 +64,7 @@ def test_calls_are_done_by_the_same_workers(pool):
 
 
 def test_a_later_training_comes_out_as_one_in_fresh_processes(pool):
-    expected = run_gang(train, seed=5, deadline=600)
+    expected = run_workers(train, seed=5, deadline=600)
     assert pool.run(train, seed=5, deadline=600) == expected
     assert pool.run(train, seed=5, deadline=600) == expected
 
@@ -78,7 +78,7 @@ def leave_traces(directory):
     import tensorflow as tf
 
     import phalanx
-    from phalanx.training.nonfinite_capture import keeping_place
+    from phalanx.training.nonfinite_capture import capture_dir
 
     class Heavy:
         pass
@@ -91,7 +91,7 @@ def leave_traces(directory):
     keras.layers.Dense(1)
     tf.config.run_functions_eagerly(True)
     tf.random.set_seed(1)
-    keeping_place().left = 0
+    capture_dir().left = 0
     os.environ["LEFT"] = "yes"
     os.chdir(directory)
     sys.path.append(directory)
@@ -107,7 +107,7 @@ def traces(directory):
     import tensorflow as tf
 
     import phalanx
-    from phalanx.training.nonfinite_capture import keeping_place
+    from phalanx.training.nonfinite_capture import capture_dir
 
     return {
         "heavy": gc.left() is not None,
@@ -115,7 +115,7 @@ def traces(directory):
         "policy": keras.config.dtype_policy().name,
         "name": keras.layers.Dense(1).name,
         "eager": tf.config.functions_run_eagerly(),
-        "steps to keep": keeping_place().left,
+        "steps to keep": capture_dir().left,
         "environment": os.environ.get("LEFT"),
         "directory": os.getcwd(),
         "path": directory in sys.path,
@@ -162,7 +162,7 @@ def draw():
 
 def test_a_seed_is_for_one_call(pool):
     first, second = pool.run(draw, seed=7)
-    assert first == second == pool.run(draw, seed=7)[0] == run_gang(draw, seed=7)[0]
+    assert first == second == pool.run(draw, seed=7)[0] == run_workers(draw, seed=7)[0]
     first, second = pool.run(draw)
     assert all(one != other for one, other in zip(first, second, strict=True))
 
@@ -204,7 +204,7 @@ def dies():
 @pytest.mark.parametrize(("function", "name"), [(raises, "ValueError"), (dies, "Died")])
 def test_after_a_failure_there_are_new_workers(pool, function, name):
     before = pool.run(lambda: print("an earlier call's words") or os.getpid())
-    with pytest.raises(GangFailedError) as caught:
+    with pytest.raises(WorkerGroupFailedError) as caught:
         pool.run(function, deadline=600)
     assert (caught.value.rank, caught.value.first.type_name) == (1, name)
     assert "earlier" not in str(caught.value)
@@ -227,7 +227,7 @@ def test_after_the_deadline_there_are_new_workers(pool):
 
     pool.run(lambda: all_reduce(1))
     for deadline in (3.0, 15.0, 75.0):  # until both have come there in time
-        with pytest.raises(GangTimeoutError) as caught:
+        with pytest.raises(WorkerGroupTimeoutError) as caught:
             pool.run(function, deadline=deadline)
         stacks = caught.value.stacks
         if "waits_in_a_collective" in stacks[0] and "in function" in stacks[1]:
@@ -275,5 +275,5 @@ def test_a_pool_can_be_closed_and_used_again():
 
 
 def test_a_pool_needs_a_worker():
-    with pytest.raises(OptionError, match="workers=0"):
+    with pytest.raises(ConfigurationError, match="workers=0"):
         WorkerPool(0)

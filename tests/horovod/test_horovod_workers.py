@@ -10,7 +10,7 @@ pytest.importorskip("horovod")
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "gang"))
 import resume_cases
 
-from phalanx.testing import run_gang
+from phalanx.testing import run_workers
 
 pytestmark = pytest.mark.horovod
 
@@ -55,7 +55,7 @@ def what_replicas_exchange():
 
 
 def test_what_replicas_exchange():
-    ours, theirs = run_gang(what_replicas_exchange, 2, strategy="horovod", deadline=600)
+    ours, theirs = run_workers(what_replicas_exchange, 2, strategy="horovod", deadline=600)
     assert ours == theirs
     for dtype in ("float32", "float64", "float16", "bfloat16", "int16", "int64"):
         assert ours[dtype] == 3.0
@@ -88,7 +88,7 @@ def weights_read_by_the_chief_alone():
 
 @pytest.mark.full
 def test_training_begins_from_the_chiefs_state():
-    (mine, after), (other, after_other) = run_gang(
+    (mine, after), (other, after_other) = run_workers(
         weights_read_by_the_chief_alone, 2, strategy="horovod", deadline=600
     )
     assert mine != other
@@ -132,8 +132,8 @@ def by_hand(seed):
 
 @pytest.mark.full
 def test_a_loop_written_by_hand():
-    ours, theirs = run_gang(by_hand, 2, args=(5,), strategy="horovod", deadline=600)
-    (alone,) = run_gang(by_hand, 1, args=(5,), strategy="single", deadline=600)
+    ours, theirs = run_workers(by_hand, 2, args=(5,), strategy="horovod", deadline=600)
+    (alone,) = run_workers(by_hand, 1, args=(5,), strategy="single", deadline=600)
     assert ours == theirs
     assert ours[0] == pytest.approx(alone[0], rel=1e-5)
     assert ours[1] == pytest.approx(alone[1], rel=1e-5)
@@ -160,8 +160,8 @@ def a_distributed_dataset():
 
 @pytest.mark.full
 def test_fit_on_a_dataset_that_the_user_distributed():
-    ours, theirs = run_gang(a_distributed_dataset, 2, strategy="horovod", deadline=600)
-    (alone,) = run_gang(a_distributed_dataset, 1, strategy="single", deadline=600)
+    ours, theirs = run_workers(a_distributed_dataset, 2, strategy="horovod", deadline=600)
+    (alone,) = run_workers(a_distributed_dataset, 1, strategy="single", deadline=600)
     assert ours == theirs
     assert ours[0] == pytest.approx(alone[0], rel=1e-5)
     assert ours[1] == pytest.approx(alone[1], rel=1e-5)
@@ -177,7 +177,7 @@ def both(directory, name):
 @pytest.mark.full
 def test_a_training_that_was_broken_off_goes_on_exactly(tmp_path):
     arguments = (str(tmp_path), "callbacks_and_averages")
-    for whole, again in run_gang(both, 2, strategy="horovod", args=arguments, deadline=600):
+    for whole, again in run_workers(both, 2, strategy="horovod", args=arguments, deadline=600):
         for one, other in zip(whole["weights"], again["weights"], strict=True):
             np.testing.assert_array_equal(one, other)
         assert again["history"] == whole["history"]

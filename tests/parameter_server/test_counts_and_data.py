@@ -21,8 +21,8 @@ def everything():
     import tensorflow as tf
 
     import phalanx
-    from phalanx.errors import DataError, OptionError
-    from phalanx.training.parameter_server.scheduler import Dispatch
+    from phalanx.errors import DataError, ConfigurationError
+    from phalanx.training.parameter_server.scheduler import StepScheduler
 
     class Seen(keras.metrics.Metric):
         """How often each sample was seen, by its number."""
@@ -38,7 +38,7 @@ def everything():
         def result(self):
             return tf.reduce_sum(self.counts)
 
-    class Hooks(keras.callbacks.Callback):
+    class OptimizerHooks(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
             self.batches, self.losses = [], []
@@ -63,7 +63,7 @@ def everything():
 
     def trained(name, data, targets=None, *, epochs=2, **options):
         made = model()
-        hooks = Hooks()
+        hooks = OptimizerHooks()
         history = phalanx.fit(
             made, data, targets, epochs=epochs, verbose=0, callbacks=[hooks], **options
         )
@@ -97,10 +97,10 @@ def everything():
     trained("dataset", dataset(), validation_data=dataset())
     trained("function", of_context)
     trained("endless", dataset().repeat(), steps_per_epoch=9, epochs=3)
-    pace = phalanx.callbacks.Throughput(every_seconds=0.1, log=False)
+    pace = phalanx.callbacks.Throughput(every_n_seconds=0.1, log=False)
     shown = io.StringIO()
     progress = phalanx.callbacks.DistributedProgress(stream=shown, live=False)
-    watching = [pace, phalanx.callbacks.Stragglers(every_seconds=0.1), progress]
+    watching = [pace, phalanx.callbacks.StragglerDetector(every_n_seconds=0.1), progress]
     phalanx.fit(model(), x, y, batch_size=1, epochs=3, verbose=0, callbacks=watching)
     said["pace"], said["shown"] = pace.numbers, shown.getvalue()
 
@@ -115,17 +115,17 @@ def everything():
     def losing_some():
         nonlocal lost
         lost = itertools.count()
-        given = Dispatch._give
+        given = StepScheduler._give
 
         def give(self, ticket):
             made = given(self, ticket)
             return dataclasses.replace(made, told=self._fetchers.submit(tell_nothing, made))
 
-        Dispatch._give = give
+        StepScheduler._give = give
         try:
             yield
         finally:
-            Dispatch._give = given
+            StepScheduler._give = given
 
     lost = itertools.count()
     with losing_some():
@@ -158,9 +158,9 @@ def everything():
         refused(DataError, lambda context: 3),
         refused(DataError, dataset(), y),
         refused(DataError, x[:0], y[:0]),
-        refused(OptionError, x, y, compiled(sgd(gradient_accumulation_steps=2))),
-        refused(OptionError, x, y, compiled(keras.optimizers.LossScaleOptimizer(sgd()))),
-        refused(OptionError, x, y, compiled(keras.optimizers.Nadam())),
+        refused(ConfigurationError, x, y, compiled(sgd(gradient_accumulation_steps=2))),
+        refused(ConfigurationError, x, y, compiled(keras.optimizers.LossScaleOptimizer(sgd()))),
+        refused(ConfigurationError, x, y, compiled(keras.optimizers.Nadam())),
     ]
     single = model()
     said["on batches"] = [
@@ -172,7 +172,7 @@ def everything():
     said["on a batch tested"] = single.test_on_batch(x, y, return_dict=True)
     said["on a batch by hand"] = float(np.mean((x @ weights[0] + weights[1] - y[:, :1]) ** 2))
     averaged = sgd(use_ema=True, ema_overwrite_frequency=5)
-    said["refused"].append(refused(OptionError, x, y, compiled(averaged)))
+    said["refused"].append(refused(ConfigurationError, x, y, compiled(averaged)))
     return said
 
 

@@ -3,12 +3,12 @@
 import pytest
 import tensorflow as tf
 
-from phalanx.callbacks import Stragglers, Throughput
+from phalanx.callbacks import StragglerDetector, Throughput
 from phalanx.callbacks.callback import Cluster
 from phalanx.callbacks.throughput import describe
 from phalanx.monitoring.phase_tracker import PHASES
-from phalanx.training.parameter_server.dataset_worker_data import ALL, Done
-from phalanx.training.parameter_server.ps_instrumentation import Pace
+from phalanx.training.parameter_server.dataset_worker_data import ALL, CompletedBatches
+from phalanx.training.parameter_server.ps_instrumentation import StepTimeTracker
 from phalanx.training.parameter_server.worker_step import StepResult
 
 
@@ -37,7 +37,7 @@ def step(worker, seconds):
 def window():
     """Ten seconds of two workers, the second of which takes three times as long for a step."""
     clock = Clock()
-    pace = Pace(2, every=10.0, clock=clock, phases=lambda: dict.fromkeys(PHASES, 0.0))
+    pace = StepTimeTracker(2, every=10.0, clock=clock, phases=lambda: dict.fromkeys(PHASES, 0.0))
     pace.begin_epoch()
     for number in range(43):
         clock.now += 0.25
@@ -59,10 +59,10 @@ def test_each_workers_own_steps_are_measured(window):
 
 
 def test_a_slow_worker_is_named_and_nobody_waits_for_it(window, caplog):
-    callback = Stragglers(windows=1)
-    callback.cluster = Cluster(servants=2)
+    callback = StragglerDetector(windows=1)
+    callback.cluster = Cluster(ps_tasks=2)
     with caplog.at_level("WARNING"):
-        callback.take_throughput(window, is_chief=True)
+        callback.on_throughput(window, is_chief=True)
     assert [each.rank for each in callback.stragglers] == [2]
     assert "worker 2 is slow" in caplog.text
     assert "wait for it" not in caplog.text
@@ -72,37 +72,41 @@ def test_a_window_is_logged_with_what_the_chief_knows(window):
     line = describe(window)
     assert "32 samples/s" in line
     assert line.count("MiB") == 1
-    Throughput(log=False).take_throughput(window, is_chief=True)
+    Throughput(log=False).on_throughput(window, is_chief=True)
 
 
 def left(done, batches, number, worker=0):
     dataset = tf.data.Dataset.range(batches)
-    kept = done.leave_out(dataset, tf.constant(number, tf.int64), tf.constant(worker, tf.int64))
+    kept = done.skip_completed(
+        dataset, tf.constant(number, tf.int64), tf.constant(worker, tf.int64)
+    )
     return [int(n) for n in kept]
 
 
 def test_what_each_worker_did_is_left_out():
-    done = Done(number=2, rounds=((2, 1),))
+    done = CompletedBatches(number=2, rounds=((2, 1),))
     assert left(done, 8, 2) == [3, 4, 5, 6, 7]  # 0 and 2 were the first's, 1 the second's
 
 
 def test_other_passes_are_whole():
-    assert left(Done(number=2, rounds=((2, 1),)), 4, 3) == [0, 1, 2, 3]
+    assert left(CompletedBatches(number=2, rounds=((2, 1),)), 4, 3) == [0, 1, 2, 3]
 
 
 def test_what_was_broken_off_twice_is_left_out_twice():
-    once = Done().and_then(1, [2, 1])
+    once = CompletedBatches().and_then(1, [2, 1])
     twice = once.and_then(1, [1, 0, 1])
     assert left(once, 8, 1) == [3, 4, 5, 6, 7]
     assert left(twice, 8, 1) == [4, 6, 7]
-    assert Done.from_json(twice.to_json(), by_worker=False) == twice
+    assert CompletedBatches.from_json(twice.to_json(), by_worker=False) == twice
 
 
 def test_a_later_pass_forgets_the_one_before():
-    assert Done(number=1, rounds=((2, 1),)).and_then(2, [0, 0]) == Done(number=2)
+    assert CompletedBatches(number=1, rounds=((2, 1),)).and_then(2, [0, 0]) == CompletedBatches(
+        number=2
+    )
 
 
 def test_a_worker_with_data_of_its_own_leaves_out_its_own():
-    done = Done(number=0, rounds=((2, ALL),), by_worker=True)
+    done = CompletedBatches(number=0, rounds=((2, ALL),), by_worker=True)
     assert left(done, 4, 0, worker=0) == [2, 3]
     assert left(done, 4, 0, worker=1) == []

@@ -41,7 +41,7 @@ def trained(save_to=None):
     import keras
 
     import phalanx
-    from phalanx.errors import OptionError
+    from phalanx.errors import ConfigurationError
 
     found = {}
     for name, optimizer in OPTIMIZERS.items():
@@ -60,7 +60,7 @@ def trained(save_to=None):
             slots = [v for v in model.optimizer.variables if "table" in v.path]
             found["predicted"] = phalanx.predict(model, data()[0], verbose=0)
             found["slots"] = [placed(v) for v in slots]
-            with pytest.raises(OptionError, match="must see a variable whole"):
+            with pytest.raises(ConfigurationError, match="must see a variable whole"):
                 phalanx.fit(make(keras, keras.optimizers.Lamb()), *data(), verbose=0)
     return found
 

@@ -13,7 +13,7 @@ from phalanx.monitoring.flight_format import DIMENSIONS
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.testing import run_alone
-from phalanx.training.batch_arrivals import GraphArrivals
+from phalanx.training.batch_arrivals import GraphBatchProbe
 
 FORM = "x float32[samples, 2], y float32[samples, 1]"
 ROWS = 22  # in batches of 8: the last has 6
@@ -123,14 +123,14 @@ def noting(arrivals, number, rank=1):
 
 
 def test_before_any_batch_none_has_come():
-    arrivals = GraphArrivals()
+    arrivals = GraphBatchProbe()
     assert (arrivals.last().batches, arrivals.last().when) == (0, 0)
     noting(arrivals, None)(7)
     assert arrivals.last().batches == 7
 
 
 def test_what_was_traced_before_still_tells():
-    arrivals = GraphArrivals()
+    arrivals = GraphBatchProbe()
     first, second = noting(arrivals, 1), noting(arrivals, 1)
     moments = []
     for take in (first, second, first):
@@ -140,7 +140,7 @@ def test_what_was_traced_before_still_tells():
 
 
 def test_no_more_dimensions_than_there_is_room_for():
-    arrivals = GraphArrivals()
+    arrivals = GraphBatchProbe()
     noting(arrivals, 1, rank=DIMENSIONS + 3)()
     assert arrivals.last().dimensions == (2,) * DIMENSIONS
 
@@ -165,7 +165,7 @@ def test_a_step_that_must_be_deterministic_has_its_times_too():
         times = [float(read()), float(read())]
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-        pace = phalanx.callbacks.Throughput(every_seconds=0.001, log=False)
+        pace = phalanx.callbacks.Throughput(every_n_seconds=0.001, log=False)
         x = np.ones((32, 4), "float32")
         history = phalanx.fit(model, x, x[:, :1], callbacks=[pace], verbose=0).history
         return before, times, time.time(), history

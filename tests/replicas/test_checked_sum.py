@@ -6,7 +6,11 @@ import tensorflow as tf
 from small_models import on_replicas
 from test_reduce_sum import added_up
 
-from phalanx.gradients.checked_all_reduce import checked_sum, rarely, sum_with_losses
+from phalanx.gradients.checked_all_reduce import (
+    all_reduce_and_check,
+    all_reduce_with_loss_flag,
+    cold_branch,
+)
 
 NAMES = ["dense", "none", "half", "rows"]
 LARGEST = np.float32(3e38)
@@ -24,7 +28,7 @@ def brought(entry):
 
 
 def summed(entry):
-    found = checked_sum(brought(entry), NAMES, replicas=2)
+    found = all_reduce_and_check(brought(entry), NAMES, replicas=2)
     dense, nothing, half, rows = found.total
     assert nothing is None
     return found.finite, *found.own(), dense, half, tf.convert_to_tensor(rows)
@@ -64,7 +68,7 @@ def test_gradients_of_every_kind_are_looked_at(kind, mirrored2):
             gradients[kind] = tf.IndexedSlices(one.values * factor, one.indices, one.dense_shape)
         else:
             gradients[kind] = one * tf.cast(factor, one.dtype)
-        found = checked_sum(gradients, NAMES, replicas=2)
+        found = all_reduce_and_check(gradients, NAMES, replicas=2)
         return found.finite, *found.own()
 
     first, second = on_replicas(mirrored2, step, [tf.constant(1.0), tf.constant(np.nan)])
@@ -75,7 +79,7 @@ def test_gradients_of_every_kind_are_looked_at(kind, mirrored2):
 def test_a_sum_of_halves_that_overflows(mirrored2):
     def step(i):
         half = [tf.cast(tf.fill([3], i), tf.float16)]
-        found = checked_sum(half, ["half"], replicas=2)
+        found = all_reduce_and_check(half, ["half"], replicas=2)
         return found.finite, *found.own()
 
     for told in on_replicas(mirrored2, step, [tf.constant(6e4), tf.constant(6e4)]):
@@ -84,7 +88,7 @@ def test_a_sum_of_halves_that_overflows(mirrored2):
 
 def test_a_loss_that_is_not_finite_counts_and_no_gradient(mirrored2):
     def step(entry, loss):
-        found = sum_with_losses(brought(entry), NAMES, loss, replicas=2)
+        found = all_reduce_with_loss_flag(brought(entry), NAMES, loss, replicas=2)
         dense, _, half, _ = found.total
         return found.finite, *found.own(), dense[2], half[0]
 
@@ -101,7 +105,7 @@ def test_a_loss_that_is_not_finite_counts_and_no_gradient(mirrored2):
 
 def test_a_loss_takes_no_all_reduce_of_its_own(mirrored2):
     def step(entry, loss):
-        return sum_with_losses(brought(entry), NAMES, loss, replicas=2).finite
+        return all_reduce_with_loss_flag(brought(entry), NAMES, loss, replicas=2).finite
 
     column = [tf.constant(1.0), tf.constant(2.0)]
     for counted in (added_up(mirrored2, summed, column), added_up(mirrored2, step, column, column)):
@@ -111,10 +115,12 @@ def test_a_loss_takes_no_all_reduce_of_its_own(mirrored2):
 
 def test_one_replica_has_no_sum():
     for entry, finite in ((LARGEST, True), (np.nan, False)):
-        found = checked_sum([tf.constant([entry])], ["dense"], replicas=1)
+        found = all_reduce_and_check([tf.constant([entry])], ["dense"], replicas=1)
         assert bool(found.finite) == finite
         assert [bool(each) for each in found.own()] == [True, True], "who else, if it is not"
-        with_loss = sum_with_losses([tf.ones([1])], ["dense"], tf.constant(entry), replicas=1)
+        with_loss = all_reduce_with_loss_flag(
+            [tf.ones([1])], ["dense"], tf.constant(entry), replicas=1
+        )
         assert bool(with_loss.finite) == finite
         assert [bool(each) for each in with_loss.own()] == [not finite] * 2
 
@@ -127,11 +133,11 @@ def test_a_branch_that_is_hardly_ever_taken_is_one_operation():
 
     @tf.function
     def step(wanted):
-        return tf.cond(wanted, rarely(branch), lambda: tf.constant(0.0))
+        return tf.cond(wanted, cold_branch(branch), lambda: tf.constant(0.0))
 
     assert float(step(tf.constant(True))) == 190.0
     assert float(step(tf.constant(False))) == 0.0
-    assert rarely(branch) is branch, "and eagerly it is what it is"
+    assert cold_branch(branch) is branch, "and eagerly it is what it is"
     with tf.Graph().as_default():
-        function = rarely(lambda: tf.constant(1.0)).get_concrete_function()
+        function = cold_branch(lambda: tf.constant(1.0)).get_concrete_function()
     assert function.function_def.attr["_noinline"].b, "TensorFlow does not write it out"

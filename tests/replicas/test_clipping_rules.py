@@ -1,4 +1,4 @@
-"""phalanx.clip.use: every clipper acts on the total, as on one device."""
+"""phalanx.clip.attach: every clipper acts on the total, as on one device."""
 
 import functools
 
@@ -10,22 +10,22 @@ from small_models import OwnStep, assert_close, features, small_model, targets, 
 
 import phalanx
 from phalanx import clip
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
 FIT = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
 ROWS = 19  # 8, 8 and 3: shares of 4 and 4, of 3 each and 2, and an uneven end
 
 CLIPPERS = {
-    "by_value": lambda: [clip.by_value(0.01)],
-    "by_norm": lambda: [clip.by_norm(0.05)],
-    "by_global_norm": lambda: [clip.by_global_norm(0.05)],
-    "adaptive": lambda: [clip.adaptive(0.01)],
-    "by_percentile": lambda: [clip.by_percentile(30.0, window=3)],
-    "by_layer": lambda: [
-        clip.by_layer({"*/kernel": clip.by_norm(0.05)}, otherwise=clip.by_value(0.01))
+    "clip_by_value": lambda: [clip.clip_by_value(0.01)],
+    "clip_by_norm": lambda: [clip.clip_by_norm(0.05)],
+    "clip_by_global_norm": lambda: [clip.clip_by_global_norm(0.05)],
+    "adaptive_grad_clip": lambda: [clip.adaptive_grad_clip(0.01)],
+    "clip_by_percentile": lambda: [clip.clip_by_percentile(30.0, window=3)],
+    "per_layer": lambda: [
+        clip.per_layer({"*/kernel": clip.clip_by_norm(0.05)}, otherwise=clip.clip_by_value(0.01))
     ],
-    "two": lambda: [clip.by_value(0.05), clip.by_percentile(50.0, window=4)],
+    "two": lambda: [clip.clip_by_value(0.05), clip.clip_by_percentile(50.0, window=4)],
 }
 
 
@@ -56,7 +56,7 @@ def own_step(optimizer, **options):
 
 
 def trained(rules, make=dense, optimizer=lambda: SGD(0.3), wrap=lambda o: o, **options):
-    made = wrap(clip.use(optimizer(), *rules))
+    made = wrap(clip.attach(optimizer(), *rules))
     model, x, y = make(made, **options)
     phalanx.fit(model, x, y, **FIT)
     return model
@@ -73,13 +73,13 @@ CASES = {
         "optimizer": lambda: Adam(0.01, gradient_accumulation_steps=2),
     },
     "scaled loss": {"rules": "two", "wrap": keras.optimizers.LossScaleOptimizer},
-    "embedding": {"rules": "by_global_norm", "make": embedded},
-    "embedding by percentile": {"rules": "by_percentile", "make": embedded},
+    "embedding": {"rules": "clip_by_global_norm", "make": embedded},
+    "embedding by percentile": {"rules": "clip_by_percentile", "make": embedded},
     "embedding, adaptive rows": {"rules": "two", "make": embedded},
     "own step": {"rules": "two", "make": own_step},
     "three steps a call": {"rules": "two", "steps_per_execution": 3},
     "keras's own after ours": {
-        "rules": "by_value",
+        "rules": "clip_by_value",
         "optimizer": lambda: SGD(0.3, global_clipnorm=0.02),
     },
 }
@@ -95,7 +95,7 @@ def on_one_device(name):
     return everything(trained(**case(name)))
 
 
-CHOSEN = ("by_global_norm", "scaled loss", "embedding by percentile", "own step")
+CHOSEN = ("clip_by_global_norm", "scaled loss", "embedding by percentile", "own step")
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,20 @@ def test_clipping_a_total_is_clipping_on_one_device(name, mirrored2):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["by_percentile", "two", "embedding"])
+@pytest.mark.parametrize("name", ["clip_by_percentile", "two", "embedding"])
 def test_with_three_replicas_as_well(name, mirrored3):
     expected = on_one_device(name)
     with mirrored3.scope():
         assert_close(everything(trained(**case(name))), expected)
 
 
-@pytest.mark.parametrize("name", ["by_value", "by_norm", "by_global_norm"])
+@pytest.mark.parametrize("name", ["clip_by_value", "clip_by_norm", "clip_by_global_norm"])
 def test_on_one_device_ours_is_what_keras_own_option_does(name):
-    option = {"by_value": "clipvalue", "by_norm": "clipnorm", "by_global_norm": "global_clipnorm"}
+    option = {
+        "clip_by_value": "clipvalue",
+        "clip_by_norm": "clipnorm",
+        "clip_by_global_norm": "global_clipnorm",
+    }
     (rule,) = CLIPPERS[name]()
     model, x, y = dense(SGD(0.3, **{option[name]: rule.limit}))
     model.fit(x, y, **FIT)
@@ -126,9 +130,9 @@ def test_on_one_device_ours_is_what_keras_own_option_does(name):
 
 
 def test_the_rules_work_in_keras_own_fit():
-    model, x, y = dense(clip.use(SGD(0.3), clip.by_global_norm(0.05)))
+    model, x, y = dense(clip.attach(SGD(0.3), clip.clip_by_global_norm(0.05)))
     model.fit(x, y, **FIT)
-    assert_close(everything(model), on_one_device("by_global_norm"))
+    assert_close(everything(model), on_one_device("clip_by_global_norm"))
 
 
 def mean_gradient(model, x, y):
@@ -164,7 +168,7 @@ def test_before_clips_each_replicas_own_mean_gradient(rows, wrapped, mirrored3):
         for variable, gradient in zip(by_hand.trainable_variables, total, strict=True):
             variable.assign_sub(rate * gradient)
     with mirrored3.scope():
-        optimizer = clip.use(SGD(rate), clip.by_global_norm(limit, when="before"))
+        optimizer = clip.attach(SGD(rate), clip.clip_by_global_norm(limit, when="before"))
         if wrapped:
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         model = small_model(optimizer, metrics=())
@@ -173,13 +177,13 @@ def test_before_clips_each_replicas_own_mean_gradient(rows, wrapped, mirrored3):
 
 
 def test_on_one_device_before_and_after_are_the_same():
-    before = trained([clip.by_global_norm(0.05, when="before")])
-    assert_close(values(before.weights), on_one_device("by_global_norm")[:4], tolerance=0)
+    before = trained([clip.clip_by_global_norm(0.05, when="before")])
+    assert_close(values(before.weights), on_one_device("clip_by_global_norm")[:4], tolerance=0)
 
 
 def test_each_replica_remembers_its_own_norms_before_the_reduction(mirrored2):
     with mirrored2.scope():
-        model = trained([clip.by_percentile(50.0, window=4, when="before")])
+        model = trained([clip.clip_by_percentile(50.0, window=4, when="before")])
     (seen,) = [v for v in model.optimizer.variables if v.path.endswith("seen")]
     assert float(seen.numpy()) == 6.0
     assert all(np.isfinite(w).all() for w in values(model.weights))
@@ -187,14 +191,14 @@ def test_each_replica_remembers_its_own_norms_before_the_reduction(mirrored2):
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras under NumPy 2
 def test_what_clippers_remember_is_saved_with_the_optimizer(mirrored2):
-    rules = [clip.by_percentile(30.0, window=3)]
+    rules = [clip.clip_by_percentile(30.0, window=3)]
     with mirrored2.scope():
         model = trained(rules)
     remembered = {v.name: v.numpy() for v in model.optimizer.variables if "clipper" in v.name}
     assert len(remembered) == 2
     store = {}
     model.optimizer.save_own_variables(store)
-    fresh, _, _ = dense(clip.use(SGD(0.3), *rules))
+    fresh, _, _ = dense(clip.attach(SGD(0.3), *rules))
     fresh.optimizer.build(fresh.trainable_variables)
     fresh.optimizer.load_own_variables(store)
     for variable in fresh.optimizer.variables:
@@ -204,10 +208,10 @@ def test_what_clippers_remember_is_saved_with_the_optimizer(mirrored2):
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras under NumPy 2
 def test_clippers_after_loading_as_the_docs_say(tmp_path):
-    rules = [clip.by_percentile(30.0, window=3)]
+    rules = [clip.clip_by_percentile(30.0, window=3)]
     model = trained(rules)
     model.save_weights(tmp_path / "m.weights.h5")
-    fresh, _, _ = dense(clip.use(SGD(0.3), *rules))
+    fresh, _, _ = dense(clip.attach(SGD(0.3), *rules))
     fresh.optimizer.build(fresh.trainable_variables)
     fresh.load_weights(tmp_path / "m.weights.h5")
     for got, expected in zip(fresh.optimizer.variables, model.optimizer.variables, strict=True):
@@ -218,33 +222,33 @@ def test_clippers_after_loading_as_the_docs_say(tmp_path):
     model.save(tmp_path / "m.keras")
     loaded = keras.models.load_model(tmp_path / "m.keras")
     before = values(loaded.weights)
-    clip.use(loaded.optimizer, clip.by_value(1e-4))
+    clip.attach(loaded.optimizer, clip.clip_by_value(1e-4))
     loaded.fit(x, y, batch_size=len(x), epochs=1, verbose=0)
     moved = [abs(a - b).max() for a, b in zip(values(loaded.weights), before, strict=True)]
     assert 0 < max(moved) <= 1.01e-4
 
 
 def test_a_second_call_for_one_optimizer_is_refused():
-    optimizer = clip.use(SGD(), clip.by_value(1.0))
-    with pytest.raises(OptionError, match="a second time"):
-        clip.use(optimizer, clip.by_value(2.0))
-    with pytest.raises(OptionError, match="a second time"):
-        clip.use(keras.optimizers.LossScaleOptimizer(optimizer), clip.by_value(2.0))
+    optimizer = clip.attach(SGD(), clip.clip_by_value(1.0))
+    with pytest.raises(ConfigurationError, match="a second time"):
+        clip.attach(optimizer, clip.clip_by_value(2.0))
+    with pytest.raises(ConfigurationError, match="a second time"):
+        clip.attach(keras.optimizers.LossScaleOptimizer(optimizer), clip.clip_by_value(2.0))
 
 
 @pytest.mark.parametrize("wrap", [lambda o: o, keras.optimizers.LossScaleOptimizer])
 def test_a_pattern_that_matches_nothing_is_refused_when_the_optimizer_is_built(wrap, mirrored2):
     with mirrored2.scope():
-        optimizer = clip.use(wrap(SGD()), clip.by_layer({"*/nothing": clip.by_value(1.0)}))
+        optimizer = clip.attach(wrap(SGD()), clip.per_layer({"*/nothing": clip.clip_by_value(1.0)}))
         model = small_model(optimizer)
-        with pytest.raises(OptionError, match=r"'\*/nothing'.*kernel"):
+        with pytest.raises(ConfigurationError, match=r"'\*/nothing'.*kernel"):
             optimizer.build(model.trainable_variables)
-        with pytest.raises(OptionError, match=r"'\*/nothing'.*kernel"):
+        with pytest.raises(ConfigurationError, match=r"'\*/nothing'.*kernel"):
             phalanx.fit(model, features(8), targets(8), verbose=0)
 
 
 def test_a_pattern_that_matches_nothing_is_refused_at_once_for_a_built_optimizer():
     model = small_model(SGD())
     model.optimizer.build(model.trainable_variables)
-    with pytest.raises(OptionError, match=r"'\*/nothing'"):
-        clip.use(model.optimizer, clip.by_layer({"*/nothing": clip.by_value(1.0)}))
+    with pytest.raises(ConfigurationError, match=r"'\*/nothing'"):
+        clip.attach(model.optimizer, clip.per_layer({"*/nothing": clip.clip_by_value(1.0)}))

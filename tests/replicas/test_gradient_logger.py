@@ -13,7 +13,7 @@ import phalanx
 from phalanx import clip
 from phalanx.callbacks import GradientLogger
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import OptionError, TrainingError
+from phalanx.errors import ConfigurationError, TrainingError
 from phalanx.monitoring.tensorboard_files import read_histograms, read_layout, read_scalars
 
 SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
@@ -124,12 +124,12 @@ def test_the_files_say_what_the_gradients_are(replicas, request, tmp_path):
             told = point(total, f"update_ratio/{path}", number)
             assert told == pytest.approx(ratio, rel=1e-3, abs=1e-6)
     clipped = np.cumsum([norm(s["total"]) > limit for s in steps]) / [1, 2, 3]
-    assert [v for _, v in total["gradients/clipped_share"]] == pytest.approx(clipped)
+    assert [v for _, v in total["gradients/clip_fraction"]] == pytest.approx(clipped)
     for i, name in enumerate(run_names(replicas)):
         own = read_scalars(tmp_path / name)
         for number, step in enumerate(steps, start=1):
             assert_describes(own, number, step["own"][i])
-            assert point(own, "gradients/cosine_to_aggregate", number) == pytest.approx(
+            assert point(own, "gradients/cosine_similarity", number) == pytest.approx(
                 cosine(step["own"][i], step["total"]), rel=1e-4
             )
 
@@ -211,10 +211,10 @@ def test_some_layers_of_each_look_the_same_ones_on_every_replica(mirrored2, tmp_
     assert looks["aggregate"] == looks["worker-0-replica-0"] == looks["worker-0-replica-1"]
     counts = [len(steps) for steps in looks["aggregate"].values()]
     assert all(0 < count < 12 for count in counts)
-    by_layer = {}
+    per_layer = {}
     for tag, steps in looks["aggregate"].items():
-        by_layer.setdefault(tag.rpartition("/")[0], []).append(steps)
-    assert all(steps == group[0] for group in by_layer.values() for steps in group)
+        per_layer.setdefault(tag.rpartition("/")[0], []).append(steps)
+    assert all(steps == group[0] for group in per_layer.values() for steps in group)
 
 
 class NamesResults(OwnStep):
@@ -247,7 +247,7 @@ MODELS = {
     "own step": own_step,
     "accumulated": lambda: small_model(Adam(0.01, gradient_accumulation_steps=2)),
     "scaled loss": lambda: small_model(keras.optimizers.LossScaleOptimizer(Adam(0.01))),
-    "clipped": lambda: small_model(clip.use(SGD(0.1), clip.by_percentile(50.0, 4))),
+    "clipped": lambda: small_model(clip.attach(SGD(0.1), clip.clip_by_percentile(50.0, 4))),
     "normalised": normalised,
 }
 
@@ -361,7 +361,7 @@ def test_records_get_the_same_numbers(mirrored2, tmp_path, monkeypatch):
 
 
 def test_two_loggers_are_refused(tmp_path):
-    with pytest.raises(OptionError, match="2 callbacks that observe gradients"):
+    with pytest.raises(ConfigurationError, match="2 callbacks that observe gradients"):
         phalanx.fit(small_model(), features(8), targets(8), verbose=0,
                     callbacks=[logger(tmp_path), logger(tmp_path)])  # fmt: skip
 
@@ -372,7 +372,7 @@ def test_two_loggers_are_refused(tmp_path):
      {"histograms": -1}, {"max_overhead": 0.0}, {"max_overhead": float("nan")}],
 )  # fmt: skip
 def test_values_that_cannot_work_are_refused(option):
-    with pytest.raises(OptionError, match=next(iter(option))):
+    with pytest.raises(ConfigurationError, match=next(iter(option))):
         GradientLogger(**option)
 
 
@@ -428,12 +428,14 @@ def test_steps_go_on_counting_in_a_second_fit(mirrored2, tmp_path):
 
 @pytest.mark.full
 def test_clipping_before_on_one_device_shows_in_the_norms(tmp_path):
-    model = small_model(clip.use(SGD(0.1), clip.by_global_norm(0.01, when="before")), metrics=())
+    model = small_model(
+        clip.attach(SGD(0.1), clip.clip_by_global_norm(0.01, when="before")), metrics=()
+    )
     phalanx.fit(model, features(8), targets(8), callbacks=[logger(tmp_path)], **FIT)
     found = read_scalars(tmp_path / "aggregate")
     assert point(found, "gradients/norm", 1) > 0.1
     assert point(found, "gradients/clipped_norm", 1) == pytest.approx(0.01, rel=1e-5)
-    assert point(found, "gradients/clipped_share", 1) == 1.0
+    assert point(found, "gradients/clip_fraction", 1) == 1.0
 
 
 def test_calls_that_nobody_looks_at_clip_the_total_as_those_looked_at_do(mirrored2, tmp_path):

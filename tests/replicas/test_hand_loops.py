@@ -10,7 +10,7 @@ import tensorflow as tf
 from small_models import assert_close, features, on_replicas, small_model, targets, values
 
 import phalanx
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 GLOBAL_BATCH = 8
 SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
@@ -152,5 +152,5 @@ def test_one_replica_that_overflows_skips_the_step_of_all(mirrored2):
 
 @pytest.mark.parametrize("what", ["adam", object(), None])
 def test_what_is_no_optimizer_is_refused(what):
-    with pytest.raises(OptionError, match=r"needs a keras.optimizers.Optimizer .* found"):
+    with pytest.raises(ConfigurationError, match=r"needs a keras.optimizers.Optimizer .* found"):
         phalanx.distribute_optimizer(what)

@@ -11,7 +11,7 @@ from phalanx import clip
 from phalanx.callbacks import GradientLogger
 from phalanx.checkpoint.step_capture import captures_in, read_captured
 from phalanx.errors import NonFiniteError
-from phalanx.training.nonfinite_capture import keeping_place
+from phalanx.training.nonfinite_capture import capture_dir
 
 FIT = {"batch_size": 8, "shuffle": False, "verbose": 0}
 ROWS = 24
@@ -21,7 +21,7 @@ BAD = 8 + 5  # in the second batch, among the rows of replica 1 of 2
 @pytest.fixture
 def run(tmp_path):
     """A run's directory, to keep steps in."""
-    to = keeping_place()
+    to = capture_dir()
     to.folder, to.left, most = tmp_path / "captures", 1, to.most_bytes
     yield tmp_path
     to.folder, to.left, to.most_bytes = None, 1, most
@@ -70,7 +70,7 @@ def test_batch_and_weights_before_the_step_are_kept(case, replicas, run, request
     callbacks = [GradientLogger(log_dir=run / "logs", **look) for look in looks]
     with pytest.raises(NonFiniteError, match=r"at step 2;.*phalanx debug replay"):
         phalanx.fit(model, x, y, callbacks=callbacks, **FIT)
-    keeping_place().folder = None
+    capture_dir().folder = None
     phalanx.fit(expected, x[:8], y[:8], **FIT)
     kept = kept_in(run)
     assert (kept.about.step, kept.about.total, kept.about.replicas) == (2, 8, replicas)
@@ -87,7 +87,7 @@ def test_batch_and_weights_before_the_step_are_kept(case, replicas, run, request
 @pytest.mark.parametrize("policy", ["skip", "zero"])
 def test_a_training_that_goes_on_keeps_one_step(policy, run, mirrored2):
     with mirrored2.scope():
-        model = small_model(clip.use(keras.optimizers.SGD(0.1), on_nonfinite=policy))
+        model = small_model(clip.attach(keras.optimizers.SGD(0.1), on_nonfinite=policy))
     x, y = data()
     before = [w.numpy() for w in model.weights]
     phalanx.fit(model, x[8:], y[8:], **FIT)
@@ -109,7 +109,7 @@ def test_a_loss_that_is_not_finite_is_kept_under_loss_scaling(run, mirrored2):
 
 
 def test_what_is_too_large_is_not_kept(run, caplog):
-    keeping_place().most_bytes = 100
+    capture_dir().most_bytes = 100
     with pytest.raises(NonFiniteError):
         phalanx.fit(small_model(keras.optimizers.SGD(0.1)), *data(), **FIT)
     assert captures_in(run) == []

@@ -8,9 +8,9 @@ from small_models import assert_close, features, on_replicas, small_model, targe
 
 import phalanx
 from phalanx import clip
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import NonFiniteError
-from phalanx.gradients.nonfinite import health_of
+from phalanx.gradients.nonfinite import guard_of
 from phalanx.training.step_runner import _explain
 
 SGD = keras.optimizers.SGD
@@ -29,7 +29,7 @@ def data(bad=BAD, value=np.nan):
 def model_with(on_nonfinite=None, *, optimizer=None, **options):
     optimizer = optimizer or SGD(0.1, momentum=0.9)
     if on_nonfinite:
-        optimizer = clip.use(optimizer, on_nonfinite=on_nonfinite)
+        optimizer = clip.attach(optimizer, on_nonfinite=on_nonfinite)
     return small_model(optimizer, **options)
 
 
@@ -89,7 +89,7 @@ def test_skip_leaves_weights_as_without_that_step_and_counts(steps_per_execution
         model = model_with("skip", steps_per_execution=steps_per_execution)
     history = phalanx.fit(model, *data(), **FIT).history
     assert_close(values(model.weights), expected)
-    assert history["nonfinite_steps"] == [1.0]
+    assert history["nonfinite_count"] == [1.0]
     assert int(model.optimizer.iterations.numpy()) == 2
 
 
@@ -98,7 +98,7 @@ def test_skip_on_one_device():
     model = model_with("skip")
     logs = phalanx.fit(model, *data(), **FIT).history
     assert_close(values(model.weights), expected)
-    assert logs["nonfinite_steps"] == [1.0]
+    assert logs["nonfinite_count"] == [1.0]
 
 
 def test_skip_with_gradient_accumulation(mirrored2):
@@ -132,21 +132,21 @@ def test_zero_takes_bad_entries_as_nothing(replicas, request):
     )
     with strategy.scope():
         model = Row()
-        model.compile(clip.use(SGD(0.1), on_nonfinite="zero"), loss=lambda y, p: p)
+        model.compile(clip.attach(SGD(0.1), on_nonfinite="zero"), loss=lambda y, p: p)
     x, _ = data()
     history = phalanx.fit(model, x, targets(ROWS), **FIT).history
     gradient = sum(x[i : i + 8].mean(0) / 4 for i in (0, 8, 16))
     clean = np.r_[0:8, 16:24]
     gradient[1] = x[clean, 1].reshape(2, 8).mean(1).sum() / 4
     np.testing.assert_allclose(model.w.numpy(), 1 - 0.1 * gradient, rtol=1e-5)
-    assert history["nonfinite_steps"] == [1.0]
+    assert history["nonfinite_count"] == [1.0]
 
 
 def test_ignore_does_what_keras_does(mirrored2):
     with mirrored2.scope():
         model = model_with("ignore")
     history = phalanx.fit(model, *data(), **FIT).history
-    assert "nonfinite_steps" not in history
+    assert "nonfinite_count" not in history
     assert np.isnan(values(model.weights)[0]).any()
 
 
@@ -201,7 +201,7 @@ def test_counts_are_those_of_one_fit(mirrored2):
     with mirrored2.scope():
         model = model_with("skip")
     for _ in range(2):
-        assert phalanx.fit(model, *data(), **FIT).history["nonfinite_steps"] == [1.0]
+        assert phalanx.fit(model, *data(), **FIT).history["nonfinite_count"] == [1.0]
 
 
 @pytest.mark.parametrize("first", ["train_on_batch", "TerminateOnNaN"])
@@ -254,15 +254,15 @@ def test_a_step_that_xla_compiles_is_watched_too(replicas, request):
 def test_finite_gradients_with_an_infinite_sum_are_told_apart(mirrored2):
     with mirrored2.scope():
         variable = keras.Variable([1.0])
-        optimizer = clip.use(SGD(1.0), on_nonfinite="skip")
+        optimizer = clip.attach(SGD(1.0), on_nonfinite="skip")
         optimizer.build([variable])
     phalanx.distribute_optimizer(optimizer)
     gradients = tf.constant([[3e38], [3e38]])
     on_replicas(mirrored2, lambda g: optimizer.apply([g], [variable]), gradients)
     assert variable.numpy().tolist() == [1.0]
-    trouble = health_of(optimizer).trouble()
+    trouble = guard_of(optimizer).trouble()
     assert trouble.replicas == ()
-    said = _explain(["head/kernel"], trouble, ReplicaPlace(total=2, local=1))
+    said = _explain(["head/kernel"], trouble, ReplicaTopology(total=2, local=1))
     assert "each worker's own was finite, their sum was not" in said
 
 
@@ -270,10 +270,10 @@ def test_finite_gradients_with_an_infinite_sum_are_told_apart(mirrored2):
 def test_a_hand_written_loop_leaves_bad_steps_out_and_counts_them(policy, kept, mirrored2):
     with mirrored2.scope():
         variable = keras.Variable([1.0, 2.0])
-        optimizer = clip.use(SGD(1.0), on_nonfinite=policy)
+        optimizer = clip.attach(SGD(1.0), on_nonfinite=policy)
         optimizer.build([variable])
     phalanx.distribute_optimizer(optimizer)
     gradients = tf.constant([[np.nan, 0.5], [0.0, 0.5]])
     on_replicas(mirrored2, lambda g: optimizer.apply([g], [variable]), gradients)
     assert variable.numpy().tolist() == kept
-    assert clip.nonfinite_steps(optimizer) == 1
+    assert clip.nonfinite_count(optimizer) == 1

@@ -6,7 +6,7 @@ import pytest
 from small_models import assert_close, features, small_model, targets, values
 
 import phalanx
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_class_weights_are_taken(mirrored2, enabled):
 
 
 def test_class_weights_beside_sample_weights_are_refused(enabled):
-    with pytest.raises(OptionError, match="both were given"):
+    with pytest.raises(ConfigurationError, match="both were given"):
         small_model().train_on_batch(
             features(3), targets(3), sample_weight=np.ones(3), class_weight={0: 1.0}
         )

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.data.batch_iterator import BatchStream
+from phalanx.data.batch_iterator import BatchIterator
 from phalanx.keras_compat.data_adapters import adapt
 
 SAMPLES, BATCH, EPOCHS = 22, 4, 3
@@ -125,12 +125,12 @@ def batches_of(stream, epochs):
 
 def stream():
     from phalanx.data.dataset_batches import DatasetBatches
-    from phalanx.distributed.topology import ReplicaPlace
+    from phalanx.distributed.topology import ReplicaTopology
 
     tf.random.set_seed(5)
     data = tf.data.Dataset.range(SAMPLES).shuffle(SAMPLES, seed=1).batch(BATCH)
-    source = DatasetBatches(adapt(data), ReplicaPlace())
-    return BatchStream(source, steps_per_epoch=None, steps_per_execution=1)
+    source = DatasetBatches(adapt(data), ReplicaTopology())
+    return BatchIterator(source, steps_per_epoch=None, steps_per_execution=1)
 
 
 @pytest.mark.parametrize("trained", [1, 5, 6, 7, 11, 12, 13])
@@ -143,5 +143,5 @@ def test_it_is_brought_back_at_any_batch(trained):
         batch, _ = next(walk)
     position = first.position(batch, since=1)
     second = stream()
-    second.go_on(position, None)
+    second.restore(position, None)
     assert [rows for _, rows in batches_of(second, EPOCHS - (trained - 1) // 6)] == whole[trained:]

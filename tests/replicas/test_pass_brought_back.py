@@ -6,7 +6,7 @@ import tensorflow as tf
 from phalanx.data.dataset_batches import DatasetBatches
 from phalanx.data.iterator_position import Position
 from phalanx.data.iterator_state import read_iterator
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 
 BATCHES, PASSES = 9, 3
 
@@ -31,7 +31,7 @@ class Adapter:
 
 
 def batches():
-    return DatasetBatches(Adapter(), ReplicaPlace())
+    return DatasetBatches(Adapter(), ReplicaTopology())
 
 
 def rows(iterator):
@@ -57,6 +57,6 @@ def test_this_pass_and_the_next(number, taken, keeps, undisturbed):
     state = read_iterator(iterator) if keeps else None
     at = Position(batch=taken, trained=0, passes=number + 1, taken=taken, learned=None, seed=None)
     second = batches()
-    assert rows(second.open_again(at, state)) == undisturbed[number][taken:]
+    assert rows(second.reopen(at, state)) == undisturbed[number][taken:]
     for following in undisturbed[number + 1 :]:
         assert rows(second.open(0)) == following

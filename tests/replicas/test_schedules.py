@@ -6,7 +6,7 @@ import pytest
 from small_models import features, small_model, targets
 
 import phalanx
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.schedules import LinearScaling, WarmUp
 
 COSINE = keras.optimizers.schedules.CosineDecay(0.4, 10)
@@ -73,8 +73,8 @@ def test_replicas_train_by_them_as_one_device_does(mirrored2):
 
     expected = train(model())
     with mirrored2.scope():
-        replicated = model()
-    assert train(replicated) == pytest.approx(expected, rel=1e-5)
+        replicated_job = model()
+    assert train(replicated_job) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -90,5 +90,5 @@ def test_replicas_train_by_them_as_one_device_does(mirrored2):
     ],
 )
 def test_what_cannot_work_is_refused(make, message):
-    with pytest.raises(OptionError, match=message):
+    with pytest.raises(ConfigurationError, match=message):
         make()

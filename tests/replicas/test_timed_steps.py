@@ -12,8 +12,8 @@ from small_models import assert_close, features, small_model, targets, values
 import phalanx
 from phalanx.distributed.topology import this_replica
 from phalanx.gradients.comm_timer import seconds_in
-from phalanx.gradients.step_context import current_share
-from phalanx.training.context import make_function, on_stage, open_source
+from phalanx.gradients.step_context import current_replica_batch
+from phalanx.training.context import call_context, make_function, open_source
 from phalanx.training.timed_step import TimedSteps
 
 BATCH = 8
@@ -26,7 +26,9 @@ class SlowOnReplicaOne(keras.layers.Layer):
     """
 
     def call(self, x):
-        if current_share() is None or this_replica() == 0:  # while building, or on the other
+        if (
+            current_replica_batch() is None or this_replica() == 0
+        ):  # while building, or on the other
             return x
         work = tf.fill([500, 500], x[0, 0] * 1e-9)
         for _ in range(30):
@@ -36,7 +38,7 @@ class SlowOnReplicaOne(keras.layers.Layer):
 
 @contextlib.contextmanager
 def timed_steps(model, x, y, **options):
-    with on_stage(model) as stage:
+    with call_context(model) as stage:
         source = open_source(stage, "fit", 0, x, y, **{"batch_size": BATCH, **options})
         function = make_function(stage, "train", source)
         yield function, TimedSteps.of(function), source.open(0)
@@ -120,7 +122,7 @@ def test_a_change_of_what_the_step_asks_traces_anew(mirrored2):
         model = small_model()
     with timed_steps(model, features(40), targets(40)) as (function, steps, iterator):
         steps.run(iterator, communication=True)
-        function.trace_anew()
+        function.retrace()
         steps.run(iterator, communication=True)
         assert steps.traced
 
@@ -131,14 +133,14 @@ def test_overlapping_laps_count_once():
 
 
 class Listener(keras.callbacks.Callback):
-    every_seconds = 0.0
+    every_n_seconds = 0.0
     wants_workers = True
 
     def __init__(self):
         super().__init__()
         self.told = []
 
-    def take_throughput(self, numbers, *, is_chief):
+    def on_throughput(self, numbers, *, is_chief):
         self.told.append(numbers)
 
 

@@ -9,17 +9,17 @@ import pytest
 from small_models import features, small_model, targets
 
 import phalanx
-from phalanx.errors import OptionError
-from phalanx.keras_compat.atomic_writes import nothing_saved_below, saved_files_are_whole, whole
-from phalanx.keras_compat.callback_adapters import MANNERS, working_aside
-from phalanx.keras_compat.variable_conversion import variables_are_numbers
+from phalanx.errors import ConfigurationError
+from phalanx.keras_compat.atomic_writes import atomic_save_patch, discard_saves_under, whole
+from phalanx.keras_compat.callback_adapters import CALLBACK_POLICIES, redirect_writes
+from phalanx.keras_compat.variable_conversion import convert_variables_to_numbers
 
 OPTIONS = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
 
 
 @pytest.fixture
 def _whole():
-    with saved_files_are_whole:
+    with atomic_save_patch:
         yield
 
 
@@ -94,7 +94,7 @@ def test_weights_in_shards_are_left_to_keras(tmp_path):
 
 def test_afterwards_keras_is_as_it_was():
     before = keras.Model.save, keras.Model.save_weights, keras.Variable.__int__
-    with saved_files_are_whole, variables_are_numbers:
+    with atomic_save_patch, convert_variables_to_numbers:
         assert keras.Model.save is not before[0]
     assert (keras.Model.save, keras.Model.save_weights, keras.Variable.__int__) == before
 
@@ -151,7 +151,7 @@ def test_a_double_backup_keeps_the_one_before(tmp_path):
 
 @pytest.mark.usefixtures("_whole")
 def test_a_model_saved_aside_is_not_written(tmp_path):
-    with nothing_saved_below(tmp_path):
+    with discard_saves_under(tmp_path):
         small_model().save(tmp_path / "inner" / "a.keras")
         small_model().save_weights(tmp_path / "a.weights.h5")
         assert list(tmp_path.iterdir()) == []
@@ -177,13 +177,13 @@ def all_of_keras(path):
 
 def test_the_list_of_manners_is_complete(tmp_path):
     covered = {type(c) for c in all_of_keras(tmp_path)} | {keras.callbacks.OrbaxCheckpoint}
-    assert {kind for kind, _ in MANNERS} == covered
+    assert {kind for kind, _ in CALLBACK_POLICIES} == covered
 
 
 def test_what_works_aside_gets_all_back(tmp_path):
     listed = all_of_keras(tmp_path)
     before = [dict(vars(callback)) for callback in listed]
-    with working_aside(listed):
+    with redirect_writes(listed):
         changed = [vars(c) for c, was in zip(listed, before, strict=True) if vars(c) != was]
         assert len(changed) == 7
         assert str(tmp_path) not in str(changed)
@@ -195,14 +195,14 @@ def test_a_class_below_keras_s_works_aside_too(tmp_path):
         pass
 
     own = Own(tmp_path / "log.csv")
-    with working_aside([own]):
+    with redirect_writes([own]):
         assert str(tmp_path) not in own.filename
 
 
 def test_replicated_variables_are_numbers(mirrored2):
     with mirrored2.scope():
         model = small_model()
-    with variables_are_numbers:
+    with convert_variables_to_numbers:
         assert int(model.optimizer.iterations) == 0
         assert float(model.optimizer.learning_rate) == pytest.approx(0.1)
         with pytest.raises(TypeError, match="Only scalar arrays"):
@@ -221,13 +221,13 @@ def readings(monkeypatch, model, callbacks, **options):
     return len(counted)
 
 
-class Looks(phalanx.callbacks.Callback):
+class GradientSampler(phalanx.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.last = logs
 
 
-class LooksRarely(Looks):
-    reads_logs_every = 5
+class LooksRarely(GradientSampler):
+    logs_every_n_steps = 5
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ class LooksRarely(Looks):
         (lambda path: keras.callbacks.CSVLogger(path / "log.csv"), 0),
         (lambda path: keras.callbacks.TerminateOnNaN(), 16),
         (lambda path: LooksRarely(), 3),
-        (lambda path: Looks(), 16),
+        (lambda path: GradientSampler(), 16),
     ],
 )
 def test_a_callback_costs_the_readings_it_needs(make, between, mirrored2, tmp_path, monkeypatch):
@@ -255,5 +255,5 @@ def test_a_place_to_run_that_does_not_exist_is_refused():
     class Own(phalanx.callbacks.Callback):
         runs_on = "nobody"
 
-    with pytest.raises(OptionError, match=r"must be 'every worker' or 'chief'; found 'nobody'"):
+    with pytest.raises(ConfigurationError, match=r"must be 'every worker' or 'chief'; found 'nobody'"):
         phalanx.fit(small_model(), features(8), targets(8), callbacks=[Own()], **OPTIONS)

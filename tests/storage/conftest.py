@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.testing.pool import free_ports
 
 KEY, SECRET = "test", "testtest"
@@ -86,7 +86,7 @@ class Server:
         }
 
     def folder(self, name, protocol="s3", **options):
-        return Folder.at(f"{protocol}://bucket/{name}", **{**self.options(), **options})
+        return StorageDir.at(f"{protocol}://bucket/{name}", **{**self.options(), **options})
 
 
 def program(name):

@@ -11,14 +11,14 @@ import uuid
 import numpy as np
 import pytest
 
-from phalanx.checkpoint.reader import manifest_of, newest, read, steps_in, verify
+from phalanx.checkpoint.reader import latest, manifest_of, read, steps_in, verify
 from phalanx.checkpoint.retention import Retention, prune
-from phalanx.checkpoint.retry import Patience
-from phalanx.checkpoint.writer import Snapshot, Writer
-from phalanx.errors import CheckpointError, DamagedCheckpointError, NoCheckpointError
+from phalanx.checkpoint.retry import RetryPolicy
+from phalanx.checkpoint.writer import ShardWriter, Snapshot
+from phalanx.errors import CheckpointError, CheckpointCorruptedError, CheckpointNotFoundError
 from phalanx.testing import chaos
 from phalanx.testing.chaos.injector import Marks
-from phalanx.testing.chaos.storage_faults import Disk, arm
+from phalanx.testing.chaos.storage_faults import FaultyDisk, arm
 
 # A server that is killed leaves connections for the collector to find.
 pytestmark = [
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 RNG = np.random.default_rng(0)
-ONCE = Patience(retries=0)
+ONCE = RetryPolicy(retries=0)
 
 
 def snapshot(step, rows=300):
@@ -36,7 +36,7 @@ def snapshot(step, rows=300):
 
 def write(folder, taken, workers=1, patience=ONCE):
     writers = [
-        Writer(folder=folder, rank=rank, workers=workers, patience=patience)
+        ShardWriter(folder=folder, rank=rank, workers=workers, patience=patience)
         for rank in range(workers)
     ]
     threads = [threading.Thread(target=each.write, args=(taken,)) for each in writers[1:]]
@@ -68,7 +68,7 @@ def test_what_was_written_is_found_read_and_verified(workers, folder):
     assert len(manifest_of(folder, 20).shards) == workers
     assert_holds(folder, first)
     assert_holds(folder, second)
-    assert newest(folder).manifest.step == 20
+    assert latest(folder).manifest.step == 20
     assert dict(verify(folder)) == {1: None, 20: None}
 
 
@@ -80,7 +80,7 @@ def test_another_process_finds_what_was_written_meanwhile(s3, folder):
     write(folder, snapshot(1))
     assert steps_in(other) == [1]
     write(folder, snapshot(2))
-    assert newest(other).manifest.step == 2
+    assert latest(other).manifest.step == 2
     prune(folder, Retention(keep=1))
     assert steps_in(other) == [2]
 
@@ -88,13 +88,13 @@ def test_another_process_finds_what_was_written_meanwhile(s3, folder):
 def test_pruning_leaves_nothing_of_what_goes(folder):
     for step in (1, 2, 3):
         write(folder, snapshot(step))
-    Writer(folder=folder, rank=1, workers=2).write(snapshot(4))
+    ShardWriter(folder=folder, rank=1, workers=2).write(snapshot(4))
     assert prune(folder, Retention(keep=1), leftovers=True) == [
         "step-00000001", "step-00000002", "step-00000004",
     ]  # fmt: skip
     assert steps_in(folder) == [3]
     assert folder.names() == ["step-00000003"]
-    with pytest.raises(NoCheckpointError, match="there are: 3"):
+    with pytest.raises(CheckpointNotFoundError, match="there are: 3"):
         read(folder, 1)
 
 
@@ -105,9 +105,9 @@ def test_damage_is_found(folder):
     place = folder / "step-00000002"
     (shard,) = manifest_of(folder, 2).shards
     place.write(shard.file, place.read(shard.file)[:-1])
-    with pytest.raises(DamagedCheckpointError, match="bytes of"):
+    with pytest.raises(CheckpointCorruptedError, match="bytes of"):
         read(folder, 2)
-    assert newest(folder).manifest.step == 1
+    assert latest(folder).manifest.step == 1
     assert_holds(folder, taken)
 
 
@@ -115,13 +115,13 @@ def test_damage_is_found(folder):
 def test_a_write_that_fails_leaves_no_half_checkpoint(nth, s3):
     folder = s3.folder(uuid.uuid4().hex, protocol="faulty+s3")
     write(folder, snapshot(1))
-    arm(Disk((chaos.FailWrites(nth=nth, error="EIO"),), 0, Marks(None)))
+    arm(FaultyDisk((chaos.FailWrites(nth=nth, error="EIO"),), 0, Marks(None)))
     try:
         with pytest.raises(OSError, match="on purpose") as caught:
             write(folder, snapshot(2))
         assert caught.value.errno == errno.EIO
         assert steps_in(folder) == [1]
-        write(folder, snapshot(2), patience=Patience(retries=1, first=0.0, jitter=0.0))
+        write(folder, snapshot(2), patience=RetryPolicy(retries=1, first=0.0, jitter=0.0))
     finally:
         arm(None)
     assert dict(verify(folder)) == {1: None, 2: None}
@@ -136,7 +136,7 @@ def test_a_server_that_dies_and_comes_back(rclone):
         for action in (
             lambda: write(folder, second),
             lambda: steps_in(folder),
-            lambda: newest(folder),
+            lambda: latest(folder),
             lambda: (folder / "step-00000001").has("manifest.json"),
         ):
             with pytest.raises(OSError, match="Could not connect"):
@@ -148,7 +148,7 @@ def test_a_server_that_dies_and_comes_back(rclone):
             if len(waits) == 2:
                 rclone.start()
 
-        patience = Patience(retries=5, first=0.01, jitter=0.0, sleep=come_back)
+        patience = RetryPolicy(retries=5, first=0.01, jitter=0.0, sleep=come_back)
         write(folder, second, patience=patience)
         assert len(waits) == 2
     finally:
@@ -196,7 +196,7 @@ def written_while_it_is_killed(rclone, folder):
     step = 1
     while not stop.is_set() or step < 4:
         step += 1
-        patience = Patience(retries=60, first=0.1, longest=0.5)
+        patience = RetryPolicy(retries=60, first=0.1, longest=0.5)
         try:
             write(folder, snapshot(step, 200_000), 2, patience)
         except CheckpointError as error:  # a killed rclone may lose what it said was written

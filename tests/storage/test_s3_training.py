@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from phalanx.checkpoint.reader import newest, verify
+from phalanx.checkpoint.reader import latest, verify
 from phalanx.testing import chaos
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
@@ -55,5 +55,5 @@ def test_a_killed_training_goes_on_from_s3(tmp_path, rclone):
     assert "restart 1 of 2" in said
     assert told == expected
     folder = rclone.folder("killed")
-    assert newest(folder).manifest.step == 20
+    assert latest(folder).manifest.step == 20
     assert set(dict(verify(folder)).values()) == {None}

@@ -7,7 +7,7 @@ import pytest
 from phalanx.callbacks import AggregatedLogger
 from phalanx.callbacks.aggregated_logger import describe
 from phalanx.callbacks.callback import Cluster
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 
 def lines_of(callback, caplog, batches, epochs=1, cluster=None):
@@ -40,12 +40,12 @@ def test_steps_that_run_together_count_all(caplog):
 
 def test_epochs_only(caplog):
     callback = AggregatedLogger(every_n_steps=None)
-    assert callback.reads_logs_every == 0
+    assert callback.logs_every_n_steps == 0
     assert len(lines_of(callback, caplog, range(500))) == 1
 
 
 def test_metrics_are_read_where_they_are_logged():
-    assert AggregatedLogger(every_n_steps=7).reads_logs_every == 7
+    assert AggregatedLogger(every_n_steps=7).logs_every_n_steps == 7
 
 
 def test_who_has_to_take_part():
@@ -91,5 +91,5 @@ def test_own_logger_and_level(caplog):
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])
 def test_steps_that_cannot_be(value):
-    with pytest.raises(OptionError, match="every_n_steps must be an integer of at least 1"):
+    with pytest.raises(ConfigurationError, match="every_n_steps must be an integer of at least 1"):
         AggregatedLogger(every_n_steps=value)

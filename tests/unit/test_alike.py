@@ -9,23 +9,23 @@ import pytest
 from phalanx.distributed.desync.check import (
     NO_GRADIENT,
     Answer,
-    Brought,
     Check,
+    CollectiveSignature,
     Guest,
     Host,
     Tensor,
     difference,
 )
-from phalanx.errors import DisagreementError, PeerGoneError
+from phalanx.errors import WorkerMismatchError, WorkerLostError
 from phalanx.launch.ports import pick_free_ports
-from phalanx.launch.root_cause import is_consequence
-from phalanx.monitoring.phase_tracker import Pulse
+from phalanx.launch.root_cause import is_secondary
+from phalanx.monitoring.phase_tracker import PhaseTracker
 from phalanx.worker.process_exit import record_failure
 
 
 def gradients(step, *tensors):
     named = [Tensor(name=name, shape=shape, dtype=dtype) for name, shape, dtype in tensors]
-    return Brought(step=step, what="gradients", tensors=tuple(named))
+    return CollectiveSignature(step=step, what="gradients", tensors=tuple(named))
 
 
 KERNEL = ("dense/kernel", (4, 2), "float32")
@@ -76,7 +76,7 @@ NO_BIAS = ("dense/bias", (), NO_GRADIENT)
             "worker 1 is at step 11 (gradients), the others at step 12 (gradients)",
         ),
         (
-            [gradients(12), Brought(step=12, what="metrics")],
+            [gradients(12), CollectiveSignature(step=12, what="metrics")],
             "worker 1 is at step 12 (metrics), worker 0 at step 12 (gradients)",
         ),
     ],
@@ -87,7 +87,7 @@ def test_the_difference_in_words(brought, says):
 
 def test_what_is_brought_comes_through():
     brought = gradients(12, KERNEL, NO_BIAS)
-    assert Brought.from_bytes(brought.to_bytes()) == brought
+    assert CollectiveSignature.from_bytes(brought.to_bytes()) == brought
 
 
 @pytest.fixture
@@ -245,16 +245,16 @@ class Heard:
 
 @pytest.mark.parametrize(("trained", "in_step", "step"), [(4, True, 5), (4, False, 4)])
 def test_a_worker_says_at_which_step_it_is(trained, in_step, step, monkeypatch):
-    pulse = Pulse()
-    pulse.at(step=trained)
-    monkeypatch.setattr("phalanx.distributed.desync.check.pulse", pulse)
+    phase_tracker = PhaseTracker()
+    phase_tracker.at(step=trained)
+    monkeypatch.setattr("phalanx.distributed.desync.check.phase_tracker", phase_tracker)
     meeting = Heard()
     Check(meeting, workers=2).compare("gradients", [], in_step=in_step)
     assert meeting.brought == gradients(step)
 
 
 def test_before_any_training_it_is_at_the_first_step(monkeypatch):
-    monkeypatch.setattr("phalanx.distributed.desync.check.pulse", Pulse())
+    monkeypatch.setattr("phalanx.distributed.desync.check.phase_tracker", PhaseTracker())
     meeting = Heard()
     Check(meeting, workers=2).compare("gradients", [], in_step=True)
     assert meeting.brought.step == 1
@@ -263,12 +263,12 @@ def test_before_any_training_it_is_at_the_first_step(monkeypatch):
 def test_who_differs_is_an_error():
     Check(Heard(), workers=2).compare("gradients", [], in_step=True)
     check = Check(Heard("worker 1 is at step 11"), workers=2)
-    with pytest.raises(DisagreementError, match=r"to a collective: worker 1 is at step 11\. Every"):
+    with pytest.raises(WorkerMismatchError, match=r"to a collective: worker 1 is at step 11\. Every"):
         check.compare("gradients", [], in_step=True)
 
 
 def test_that_a_worker_has_ended_is_no_first_cause():
     check = Check(Heard("worker 1 has ended", is_gone=True), workers=2)
-    with pytest.raises(PeerGoneError, match="without a worker: worker 1 has ended") as caught:
+    with pytest.raises(WorkerLostError, match="without a worker: worker 1 has ended") as caught:
         check.compare("gradients", [], in_step=True)
-    assert is_consequence(record_failure(caught.value, rank=0, now=0.0))
+    assert is_secondary(record_failure(caught.value, rank=0, now=0.0))

@@ -5,7 +5,7 @@ import io
 import keras
 import pytest
 
-from phalanx.callbacks.progress import EvaluationProgress, Progress, is_live
+from phalanx.callbacks.progress import EvaluationProgress, Progress, is_interactive
 from phalanx.callbacks.progress_bar import DistributedProgress
 from phalanx.launch.log_lines import without_style
 
@@ -231,7 +231,7 @@ def test_it_prints_to_standard_output_of_the_moment(capsys):
     ],
 )
 def test_a_terminal_or_a_launcher_that_shows_one_is_live(stream, watched, live):
-    assert is_live(stream, watched=watched) is live
+    assert is_interactive(stream, watched=watched) is live
 
 
 class Whole(Display):

@@ -8,32 +8,32 @@ import numpy as np
 import pytest
 
 import phalanx
-from phalanx.callbacks import Checkpoint, every_epoch, every_n_steps, every_seconds
-from phalanx.callbacks.checkpoint import checkpoint_among
-from phalanx.checkpoint.async_writer import Background
-from phalanx.distributed.step_sync import Rendezvous
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import CheckpointError, MismatchedCheckpointError, OptionError
+from phalanx.callbacks import Checkpoint, every_n_epochs, every_n_seconds, every_n_steps
+from phalanx.callbacks.checkpoint import find_checkpoint
+from phalanx.checkpoint.async_writer import AsyncWriter
+from phalanx.distributed.step_sync import StepSync
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import CheckpointError, CheckpointMismatchError, ConfigurationError
 
 
 @pytest.mark.parametrize(
     ("make", "found"),
     [
         (lambda: every_n_steps(0), "0"),
-        (lambda: every_epoch(1.5), "1.5"),
-        (lambda: every_seconds(-1), "-1"),
+        (lambda: every_n_epochs(1.5), "1.5"),
+        (lambda: every_n_seconds(-1), "-1"),
         (lambda: Checkpoint("c", every=300), "300"),
         (lambda: Checkpoint("c", on_failure="ignore"), "'ignore'"),
         (lambda: Checkpoint("c", data="state"), "'state'"),
         (lambda: Checkpoint("c", keep=0), "0"),
         (lambda: Checkpoint("c", keep_best=("loss", "least")), "least"),
         (lambda: Checkpoint("c", retries=-1), "-1"),
-        (lambda: checkpoint_among([Checkpoint("c"), Checkpoint("d")]), "2 Checkpoint"),
+        (lambda: find_checkpoint([Checkpoint("c"), Checkpoint("d")]), "2 Checkpoint"),
         (lambda: Checkpoint().options.folder({}), "None"),
     ],
 )
 def test_bad_options_are_refused(make, found):
-    with pytest.raises(OptionError, match=found):
+    with pytest.raises(ConfigurationError, match=found):
         make()
 
 
@@ -73,20 +73,20 @@ def test_a_second_fit_of_the_same_model_goes_on_in_the_same_directory(tmp_path):
 
 def test_a_second_training_needs_a_directory_of_its_own(tmp_path):
     fit(small(), tmp_path)
-    with pytest.raises(OptionError, match="come to step 8; this one begins at step 0"):
+    with pytest.raises(ConfigurationError, match="come to step 8; this one begins at step 0"):
         fit(small(), tmp_path)
 
 
 @pytest.mark.process
 def test_keras_s_own_fit_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="Keras's own fit"):
+    with pytest.raises(ConfigurationError, match="Keras's own fit"):
         small().fit(X, Y, verbose=0, callbacks=[Checkpoint(tmp_path)])
 
 
 def test_resume_false_refuses_a_directory_with_checkpoints(tmp_path):
     with pytest.raises(RuntimeError):
         fit(small(), tmp_path, callbacks=[Raises(at=5)])
-    with pytest.raises(OptionError, match="step 3"):
+    with pytest.raises(ConfigurationError, match="step 3"):
         fit(small(), tmp_path, resume=False)
 
 
@@ -96,7 +96,7 @@ def test_another_model_is_refused_and_left_as_it_is(tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(2)])
     model.compile("adam", "mse")
     before = [w.copy() for w in model.get_weights()]
-    with pytest.raises(MismatchedCheckpointError, match="model/2/kernel"):
+    with pytest.raises(CheckpointMismatchError, match="model/2/kernel"):
         fit(model, tmp_path)
     for one, other in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -119,7 +119,7 @@ def test_the_best_epoch_is_saved_and_stays(tmp_path):
             self.model.optimizer.learning_rate = 0.0 if epoch < 2 else 10.0
 
     best = ("loss", "min")
-    fit(small(), tmp_path, 6, [Rates()], every=every_epoch(5), keep=1, keep_best=best)
+    fit(small(), tmp_path, 6, [Rates()], every=every_n_epochs(5), keep=1, keep_best=best)
     losses = {m.step: m.metrics["loss"] for m in phalanx.checkpoint.list(tmp_path)}
     assert min(losses, key=losses.get) in (4, 8, 12)
     assert sorted(losses)[-1] == 24
@@ -169,7 +169,7 @@ def test_save_and_restore_of_a_hand_written_loop(tmp_path):
     assert phalanx.checkpoint.verify(tmp_path) == {7: None}
     with pytest.raises(CheckpointError, match="not built"):
         phalanx.checkpoint.restore(keras.Sequential([keras.layers.Dense(2)]), tmp_path)
-    with pytest.raises(OptionError, match=r"checkpoint\.save"):
+    with pytest.raises(ConfigurationError, match=r"checkpoint\.save"):
         fit(small(), tmp_path)
 
 
@@ -207,7 +207,7 @@ def test_what_a_training_that_was_brought_back_saves_stays(tmp_path):
 
 
 def test_one_write_at_a_time():
-    background, gate, done = Background(), threading.Event(), []
+    background, gate, done = AsyncWriter(), threading.Event(), []
     background.start(lambda: (gate.wait(10), done.append(1)))
     assert not background.wait(0.01)
     gate.set()
@@ -223,13 +223,13 @@ def test_one_write_at_a_time():
 
 def test_meetings_come_about_once_a_second():
     now = [0.0]
-    meetings = Rendezvous(None, ReplicaPlace(), clock=lambda: now[0])
+    meetings = StepSync(None, ReplicaTopology(), clock=lambda: now[0])
     met = []
     for step in range(1, 200):
         now[0] += 0.1
         if meetings.is_due(step):
             met.append(step)
-            assert meetings.meet(step, chief_says=True, one_says=False) == (True, False)
+            assert meetings.meet(step, from_chief=True, from_any=False) == (True, False)
     gaps = np.diff(met)
     assert met[0] == 1
     assert set(gaps[2:]) <= {9, 10, 11}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from phalanx.checkpoint import writer
-from phalanx.checkpoint.sharding import share_out
+from phalanx.checkpoint.sharding import plan_shards
 from phalanx.checkpoint.writer import Staging
 
 VALUES = {
@@ -37,7 +37,7 @@ def test_memory_is_used_again():
 
 def test_a_reserved_piece_needs_no_memory_later():
     held = Staging()
-    (pieces,) = share_out({"w": ((5, 2), "float32"), "step": ((), "int64")}, 1)
+    (pieces,) = plan_shards({"w": ((5, 2), "float32"), "step": ((), "int64")}, 1)
     held.reserve(pieces)
     reserved = dict(held._held)
     taken = {p.key: np.ones((p.rows, *p.shape[1:]) if p.shape else (), p.dtype) for p in pieces}

@@ -13,29 +13,29 @@ from hypothesis import strategies as st
 
 from phalanx.checkpoint.manifest import MANIFEST
 from phalanx.checkpoint.reader import (
-    assert_fits,
+    check_compatible,
+    latest,
     manifest_of,
-    newest,
     read,
     steps_in,
     verify,
 )
 from phalanx.checkpoint.retention import Retention, prune
-from phalanx.checkpoint.retry import Patience
-from phalanx.checkpoint.sharding import describe, share_out, take
-from phalanx.checkpoint.storage_dir import Folder
-from phalanx.checkpoint.writer import Snapshot, Writer
+from phalanx.checkpoint.retry import RetryPolicy
+from phalanx.checkpoint.sharding import describe, plan_shards, take
+from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.checkpoint.writer import ShardWriter, Snapshot
 from phalanx.errors import (
     CheckpointError,
-    DamagedCheckpointError,
-    MismatchedCheckpointError,
-    NewerCheckpointError,
-    NoCheckpointError,
-    OptionError,
+    CheckpointCorruptedError,
+    CheckpointMismatchError,
+    CheckpointVersionError,
+    CheckpointNotFoundError,
+    ConfigurationError,
 )
 
 RNG = np.random.default_rng(0)
-AT_ONCE = Patience(retries=0)
+AT_ONCE = RetryPolicy(retries=0)
 
 
 def arrays():
@@ -54,11 +54,15 @@ def snapshot(step=1, **more):
 
 @pytest.fixture(params=["path", "memory"])
 def folder(request, tmp_path):
-    return Folder.at(tmp_path / "run" if request.param == "path" else f"memory://{uuid.uuid4()}")
+    return StorageDir.at(
+        tmp_path / "run" if request.param == "path" else f"memory://{uuid.uuid4()}"
+    )
 
 
 def write_by(workers, folder, taken, **options):
-    writers = [Writer(folder=folder, rank=r, workers=workers, **options) for r in range(workers)]
+    writers = [
+        ShardWriter(folder=folder, rank=r, workers=workers, **options) for r in range(workers)
+    ]
     threads = [threading.Thread(target=w.write, args=(taken,)) for w in writers[1:]]
     for thread in threads:
         thread.start()
@@ -85,7 +89,7 @@ def test_what_was_written_is_read(workers, folder):
     assert_equal(loaded.arrays, taken.arrays)
     assert loaded.manifest == manifest
     assert loaded.manifest.state == {"epoch": [1, 2]}
-    assert_fits(manifest, describe(taken.arrays), "here")
+    check_compatible(manifest, describe(taken.arrays), "here")
 
 
 @given(
@@ -94,9 +98,9 @@ def test_what_was_written_is_read(workers, folder):
 )
 def test_every_row_of_every_tensor_is_somebodys_and_only_once(shapes, workers):
     held = {f"t{i}": np.arange(np.prod(s, dtype=int)).reshape(s) for i, s in enumerate(shapes)}
-    plan = share_out(describe(held), workers)
+    plan = plan_shards(describe(held), workers)
     assert len(plan) == workers
-    again = share_out(dict(reversed(describe(held).items())), workers)
+    again = plan_shards(dict(reversed(describe(held).items())), workers)
     assert plan == again, "workers must come to the same plan whatever the order"
     for name, array in held.items():
         pieces = [p for share in plan for p in share if p.tensor == name]
@@ -109,19 +113,19 @@ def test_every_row_of_every_tensor_is_somebodys_and_only_once(shapes, workers):
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=20), st.integers(1, 6))
 def test_shares_are_about_equal(rows, workers):
-    plan = share_out({f"t{i}": ((n,), "float32") for i, n in enumerate(rows)}, workers)
+    plan = plan_shards({f"t{i}": ((n,), "float32") for i, n in enumerate(rows)}, workers)
     sizes = [sum(p.rows for p in share) for share in plan]
     assert max(sizes) <= 2 * sum(rows) / workers + 1
 
 
 def test_nothing_is_there_before_the_manifest(folder):
-    Writer(folder=folder, rank=1, workers=2).write(snapshot())
+    ShardWriter(folder=folder, rank=1, workers=2).write(snapshot())
     assert steps_in(folder) == []
-    with pytest.raises(NoCheckpointError, match="no whole one"):
-        newest(folder)
+    with pytest.raises(CheckpointNotFoundError, match="no whole one"):
+        latest(folder)
 
 
-class Broken(Folder):
+class Broken(StorageDir):
     """Fails at the n-th write, after half of the bytes are out if they go to a file."""
 
     def __init__(self, folder, counter, at):
@@ -141,39 +145,39 @@ class Broken(Folder):
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_write_that_fails_leaves_the_last_good_one(at, folder):
     good, bad = snapshot(1), snapshot(2)
-    Writer(folder=folder).write(good)
+    ShardWriter(folder=folder).write(good)
     with pytest.raises(OSError, match="No space"):
-        Writer(folder=Broken(folder, [], at), patience=AT_ONCE).write(bad)
+        ShardWriter(folder=Broken(folder, [], at), patience=AT_ONCE).write(bad)
     assert steps_in(folder) == [1]
-    assert_equal(newest(folder).arrays, good.arrays)
-    Writer(folder=folder).write(bad)
-    assert_equal(newest(folder).arrays, bad.arrays)
+    assert_equal(latest(folder).arrays, good.arrays)
+    ShardWriter(folder=folder).write(bad)
+    assert_equal(latest(folder).arrays, bad.arrays)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_write_that_fails_once_is_tried_again(at, folder):
     waits = []
-    patience = Patience(retries=2, first=1.0, jitter=0.0, sleep=waits.append)
+    patience = RetryPolicy(retries=2, first=1.0, jitter=0.0, sleep=waits.append)
     taken = snapshot()
-    Writer(folder=Broken(folder, [], at), patience=patience).write(taken)
+    ShardWriter(folder=Broken(folder, [], at), patience=patience).write(taken)
     assert waits == [1.0]
-    assert_equal(newest(folder).arrays, taken.arrays)
+    assert_equal(latest(folder).arrays, taken.arrays)
 
 
 def test_waits_double_up_to_the_longest_and_the_last_failure_is_raised():
     waits = []
-    patience = Patience(retries=4, first=1.0, longest=3.0, jitter=0.0, sleep=waits.append)
+    patience = RetryPolicy(retries=4, first=1.0, longest=3.0, jitter=0.0, sleep=waits.append)
 
     def fail():
         raise OSError(f"try {len(waits)}")
 
     with pytest.raises(OSError, match="try 4"):
-        patience.try_to("do it", fail)
+        patience.call_with_retry("do it", fail)
     assert waits == [1.0, 2.0, 3.0, 3.0]
 
 
 def test_no_file_is_left_half_written(tmp_path, monkeypatch):
-    folder = Folder.at(tmp_path)
+    folder = StorageDir.at(tmp_path)
     folder.write("a", b"whole")
 
     def fails(*_):
@@ -189,14 +193,14 @@ def test_no_file_is_left_half_written(tmp_path, monkeypatch):
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_a_changed_byte_is_found(data):
-    folder = Folder.at(f"memory://{uuid.uuid4()}")
-    Writer(folder=folder).write(snapshot())
+    folder = StorageDir.at(f"memory://{uuid.uuid4()}")
+    ShardWriter(folder=folder).write(snapshot())
     place = folder / "step-00000001"
     (shard,) = manifest_of(folder, 1).shards
     content = bytearray(place.read(shard.file))
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     place.write(shard.file, bytes(content))
-    with pytest.raises(DamagedCheckpointError, match="another checksum"):
+    with pytest.raises(CheckpointCorruptedError, match="another checksum"):
         read(folder, 1)
 
 
@@ -214,37 +218,37 @@ def damage(folder, step, how):
 @pytest.mark.parametrize("how", ["cut", "gone", "manifest"])
 def test_a_damaged_one_is_passed_over_and_said(how, folder, caplog):
     first = snapshot(1)
-    Writer(folder=folder).write(first)
-    Writer(folder=folder).write(snapshot(2))
+    ShardWriter(folder=folder).write(first)
+    ShardWriter(folder=folder).write(snapshot(2))
     damage(folder, 2, how)
-    assert_equal(newest(folder).arrays, first.arrays)
+    assert_equal(latest(folder).arrays, first.arrays)
     assert "step-00000002" in caplog.text
-    with pytest.raises(DamagedCheckpointError):
+    with pytest.raises(CheckpointCorruptedError):
         read(folder, 2)
     assert [step for step, wrong in verify(folder) if wrong] == [2]
     damage(folder, 1, how)
-    with pytest.raises(NoCheckpointError, match="2 damaged"):
-        newest(folder)
+    with pytest.raises(CheckpointNotFoundError, match="2 damaged"):
+        latest(folder)
 
 
 def test_a_newer_format_is_its_own_error(folder):
-    Writer(folder=folder).write(snapshot())
+    ShardWriter(folder=folder).write(snapshot())
     place = folder / "step-00000001"
     place.write(MANIFEST, json.dumps({**json.loads(place.read(MANIFEST)), "format": 9}).encode())
-    with pytest.raises(NewerCheckpointError, match="format 9; this Phalanx reads up to 1"):
-        newest(folder)
+    with pytest.raises(CheckpointVersionError, match="format 9; this Phalanx reads up to 1"):
+        latest(folder)
 
 
 def test_what_does_not_fit_is_told_apart(folder):
-    manifest = Writer(folder=folder).write(snapshot())
+    manifest = ShardWriter(folder=folder).write(snapshot())
     wanted = {
         "other": ((1,), "float32"),
         "kernel": ((7, 6), "float32"),
         "flags": ((2,), "int32"),
         "count": ((), "int64"),
     }
-    with pytest.raises(MismatchedCheckpointError) as caught:
-        assert_fits(manifest, wanted, "here")
+    with pytest.raises(CheckpointMismatchError) as caught:
+        check_compatible(manifest, wanted, "here")
     message = str(caught.value)
     assert "other is missing" in message
     assert "kernel has shape (7, 5), wanted (7, 6)" in message
@@ -253,17 +257,17 @@ def test_what_does_not_fit_is_told_apart(folder):
 
 
 def test_a_step_that_is_not_there_says_which_are(folder):
-    Writer(folder=folder).write(snapshot(3))
-    with pytest.raises(NoCheckpointError, match=r"step 4 .*there are: 3"):
+    ShardWriter(folder=folder).write(snapshot(3))
+    with pytest.raises(CheckpointNotFoundError, match=r"step 4 .*there are: 3"):
         read(folder, 4)
 
 
 def test_a_share_that_does_not_come_ends_the_wait(folder):
     time = [0.0]
-    writer = Writer(
+    writer = ShardWriter(
         folder=folder,
         workers=3,
-        patience_for_peers=10.0,
+        peer_timeout=10.0,
         clock=lambda: time[0],
         sleep=lambda _: time.__setitem__(0, time[0] + 4.0),
     )
@@ -273,7 +277,7 @@ def test_a_share_that_does_not_come_ends_the_wait(folder):
 
 
 def test_leftovers_of_another_attempt_are_not_mistaken(folder):
-    Writer(folder=folder, rank=1, workers=2, attempt="0").write(snapshot())
+    ShardWriter(folder=folder, rank=1, workers=2, attempt="0").write(snapshot())
     waits = []
 
     def impatient(_):
@@ -281,7 +285,7 @@ def test_leftovers_of_another_attempt_are_not_mistaken(folder):
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        Writer(folder=folder, workers=2, attempt="1", sleep=impatient).write(snapshot())
+        ShardWriter(folder=folder, workers=2, attempt="1", sleep=impatient).write(snapshot())
     assert waits
 
 
@@ -297,7 +301,7 @@ def test_leftovers_of_another_attempt_are_not_mistaken(folder):
 )
 def test_pruning_keeps_the_newest_and_the_best(retention, stay, folder):
     for step, loss in enumerate([0.5, 0.1, 0.9, float("nan"), 0.4], start=1):
-        Writer(folder=folder).write(snapshot(step, metrics={"val_loss": loss}))
+        ShardWriter(folder=folder).write(snapshot(step, metrics={"val_loss": loss}))
     gone = prune(folder, retention)
     assert steps_in(folder) == stay
     assert gone == [f"step-{s:08d}" for s in range(1, 6) if s not in stay]
@@ -313,13 +317,13 @@ def test_pruning_keeps_the_newest_and_the_best(retention, stay, folder):
     tells=st.booleans(),
 )
 def test_what_was_just_saved_stays_whatever_the_order_of_saves(saves, keep, best, tells):
-    folder, retention = Folder.at(f"memory://{uuid.uuid4()}"), Retention(keep=keep, best=best)
+    folder, retention = StorageDir.at(f"memory://{uuid.uuid4()}"), Retention(keep=keep, best=best)
     for number, (step, loss) in enumerate(saves):
         # Clocks of hosts differ: who has just saved says so, and does not go by the time.
         clock = (lambda: 0.0) if tells else partial(float, number)
         one = Snapshot(step=step, epoch=0, arrays={"w": np.ones(1)}, metrics={"loss": loss})
         before = set(steps_in(folder))
-        Writer(folder=folder, attempt=str(number), clock=clock).write(one)
+        ShardWriter(folder=folder, attempt=str(number), clock=clock).write(one)
         told = {"saved": step, "leftovers_before": step} if tells else {}
         prune(folder, retention, **told)
         left = set(steps_in(folder))
@@ -330,8 +334,8 @@ def test_what_was_just_saved_stays_whatever_the_order_of_saves(saves, keep, best
 
 
 def test_pruning_removes_leftovers_only_when_asked(folder):
-    Writer(folder=folder).write(snapshot(1))
-    Writer(folder=folder, rank=1, workers=2).write(snapshot(2))
+    ShardWriter(folder=folder).write(snapshot(1))
+    ShardWriter(folder=folder, rank=1, workers=2).write(snapshot(2))
     assert prune(folder, Retention()) == []
     assert prune(folder, Retention(), leftovers=True) == ["step-00000002"]
     assert folder.names() == ["step-00000001"]
@@ -342,21 +346,21 @@ def test_pruning_removes_leftovers_only_when_asked(folder):
     [
         lambda: Retention(keep=0),
         lambda: Retention(best=("val_loss", "least")),
-        lambda: Patience(retries=-1),
-        lambda: Folder.at("nosuch://x"),
+        lambda: RetryPolicy(retries=-1),
+        lambda: StorageDir.at("nosuch://x"),
     ],
 )
 def test_what_cannot_work_is_refused(make):
-    with pytest.raises(OptionError):
+    with pytest.raises(ConfigurationError):
         make()
 
 
 def test_a_shard_that_is_gone_before_the_commit_is_not_committed(folder):
-    Writer(folder=folder, rank=1, workers=2).write(snapshot())
+    ShardWriter(folder=folder, rank=1, workers=2).write(snapshot())
     (shard,) = [n for n in (folder / "step-00000001").names() if n.endswith(".safetensors")]
     (folder / "step-00000001").remove(shard)
     with pytest.raises(CheckpointError, match=f"{shard} was written and is gone"):
-        Writer(folder=folder, workers=2).write(snapshot())
+        ShardWriter(folder=folder, workers=2).write(snapshot())
     assert steps_in(folder) == []
 
 
@@ -364,13 +368,13 @@ def test_who_cannot_write_says_so_to_the_chief(folder):
     place = folder / "step-00000001"
     place.write("shard-1-of-2.0.safetensors.given-up", b"no space left")
     with pytest.raises(CheckpointError, match="another worker could not write its share"):
-        Writer(folder=folder, workers=2).write(snapshot())
+        ShardWriter(folder=folder, workers=2).write(snapshot())
     assert steps_in(folder) == []
 
 
 def test_the_same_step_written_again_replaces_it_and_leaves_nothing(folder):
-    Writer(folder=folder, attempt="a-1").write(snapshot(metrics={"loss": 1.0}))
-    Writer(folder=folder, attempt="a-2").write(snapshot(metrics={"loss": 2.0}))
+    ShardWriter(folder=folder, attempt="a-1").write(snapshot(metrics={"loss": 1.0}))
+    ShardWriter(folder=folder, attempt="a-2").write(snapshot(metrics={"loss": 2.0}))
     assert manifest_of(folder, 1).metrics == {"loss": 2.0}
     assert (folder / "step-00000001").names() == [
         "manifest.json",
@@ -384,8 +388,8 @@ def test_what_one_worker_has_alone_comes_back(folder):
         own = {f"worker/{rank}/note": np.full(3, rank)}
         return Snapshot(step=1, epoch=0, arrays={"w": np.arange(4.0)}, own=own)
 
-    Writer(folder=folder, rank=1, workers=2).write(of_rank(1))
-    Writer(folder=folder, rank=0, workers=2).write(of_rank(0))
+    ShardWriter(folder=folder, rank=1, workers=2).write(of_rank(1))
+    ShardWriter(folder=folder, rank=0, workers=2).write(of_rank(0))
     arrays = read(folder, 1).arrays
     assert set(arrays) == {"w", "worker/0/note", "worker/1/note"}
     np.testing.assert_array_equal(arrays["worker/1/note"], [1, 1, 1])
@@ -393,7 +397,7 @@ def test_what_one_worker_has_alone_comes_back(folder):
 
 def test_a_share_is_a_copy(folder):
     arrays = {"w": np.zeros(3)}
-    writer = Writer(folder=folder)
+    writer = ShardWriter(folder=folder)
     share = writer.take(Snapshot(step=1, epoch=0, arrays=arrays))
     arrays["w"] += 1
     writer.store(share)

@@ -5,10 +5,10 @@ import pytest
 from typer.testing import CliRunner
 
 from phalanx.checkpoint.reader import manifest_of, steps_in
-from phalanx.checkpoint.storage_dir import Folder
-from phalanx.checkpoint.writer import Snapshot, Writer
+from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.checkpoint.writer import ShardWriter, Snapshot
 from phalanx.cli.app import app
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def directory(tmp_path):
         taken = Snapshot(
             step=step, epoch=0, arrays={"w": np.ones((5, 5))}, metrics={"val_loss": loss}
         )
-        Writer(folder=Folder.at(tmp_path)).write(taken)
+        ShardWriter(folder=StorageDir.at(tmp_path)).write(taken)
     return tmp_path
 
 
@@ -29,7 +29,7 @@ def checkpoint(*words):
 
 
 def damage(directory, step):
-    folder = Folder.at(directory)
+    folder = StorageDir.at(directory)
     place = folder / f"step-{step:08d}"
     shard = manifest_of(folder, step).shards[0].file
     place.write(shard, place.read(shard)[:-1])
@@ -52,7 +52,7 @@ def test_verify_exits_with_1_where_one_is_damaged(directory):
 def test_prune_keeps_the_newest_and_the_best(directory):
     result = checkpoint("prune", directory, "--keep", 1, "--best", "val_loss:min")
     assert "removed step-00000010" in result.stderr
-    assert steps_in(Folder.at(directory)) == [20, 30]
+    assert steps_in(StorageDir.at(directory)) == [20, 30]
 
 
 def test_an_empty_directory_is_said(tmp_path):
@@ -62,6 +62,6 @@ def test_an_empty_directory_is_said(tmp_path):
 
 @pytest.mark.parametrize("words", [["--keep", 0], ["--best", "val_loss"], ["--best", "a:least"]])
 def test_bad_options_remove_nothing(words, directory):
-    with pytest.raises(OptionError):
+    with pytest.raises(ConfigurationError):
         checkpoint("prune", directory, *words)
-    assert steps_in(Folder.at(directory)) == [10, 20, 30]
+    assert steps_in(StorageDir.at(directory)) == [10, 20, 30]

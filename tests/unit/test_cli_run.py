@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 import phalanx.cli.run
 from phalanx.cli.app import app
 from phalanx.cluster.spec import DeviceSpec
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.run_result import RunResult
 
 
@@ -58,7 +58,7 @@ def test_every_option_arrives(asked, tmp_path):
 
 
 def test_a_bad_option_is_refused_before_the_launch(asked):
-    with pytest.raises(OptionError, match="found 'ring'"):
+    with pytest.raises(ConfigurationError, match="found 'ring'"):
         asked("--strategy", "ring", "train.py")
 
 

@@ -8,7 +8,7 @@ from phalanx.cluster.detect import CLUSTER_NAMES, detect, look
 from phalanx.cluster.environments.host_list import from_hosts, parse_hosts
 from phalanx.cluster.environments.slurm import tasks_per_node
 from phalanx.cluster.local_host import Me, resolve
-from phalanx.errors import ClusterError, OptionError
+from phalanx.errors import ClusterError, ConfigurationError
 
 ME = Me(names=frozenset({"b.example.org"}), addresses=frozenset({"10.0.0.2", "127.0.0.1", "::1"}))
 
@@ -74,9 +74,9 @@ HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "3", "PMI_FD": "9", "MPI_LOCALRANKID": "0"
 # Recorded with Ray 2.60: what a launcher has that `phalanx submit ray` has started.
 RAY_BUNDLE = {
     "OMP_NUM_THREADS": "1",
-    "PHALANX_JOB": "it-0",
+    "PHALANX_RUN_ID": "it-0",
     "PHALANX_RAY_HOSTS": "127.0.0.2,127.0.0.3",
-    "PHALANX_RAY_INDEX": "1",
+    "PHALANX_RAY_NODE_RANK": "1",
     "PYTHONBREAKPOINT": "ray.util.rpdb.set_trace",
     "RAY_CLIENT_MODE": "0",
     "RAY_JOB_ID": "02000000",
@@ -104,9 +104,9 @@ TORCHRUN = {
 }
 INDEXED = {
     "JOB_COMPLETION_INDEX": "2",
-    "PHALANX_PODS": "3",
-    "PHALANX_POD_HOST": "train-{index}.train",
-    "PHALANX_JOB": "train",
+    "PHALANX_NUM_PODS": "3",
+    "PHALANX_POD_HOSTNAME_TEMPLATE": "train-{index}.train",
+    "PHALANX_RUN_ID": "train",
 }
 
 
@@ -178,7 +178,7 @@ FOUND = {
     ),
     "PMI": (HYDRA, "mpi", 1, ("", "", ""), None),
     "PMI, with a name for the run": (
-        {**HYDRA, "PHALANX_JOB": "first"},
+        {**HYDRA, "PHALANX_RUN_ID": "first"},
         "mpi",
         1,
         ("", "", ""),
@@ -216,7 +216,7 @@ FOUND = {
         "train",
     ),
     "a pod of one": (
-        {"JOB_COMPLETION_INDEX": "0", "PHALANX_PODS": "1"},
+        {"JOB_COMPLETION_INDEX": "0", "PHALANX_NUM_PODS": "1"},
         "kubernetes",
         0,
         ("",),
@@ -275,7 +275,7 @@ FOUND = {
         None,
     ),
     "hosts by name, before all others": (
-        {**STEP, "PHALANX_HOSTS": "a,b", "PHALANX_HOST_INDEX": "0", "PHALANX_JOB": "first"},
+        {**STEP, "PHALANX_HOSTS": "a,b", "PHALANX_NODE_RANK": "0", "PHALANX_RUN_ID": "first"},
         "hosts",
         0,
         ("a", "b"),
@@ -335,7 +335,7 @@ ALONE = {
     | {"SLURM_JOB_NODELIST": "n0"},
     "a batch script on one node": {**BATCH, "SLURM_JOB_NODELIST": "n0"},
     "a job script for torch": {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "WORLD_SIZE": "4"},
-    "a run inside a worker": {**STEP, "PHALANX_WORKER": "{}"},
+    "a run inside a worker": {**STEP, "PHALANX_WORKER_SPEC": "{}"},
     "a task of Ray": RAY_TASK,
     "a TPU of one host": {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"},
     "a TF_CONFIG that names no cluster": {"TF_CONFIG": '{"environment": "cloud"}'},
@@ -368,12 +368,12 @@ REFUSED = {
     ),
     "tasks that are no numbers": ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2x3"}, "found '2x3'"),
     "a bundle of Ray that is none": (
-        {**RAY_BUNDLE, "PHALANX_RAY_INDEX": "2"},
-        r"0 to 1 among 2 hosts; found 2 \(PHALANX_RAY_INDEX is 2 of 2 bundles",
+        {**RAY_BUNDLE, "PHALANX_RAY_NODE_RANK": "2"},
+        r"0 to 1 among 2 hosts; found 2 \(PHALANX_RAY_NODE_RANK is 2 of 2 bundles",
     ),
     "a bundle of Ray without its index": (
         {"PHALANX_RAY_HOSTS": "a,b"},
-        "PHALANX_RAY_INDEX must be a whole number from 0; it is not set",
+        "PHALANX_RAY_NODE_RANK must be a whole number from 0; it is not set",
     ),
     "no PROCID": ({**STEP, "SLURM_PROCID": ""}, "SLURM_PROCID must be a whole number"),
     "an MPI rank that is none": (
@@ -385,9 +385,9 @@ REFUSED = {
     "a rank beyond": ({**TORCHRUN, "RANK": "2"}, "RANK must be less than WORLD_SIZE"),
     "an Indexed Job that says nothing": (
         {"JOB_COMPLETION_INDEX": "1"},
-        "PHALANX_PODS is not set.*--cluster none",
+        "PHALANX_NUM_PODS is not set.*--cluster none",
     ),
-    "pods without names": ({**INDEXED, "PHALANX_POD_HOST": "train-0"}, "found 'train-0'"),
+    "pods without names": ({**INDEXED, "PHALANX_POD_HOSTNAME_TEMPLATE": "train-0"}, "found 'train-0'"),
     "an index beyond": ({**INDEXED, "JOB_COMPLETION_INDEX": "3"}, "found 3 and 3"),
     "an address without a port": (
         tf_config({"worker": ["a", "b"]}, "worker", 0),
@@ -412,12 +412,12 @@ REFUSED = {
     "hosts of which none is this": ({"PHALANX_HOSTS": "x,y"}, "No host of PHALANX_HOSTS x,y"),
     "hosts of which two are this": ({"PHALANX_HOSTS": "b,10.0.0.2"}, r"0 \(b\), 1 \(10.0.0.2\)"),
     "a host's index beyond": (
-        {"PHALANX_HOSTS": "x,y", "PHALANX_HOST_INDEX": "2"},
-        "--host-index must be 0 to 1.*found 2",
+        {"PHALANX_HOSTS": "x,y", "PHALANX_NODE_RANK": "2"},
+        "--node-rank must be 0 to 1.*found 2",
     ),
     "a host's index that is no number": (
-        {"PHALANX_HOSTS": "x,y", "PHALANX_HOST_INDEX": "y"},
-        "PHALANX_HOST_INDEX must be a number",
+        {"PHALANX_HOSTS": "x,y", "PHALANX_NODE_RANK": "y"},
+        "PHALANX_NODE_RANK must be a number",
     ),
     "hosts with ports": ({"PHALANX_HOSTS": "x:22,y"}, "found 'x:22'"),
     "an empty host": ({"PHALANX_HOSTS": "x,,y"}, "found ''"),
@@ -429,7 +429,7 @@ REFUSED = {
         {**STEP, **tf_config({"worker": ["a:1", "b:1"]}, "worker", 1)},
         "Two clusters at once: tf_config .* and slurm .*--cluster tf_config or --cluster slurm",
     ),
-    "a second cluster that is broken": ({**STEP, "JOB_COMPLETION_INDEX": "1"}, "PHALANX_PODS"),
+    "a second cluster that is broken": ({**STEP, "JOB_COMPLETION_INDEX": "1"}, "PHALANX_NUM_PODS"),
 }
 
 
@@ -447,7 +447,7 @@ def test_one_kind_can_be_forced():
     assert detect({"JOB_COMPLETION_INDEX": "1"}, kind="none") is None
     with pytest.raises(ClusterError, match="--cluster mpi was asked for, but"):
         detect(both, kind="mpi")
-    with pytest.raises(OptionError, match=r"--cluster must be one of auto, none, hosts.*'lsf'"):
+    with pytest.raises(ConfigurationError, match=r"--cluster must be one of auto, none, hosts.*'lsf'"):
         detect(both, kind="lsf")
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.task_types import Sharding, parse_sharding, place_of
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.options import RunOptions
 
 ADDRESSES = tuple(f"127.0.0.1:{port}" for port in range(1, 7))
@@ -68,7 +68,7 @@ def test_sharding_is_read(text, asked):
 
 @pytest.mark.parametrize("text", ["", "min-size", "min-size:0", "fixed-shards:0", "2", "all"])
 def test_other_shardings_are_refused(text):
-    with pytest.raises(OptionError, match=r"--shard-variables must be min-size:BYTES"):
+    with pytest.raises(ConfigurationError, match=r"--variable-partitioner must be min-size:BYTES"):
         parse_sharding(text)
 
 
@@ -76,10 +76,10 @@ def test_other_shardings_are_refused(text):
     ("options", "words"),
     [
         ({"servers": 2}, "--ps is for --strategy parameter-server; found --strategy auto"),
-        ({"sharding": "none", "strategy": "mirrored"}, "--shard-variables is for --strategy"),
+        ({"sharding": "none", "strategy": "mirrored"}, "--variable-partitioner is for --strategy"),
         ({"servers": 0, "strategy": "parameter-server"}, "--ps must be at least 1; found 0"),
     ],
 )
 def test_servers_belong_to_their_strategy(options, words):
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(ConfigurationError, match=words):
         RunOptions(target="train.py", **options)

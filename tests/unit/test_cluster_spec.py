@@ -48,5 +48,5 @@ def test_no_launcher_no_spec():
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"rank": 0}', "nonsense"])
 def test_a_mangled_variable_is_named(text):
-    with pytest.raises(ClusterError, match="PHALANX_WORKER"):
-        WorkerSpec.from_environment({"PHALANX_WORKER": text})
+    with pytest.raises(ClusterError, match="PHALANX_WORKER_SPEC"):
+        WorkerSpec.from_environment({"PHALANX_WORKER_SPEC": text})

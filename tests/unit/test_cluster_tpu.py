@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from phalanx.cluster.tpu import find_tpu, metadata_server, tpu_for_auto
+from phalanx.cluster.tpu import autodetect_tpu, find_tpu, metadata_server
 from phalanx.errors import ClusterError
 
 # What a v4 machine answers (some lines left out, names changed).
@@ -113,11 +113,11 @@ def test_auto_asks_where_there_is_a_chip(tmp_path, chip):
     (tmp_path / chip).parent.mkdir(exist_ok=True)
     (tmp_path / chip).touch()
     with machine({"tpu-env": TPU_ENV}) as environment:
-        place = tpu_for_auto(environment, metadata_server(environment), tmp_path)
+        place = autodetect_tpu(environment, metadata_server(environment), tmp_path)
     assert place.reason == "the metadata server tells of a TPU here"
     # The same device files belong to others too, and then nobody tells of a TPU.
     with machine({}) as environment:
-        assert tpu_for_auto(environment, metadata_server(environment), tmp_path) is None
+        assert autodetect_tpu(environment, metadata_server(environment), tmp_path) is None
 
 
 def test_auto_asks_nobody_elsewhere(tmp_path):
@@ -126,6 +126,6 @@ def test_auto_asks_nobody_elsewhere(tmp_path):
 
     (tmp_path / "vfio").mkdir()
     (tmp_path / "vfio" / "vfio").touch()  # there wherever the driver is
-    assert tpu_for_auto({"GCE_METADATA_HOST": "127.0.0.1:9"}, fetch, tmp_path) is None
+    assert autodetect_tpu({"GCE_METADATA_HOST": "127.0.0.1:9"}, fetch, tmp_path) is None
     named = {"TPU_NAME": "grpc://10.0.0.9:8470"}
-    assert tpu_for_auto(named, fetch, tmp_path).address == "grpc://10.0.0.9:8470"
+    assert autodetect_tpu(named, fetch, tmp_path).address == "grpc://10.0.0.9:8470"

@@ -12,18 +12,18 @@ import pytest
 import tensorflow as tf
 
 from phalanx import clip
-from phalanx.callbacks import ReplicaCheck
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import DisagreementError
+from phalanx.callbacks import ReplicaConsistencyCheck
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import WorkerMismatchError
 from phalanx.keras_compat.model_access import adopt
 from phalanx.training import replica_consistency
-from phalanx.training.context import Stage
+from phalanx.training.context import CallContext
 from phalanx.training.replica_consistency import (
     Apart,
-    Difference,
     Lacking,
     ReplicaChecks,
     Unlike,
+    VariableDifference,
     compared_variables,
 )
 
@@ -59,16 +59,16 @@ def model_in(strategy, *, layers=1, optimizer=None):
 
 def checks_of(model, strategy, *, assigned=(), kind=ReplicaChecks, **options):
     total = strategy.num_replicas_in_sync
-    place = ReplicaPlace(local=total, total=total)
-    stage = Stage(model=model, strategy=strategy, place=place, exit=ExitStack())
+    place = ReplicaTopology(local=total, total=total)
+    stage = CallContext(model=model, strategy=strategy, place=place, exit=ExitStack())
     function = SimpleNamespace(assigned={id(v): v for v in assigned})
-    check = ReplicaCheck(**{"max_overhead": None, **options})
+    check = ReplicaConsistencyCheck(**{"max_overhead": None, **options})
     return kind(stage, function, check, clock=itertools.count(0.0).__next__)
 
 
 def found(said):
     """Which variable differed, at which step, and when it was alike."""
-    return [(apart.what.name, apart.step, apart.alike_at) for _, apart in said]
+    return [(apart.what.name, apart.step, apart.first_difference_at) for _, apart in said]
 
 
 def rounding(said):
@@ -98,7 +98,12 @@ def test_replicas_that_begin_unlike_are_told_once(mirrored2, said):
     checks.after(1)
     checks.end(2)
     ((level, apart),) = said
-    assert (level, apart.step, apart.alike_at, apart.noun) == ("WARNING", 0, None, "replica")
+    assert (level, apart.step, apart.first_difference_at, apart.noun) == (
+        "WARNING",
+        0,
+        None,
+        "replica",
+    )
     assert (apart.what.name, apart.what.odd, apart.what.alike) == ("m/d0/bias", (1,), 0)
     assert (apart.what.by.largest, apart.what.by.entries, apart.what.by.size) == (0.5, 4, 4)
     assert apart.what.count == 1
@@ -129,15 +134,15 @@ def test_the_one_of_three_that_is_unlike_the_others_is_named(mirrored3, said):
 
 
 def test_the_words_for_it(snapshot):
-    by = Difference(
+    by = VariableDifference(
         largest=0.5, share=0.25, entries=3, size=12, index=(2, 3), values=(1.25, 0.123456789)
     )
     unlike = Unlike(name="m/replica/kernel", odd=(1,), alike=0, by=by, count=2, of=9)
     scalar = replace(unlike, odd=(1, 2), by=replace(by, size=1, entries=1, index=()))
     page = [
-        Apart(what=unlike, step=4, alike_at=2, noun="worker"),
-        Apart(what=scalar, step=0, alike_at=None, noun="replica"),
-        Apart(what=Lacking(counts=(9, 8)), step=0, alike_at=None, noun="replica"),
+        Apart(what=unlike, step=4, first_difference_at=2, noun="worker"),
+        Apart(what=scalar, step=0, first_difference_at=None, noun="replica"),
+        Apart(what=Lacking(counts=(9, 8)), step=0, first_difference_at=None, noun="replica"),
     ]
     snapshot("replicas_apart", "\n\n".join(map(str, page)))
 
@@ -147,7 +152,7 @@ def test_a_difference_ends_the_training_if_asked_to(mirrored2, said):
     checks = checks_of(model, mirrored2, every_steps=1, on_difference="raise")
     checks.begin(0, is_resumed=False)
     change(model.optimizer.variables[1], lambda rate: rate * 2)
-    with pytest.raises(DisagreementError, match=r"after step 1: .*learning_rate.*\(it is 0\.2 the"):
+    with pytest.raises(WorkerMismatchError, match=r"after step 1: .*learning_rate.*\(it is 0\.2 the"):
         checks.after(1)
     assert said == []
 
@@ -190,9 +195,9 @@ def test_a_model_of_many_layers_that_differ_by_rounding_is_no_difference(mirrore
 
 @pytest.mark.process
 def test_what_replicas_assign_on_their_own_is_left_out(mirrored2, said):
-    before = clip.by_percentile(50, when="before")
-    after = clip.by_percentile(50)
-    optimizer = clip.use(keras.optimizers.SGD(0.1), before, after)
+    before = clip.clip_by_percentile(50, when="before")
+    after = clip.clip_by_percentile(50)
+    optimizer = clip.attach(keras.optimizers.SGD(0.1), before, after)
     model = model_in(mirrored2, optimizer=optimizer)
     state = {v.name: v for v in model.optimizer.variables if "clipper" in v.name}
     own = [v for name, v in state.items() if "clipper_0" in name]

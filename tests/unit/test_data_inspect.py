@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from phalanx.data.inspection.inspect import inspect
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.keras_compat.dataset_graph import transformations
 
 
@@ -128,9 +128,9 @@ def test_the_worst_comes_first_and_once():
 
 
 def test_what_cannot_be_looked_at():
-    with pytest.raises(OptionError, match=r"tf\.data\.Dataset; found list"):
+    with pytest.raises(ConfigurationError, match=r"tf\.data\.Dataset; found list"):
         inspect([1, 2])
-    with pytest.raises(OptionError, match="workers=3, replicas=2"):
+    with pytest.raises(ConfigurationError, match="workers=3, replicas=2"):
         inspect(samples(), workers=3, replicas=2)
 
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.grouped_sampler import BucketedOrder, MixedOrder, quotas
-from phalanx.data.sampler import PlainOrder
+from phalanx.data.grouped_sampler import BucketedOrder, WeightedMixSampler, quotas
+from phalanx.data.sampler import ShuffleSampler
 from phalanx.distributed.topology import rows_of
 
 few = settings(derandomize=True, deadline=None, max_examples=6)
@@ -52,8 +52,8 @@ def assert_shared(order):
 
 
 ORDERS = {
-    "plain": PlainOrder(7, 4, True),
-    "mixed": MixedOrder([np.arange(2), np.arange(2, 7)], [1, 1], 4),
+    "plain": ShuffleSampler(7, 4, True),
+    "mixed": WeightedMixSampler([np.arange(2), np.arange(2, 7)], [1, 1], 4),
     "bucketed": BucketedOrder([np.arange(3), np.arange(3, 5)], 2, shuffle=True),
 }
 
@@ -74,7 +74,7 @@ def test_the_sequence_is_one_for_any_number_of_workers(name):
     shuffle=st.sampled_from([True, False, "batch"]),
 )
 def test_each_sample_comes_once_an_epoch(samples, size, shuffle):
-    for epoch in assert_shared(PlainOrder(samples, size, shuffle)):
+    for epoch in assert_shared(ShuffleSampler(samples, size, shuffle)):
         assert sorted(joined(epoch)) == list(range(samples))
         assert [len(batch) for batch in epoch[:-1]] == [size] * (len(epoch) - 1)
 
@@ -82,7 +82,7 @@ def test_each_sample_comes_once_an_epoch(samples, size, shuffle):
 @few
 @given(samples=st.integers(1, 23), size=st.integers(1, 9))
 def test_a_dropped_remainder_leaves_full_batches_only(samples, size):
-    order = PlainOrder(samples, size, True, drop_remainder=True)
+    order = ShuffleSampler(samples, size, True, drop_remainder=True)
     if order.num_batches:
         for epoch in assert_shared(order):
             assert [len(batch) for batch in epoch] == [size] * (samples // size)
@@ -90,20 +90,20 @@ def test_a_dropped_remainder_leaves_full_batches_only(samples, size):
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
-    order = PlainOrder(50, 50, True)
+    order = ShuffleSampler(50, 50, True)
     orders = [tuple(batch_of(order, e, 0, seed=s)[0]) for e in range(2) for s in (1, 2)]
     assert len(set(orders)) == 4
 
 
 def test_a_mix_changes_places_and_samples_from_epoch_to_epoch():
-    epochs = epochs_of(MixedOrder([np.arange(20), np.arange(20, 40)], [1, 1], 40), 1)
+    epochs = epochs_of(WeightedMixSampler([np.arange(20), np.arange(20, 40)], [1, 1], 40), 1)
     (first,), (second,) = epochs
     assert [row < 20 for row in first] != [row < 20 for row in second]
     assert [row for row in first if row < 20] != [row for row in second if row < 20]
 
 
 def test_a_mix_goes_on_with_a_group_where_the_epoch_before_stopped():
-    order = MixedOrder([np.arange(4), np.arange(100, 106)], [1, 1], 10)
+    order = WeightedMixSampler([np.arange(4), np.arange(100, 106)], [1, 1], 10)
     first, second = (set(joined(epoch)) for epoch in epochs_of(order, 1))
     later = set(range(100, 106))
     assert len(first & later) == 5  # of each epoch's ten, half
@@ -128,7 +128,7 @@ def test_a_mix_takes_each_groups_share_in_whole_passes(sizes, size, weights):
     firsts = np.cumsum(sizes) - sizes
     groups = [np.arange(a, a + n) for a, n in zip(firsts, sizes, strict=True)]
     weights = weights[: len(sizes)]
-    epochs = assert_shared(MixedOrder(groups, weights, size))
+    epochs = assert_shared(WeightedMixSampler(groups, weights, size))
     flat = [joined(epoch) for epoch in epochs]
     for group, share in zip(groups, quotas(weights, sum(sizes)), strict=True):
         taken = [sum(row in group for row in epoch) for epoch in flat]

@@ -8,9 +8,9 @@ import tensorflow as tf
 from array_record.python import array_record_module
 
 import phalanx
-from phalanx.data.adapt import global_batches
-from phalanx.data.sources.resolve_source import as_source
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.data.adapt import make_batch_source
+from phalanx.data.sources.resolve_source import resolve_source
+from phalanx.distributed.topology import ReplicaTopology
 
 pytestmark = pytest.mark.full
 SAMPLES = 10
@@ -20,8 +20,8 @@ def samples_of(dataset, workers):
     """One epoch's samples, from the shares of all workers."""
     found = []
     for rank in range(workers):
-        place = ReplicaPlace(first=rank, total=workers)
-        batches = global_batches(dataset, place=place, seed=0)
+        place = ReplicaTopology(first=rank, total=workers)
+        batches = make_batch_source(dataset, place=place, seed=0)
         iterator = batches.open(0)
         for _ in range(batches.num_batches):
             _, ((count, data),) = next(iterator)
@@ -88,7 +88,7 @@ def test_a_grain_data_source(tmp_path):
         writer.write(b"%d" % number)
     writer.close()
     records = grain.sources.ArrayRecordDataSource(str(tmp_path / "a.array_record"))
-    assert as_source(records).num_samples == SAMPLES
+    assert resolve_source(records).num_samples == SAMPLES
     dataset = phalanx.data.pipeline(records, 4, map=tf.strings.to_number)
     assert sorted(samples_of(dataset, 2)) == list(range(SAMPLES))
     ranged = phalanx.data.pipeline(grain.sources.RangeDataSource(3, 9, 2), 2)

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.data.adapt import global_batches
+from phalanx.data.adapt import make_batch_source
 from phalanx.data.pipelines.registry import pipeline_of
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import DataError, OptionError
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import DataError, ConfigurationError
 
-ALONE = ReplicaPlace()
+ALONE = ReplicaTopology()
 
 
 def joined(lists):
@@ -25,7 +25,7 @@ def rows(value):
 
 def shares(dataset, place, batches, position=0):
     """For each batch its samples, over all replicas of a place."""
-    iterator = global_batches(dataset, place=place, seed=0).open(position)
+    iterator = make_batch_source(dataset, place=place, seed=0).open(position)
     found = []
     for _ in range(batches):
         total, parts = next(iterator)
@@ -36,7 +36,7 @@ def shares(dataset, place, batches, position=0):
 def together(dataset, workers, batches, local=1):
     """The global batches, put together from the shares of all workers."""
     of_each = [
-        shares(dataset, ReplicaPlace(first=f, local=local, total=workers * local), batches)
+        shares(dataset, ReplicaTopology(first=f, local=local, total=workers * local), batches)
         for f in range(0, workers * local, local)
     ]
     whole = []
@@ -147,7 +147,7 @@ def test_steps_per_epoch_go_on_where_the_last_epoch_ended():
     assert int(dataset.cardinality()) == 2
     by_hand = [rows(batch) for _ in range(3) for batch in dataset]
     assert by_hand == [batch for _, (batch,) in whole]
-    source = global_batches(dataset, place=ALONE, seed=0)
+    source = make_batch_source(dataset, place=ALONE, seed=0)
     assert (source.num_batches, source.num_samples, source.endless) == (2, None, True)
 
 
@@ -188,10 +188,10 @@ def test_batches_are_mapped_whole():
 
 def test_a_share_without_samples_is_empty_by_hand_and_stands_in_for_fit():
     dataset = phalanx.data.pipeline(np.arange(5), 4, shuffle=False)
-    place = ReplicaPlace(first=2, total=3)
+    place = ReplicaTopology(first=2, total=3)
     own = pipeline_of(dataset).dataset(place)
     assert [rows(batch) for batch in own] == [[3], []]
-    source = global_batches(dataset, place=place, seed=0)
+    source = make_batch_source(dataset, place=place, seed=0)
     assert source.may_be_empty
     *_, (total, ((count, data),)) = [next(iterator) for iterator in [source.open(0)] * 2]
     assert (int(total), int(count), len(data)) == (1, 0, 1)
@@ -201,17 +201,17 @@ def test_a_dataset_made_further_is_refused_on_several_workers():
     dataset = phalanx.data.pipeline(np.arange(5), 4)
     further = dataset.map(lambda x: x).prefetch(1)
     with pytest.raises(DataError, match="by further steps"):
-        global_batches(further, place=ReplicaPlace(first=0, total=2), seed=0)
+        make_batch_source(further, place=ReplicaTopology(first=0, total=2), seed=0)
     assert shares(further, ALONE, 2)
 
 
 def test_what_cannot_be_beside_a_pipeline_is_refused():
     dataset = phalanx.data.pipeline(np.arange(5), 4)
     with pytest.raises(DataError, match="class_weight beside what"):
-        global_batches(dataset, place=ALONE, seed=0, class_weight={0: 1.0})
+        make_batch_source(dataset, place=ALONE, seed=0, class_weight={0: 1.0})
     begun = phalanx.data.pipeline(np.arange(5), 4, start=(1, 0))
-    with pytest.raises(OptionError, match="initial_epoch"):
-        global_batches(begun, place=ALONE, seed=0)
+    with pytest.raises(ConfigurationError, match="initial_epoch"):
+        make_batch_source(begun, place=ALONE, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -228,17 +228,17 @@ def test_what_cannot_be_beside_a_pipeline_is_refused():
     ],
 )
 def test_options_that_cannot_be_are_refused(options, message):
-    with pytest.raises(OptionError, match=message):
+    with pytest.raises(ConfigurationError, match=message):
         phalanx.data.pipeline((np.arange(4), np.arange(4)), **{"global_batch_size": 2, **options})
 
 
 def test_wishes_that_contradict_each_other_are_refused():
     padding = phalanx.data.Padding(lengths=[1] * 4, buckets=[2])
-    with pytest.raises(OptionError, match="balance= and buckets="):
+    with pytest.raises(ConfigurationError, match="balance= and buckets="):
         phalanx.data.pipeline(np.ones((4, 1)), 2, balance=[0, 0, 1, 1], padding=padding)
-    with pytest.raises(OptionError, match="to= or lengths="):
+    with pytest.raises(ConfigurationError, match="to= or lengths="):
         phalanx.data.Padding()
-    with pytest.raises(OptionError, match="growing"):
+    with pytest.raises(ConfigurationError, match="growing"):
         phalanx.data.Padding(lengths=[1], buckets=[4, 2])
 
 
@@ -268,11 +268,11 @@ def test_data_that_cannot_be_is_refused(make, message):
 def test_more_workers_than_samples_are_refused():
     dataset = phalanx.data.pipeline(np.arange(2), 4)
     with pytest.raises(DataError, match=r"2 sample\(s\) between 3 workers"):
-        global_batches(dataset, place=ReplicaPlace(total=3), seed=0)
+        make_batch_source(dataset, place=ReplicaTopology(total=3), seed=0)
 
 
 def test_weights_of_a_mix_must_fit():
-    with pytest.raises(OptionError, match=r"2 source\(s\) and weights"):
+    with pytest.raises(ConfigurationError, match=r"2 source\(s\) and weights"):
         phalanx.data.mix([np.arange(3), np.arange(3)], [1])
     with pytest.raises(DataError, match="of source 1"):
         phalanx.data.mix([np.arange(3), np.zeros((3, 2))], [1, 1])

@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.distributed.topology import ReplicaPlace, place_in, rows_of
+from phalanx.distributed.topology import ReplicaTopology, rows_of, topology_of
 
 
 def shares(total, replicas):
@@ -49,15 +49,15 @@ def test_tensors_give_what_integers_give(replicas, dtype):
 
 
 def test_the_chief_runs_replica_0():
-    assert ReplicaPlace(first=0, local=2, total=4).is_chief
-    assert not ReplicaPlace(first=2, local=2, total=4).is_chief
+    assert ReplicaTopology(first=0, local=2, total=4).is_chief
+    assert not ReplicaTopology(first=2, local=2, total=4).is_chief
 
 
 def test_a_process_has_peers_where_others_run_replicas():
-    assert not ReplicaPlace().has_peers
-    assert not ReplicaPlace(local=3, total=3).has_peers
-    assert ReplicaPlace(local=2, total=4).has_peers
+    assert not ReplicaTopology().has_peers
+    assert not ReplicaTopology(local=3, total=3).has_peers
+    assert ReplicaTopology(local=2, total=4).has_peers
 
 
 def test_the_default_strategy_is_one_replica():
-    assert place_in(tf.distribute.get_strategy()) == ReplicaPlace(first=0, local=1, total=1)
+    assert topology_of(tf.distribute.get_strategy()) == ReplicaTopology(first=0, local=1, total=1)

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 
 
 @pytest.fixture
@@ -14,8 +14,8 @@ def on(monkeypatch):
     def shards(dataset, workers):
         found = []
         for rank in range(workers):
-            place = ReplicaPlace(first=rank, local=1, total=workers)
-            monkeypatch.setattr("phalanx.data.sharding.place_in", lambda _, place=place: place)
+            place = ReplicaTopology(first=rank, local=1, total=workers)
+            monkeypatch.setattr("phalanx.data.sharding.topology_of", lambda _, place=place: place)
             found.append(phalanx.data.shard(dataset))
         return found
 

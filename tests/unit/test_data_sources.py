@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.data.sources.resolve_source import as_source
-from phalanx.errors import DataError, OptionError
+from phalanx.data.sources.resolve_source import resolve_source
+from phalanx.errors import DataError, ConfigurationError
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -38,7 +38,7 @@ def folders(tmp_path):
 
 
 def test_images_by_class(folders):
-    source = as_source(str(folders))
+    source = resolve_source(str(folders))
     assert source.class_names == ("cat", "dog")
     assert source.labels.tolist() == [0, 0, 1, 1]
     assert source.num_samples == 4
@@ -83,7 +83,7 @@ def test_folders_that_hold_no_classes_are_refused(tmp_path):
     write_png(tmp_path / "cat" / "a.png", 1)
     with pytest.raises(DataError, match=r"1 image\(s\) in no folder"):
         phalanx.data.images(tmp_path)
-    with pytest.raises(OptionError, match="channels"):
+    with pytest.raises(ConfigurationError, match="channels"):
         phalanx.data.images(tmp_path, channels=2)
 
 
@@ -135,7 +135,7 @@ def test_parquet(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     source = phalanx.data.parquet(tmp_path / "a.parquet", label="y")
     assert batch(source, [1, 0]) == ({"x": [[3.0, 4.0], [1.0, 2.0]]}, [2, 1])
-    assert as_source(str(tmp_path / "*.parquet")).num_samples == 2
+    assert resolve_source(str(tmp_path / "*.parquet")).num_samples == 2
     (tmp_path / "b.parquet").write_bytes(b"no parquet")
     with pytest.raises(DataError, match=r"b\.parquet as Parquet"):
         phalanx.data.parquet(tmp_path / "b.parquet")
@@ -153,7 +153,7 @@ def test_idx(tmp_path):
     names[1].write_bytes(idx_bytes(np.array([7, 8, 9], ">i4"), 0x0C))
     source = phalanx.data.idx(*names)
     assert batch(source, [2]) == ([images[2].tolist()], [9])
-    assert as_source(str(names[1])).num_samples == 3
+    assert resolve_source(str(names[1])).num_samples == 3
     names[1].write_bytes(names[1].read_bytes()[:-1])
     with pytest.raises(DataError, match=r"labels-idx1-ubyte, whose header tells of \(3,\)"):
         phalanx.data.idx(*names)
@@ -170,18 +170,18 @@ def test_any_object_with_a_length_and_items():
         def __getitem__(self, row):
             return {"x": [row, row + 0.5], "text": f"row {row}", "long": np.arange(row)}
 
-    source = as_source(Source())
+    source = resolve_source(Source())
     assert not source.gathers  # "long" differs in length
     found = sample(source, 2)
     assert found["x"].tolist() == [2.0, 2.5]
     assert found["x"].dtype == np.float32
     assert found["text"] == b"row 2"
     assert found["long"].tolist() == [0, 1]
-    assert batch(as_source([(1, 2.0), (3, 4.0)]), [1, 0]) == ([3, 1], [4.0, 2.0])
+    assert batch(resolve_source([(1, 2.0), (3, 4.0)]), [1, 0]) == ([3, 1], [4.0, 2.0])
 
 
 def test_bytes_keep_the_zeros_at_their_end():
-    source = as_source([(b"a\0\0", [b"b\0", b"c"]), (b"", [b"\0", b""])])
+    source = resolve_source([(b"a\0\0", [b"b\0", b"c"]), (b"", [b"\0", b""])])
     assert batch(source, [1, 0]) == ([b"", b"a\0\0"], [[b"\0", b""], [b"b\0", b"c"]])
 
 
@@ -192,16 +192,16 @@ def test_an_object_that_gives_several_items_is_asked_once_for_a_batch():
             return [self[row] for row in rows]
 
     asked = []
-    source = as_source(Source([(1, 2.0), (3, 4.0), (5, 6.0)]))
+    source = resolve_source(Source([(1, 2.0), (3, 4.0), (5, 6.0)]))
     assert batch(source, [2, 0]) == ([5, 1], [6.0, 2.0])
     assert asked == [[2, 0]]
 
 
 def test_samples_of_several_structures_are_refused():
     with pytest.raises(DataError, match="found several"):
-        as_source([(1, 2), 3])
+        resolve_source([(1, 2), 3])
     with pytest.raises(DataError, match="hold a object"):
-        as_source([object()])
+        resolve_source([object()])
 
 
 def test_array_records(tmp_path):
@@ -211,7 +211,7 @@ def test_array_records(tmp_path):
         for row in range(3):
             writer.write(f"{part}{row}".encode())
         writer.close()
-    source = as_source(str(tmp_path / "*.array_record"))
+    source = resolve_source(str(tmp_path / "*.array_record"))
     assert source.num_samples == 6
     assert sample(source, 4) == b"11"
     assert source.where(4) == f"record 1 of {tmp_path}/1.array_record"
@@ -219,7 +219,7 @@ def test_array_records(tmp_path):
     assert [b.numpy().tolist() for b in dataset] == [[0, 1, 2, 10], [11, 12]]
     (tmp_path / "2.array_record").write_bytes(b"none")
     with pytest.raises(DataError, match=r"2\.array_record as ArrayRecord"):
-        as_source(str(tmp_path / "2.array_record"))
+        resolve_source(str(tmp_path / "2.array_record"))
 
 
 def test_files_in_another_storage():
@@ -230,7 +230,7 @@ def test_files_in_another_storage():
     for name in ("cat/a", "dog/b"):
         image = tf.io.encode_png(np.full((2, 2, 1), 7, np.uint8)).numpy()
         files.pipe(f"/pets/{name}.png", image)
-    assert sample(as_source("memory://shop/*.csv"), 0) == {"x": 1, "y": 2}
+    assert sample(resolve_source("memory://shop/*.csv"), 0) == {"x": 1, "y": 2}
     source = phalanx.data.images("memory://pets", channels=1)
     image, label = sample(source, 1)
     assert (image == 7).all()
@@ -260,7 +260,7 @@ def test_when_nothing_is_readable_it_says_so():
 
 def test_workers_that_see_other_samples_are_told_apart():
     def fingerprint(samples):
-        return as_source(samples).fingerprint
+        return resolve_source(samples).fingerprint
 
     class ByChance(list):
         def __getitem__(self, row):

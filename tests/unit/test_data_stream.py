@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.batch_iterator import BatchStream
+from phalanx.data.batch_iterator import BatchIterator
 
 SHORT = pytest.mark.filterwarnings("ignore:The data ended after")
 """Epochs that the data cuts short warn, which is not what these tests are about."""
@@ -46,7 +46,7 @@ class FakeSource:
 
 def walk(source, *, epochs, steps_per_epoch=None, chunk=1, first_epoch=0):
     """Train as `fit` does; for each epoch the elements seen."""
-    stream = BatchStream(source, steps_per_epoch=steps_per_epoch, steps_per_execution=chunk)
+    stream = BatchIterator(source, steps_per_epoch=steps_per_epoch, steps_per_execution=chunk)
     stream.start(first_epoch)
     seen, sizes = [], []
     for _ in range(first_epoch, epochs):
@@ -57,7 +57,7 @@ def walk(source, *, epochs, steps_per_epoch=None, chunk=1, first_epoch=0):
             got = list(itertools.islice(iterator, size))
             sizes.append(size)
             if len(got) < size:
-                stream.ran_out(steps_done=len(got))
+                stream.reached_end(steps_done=len(got))
             elements += got
             expected_step += len(got)
         seen.append(elements)
@@ -199,11 +199,11 @@ def test_a_generator_that_ran_out_leaves_the_next_epoch_empty(chunk):
 
 def test_the_length_of_an_epoch_is_learned_from_the_first():
     source = FakeSource(4, known=False)
-    stream = BatchStream(source, steps_per_epoch=None, steps_per_execution=1)
+    stream = BatchIterator(source, steps_per_epoch=None, steps_per_execution=1)
     assert stream.steps is None
     for _, size, iterator in stream.epoch():
         if not list(itertools.islice(iterator, size)):
-            stream.ran_out(steps_done=0)
+            stream.reached_end(steps_done=0)
     assert stream.steps == 4
 
 
@@ -219,7 +219,7 @@ def test_starting_again_begins_at_the_first_batch_wherever_the_caller_left(
     endless, steps_per_epoch
 ):
     source = FakeSource(4, endless=endless)
-    stream = BatchStream(source, steps_per_epoch=steps_per_epoch, steps_per_execution=1)
+    stream = BatchIterator(source, steps_per_epoch=steps_per_epoch, steps_per_execution=1)
     for turn in range(3):
         stream.start(0)
         for step, _, iterator in stream.epoch():
@@ -240,7 +240,7 @@ def test_samples_are_counted_with_short_last_batches(batch_size, num_samples, po
     source = FakeSource(batches, endless=True)
     source.batch_size, source.num_samples = batch_size, num_samples
     sizes = [min(batch_size, num_samples - b * batch_size) for b in range(batches)]
-    stream = BatchStream(source, steps_per_epoch=None, steps_per_execution=steps)
+    stream = BatchIterator(source, steps_per_epoch=None, steps_per_execution=steps)
     stream._position = position
     assert stream.samples(steps) == sum(
         sizes[p % batches] for p in range(position, position + steps)
@@ -250,7 +250,7 @@ def test_samples_are_counted_with_short_last_batches(batch_size, num_samples, po
 def test_samples_of_batches_of_one_size_and_of_unknown_ones():
     source = FakeSource(None)
     source.batch_size = source.num_samples = None
-    stream = BatchStream(source, steps_per_epoch=9, steps_per_execution=1)
+    stream = BatchIterator(source, steps_per_epoch=9, steps_per_execution=1)
     assert stream.samples(4) is None
     source.batch_size = 8
     assert stream.samples(4) == 32

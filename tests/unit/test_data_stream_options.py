@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.data.adapt import global_batches
+from phalanx.data.adapt import make_batch_source
 from phalanx.data.pipelines.registry import pipeline_of
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 
 SAMPLES = 10
 
@@ -54,7 +54,7 @@ def test_steps_per_epoch_go_on_where_the_last_epoch_ended(files):
     cut = make(files, map=first_byte, steps_per_epoch=2)
     assert int(cut.cardinality()) == 2
     assert [epoch(cut) for _ in range(3)] == [passes[:2], passes[2:4], passes[4:]]
-    source = global_batches(cut, place=ReplicaPlace(), seed=0)
+    source = make_batch_source(cut, place=ReplicaTopology(), seed=0)
     assert (source.num_batches, source.num_samples, source.endless) == (2, None, True)
     _, ((_, data),) = next(source.open(4))
     assert data.numpy().tolist() == passes[4]
@@ -85,8 +85,8 @@ def test_sequences_are_padded(files, workers):
     dataset = make(files, map=lambda record: tf.io.decode_raw(record, tf.uint8), padding=padding)
     found = []
     for rank in range(workers):
-        place = ReplicaPlace(first=rank, total=workers)
-        iterator = global_batches(dataset, place=place, seed=0).open(0)
+        place = ReplicaTopology(first=rank, total=workers)
+        iterator = make_batch_source(dataset, place=place, seed=0).open(0)
         for _ in range(3):
             _, ((count, data),) = next(iterator)
             found += data.numpy()[: int(count)].tolist()
@@ -122,7 +122,8 @@ def test_workers_that_keep_samples_share_one_sequence(files):
     """Two files for three workers: read by record, whatever was kept."""
     dataset = make(files, map=first_byte, augment=moved, cache="memory")
     iterators = [
-        pipeline_of(dataset).batches(ReplicaPlace(first=rank, total=3)).open(0) for rank in range(3)
+        pipeline_of(dataset).batches(ReplicaTopology(first=rank, total=3)).open(0)
+        for rank in range(3)
     ]
     found = []
     for _ in range(6):

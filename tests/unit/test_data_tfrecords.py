@@ -16,8 +16,8 @@ from phalanx.data.pipelines.padding import Padding
 from phalanx.data.sources.tfrecords.source import tfrecords
 from phalanx.data.sources.tfrecords.write import write_tfrecords
 from phalanx.data.streams.stream_pipeline import StreamPipeline
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import DataError, OptionError
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import DataError, ConfigurationError
 
 SAMPLES = 83
 
@@ -47,7 +47,7 @@ def pipeline(source, size=16, **options):
 def ids_of(made, workers, steps, start=0, local=1):
     """For each step the ids on each replica, by rank; asserts the counts."""
     total = workers * local
-    places = [ReplicaPlace(first=r * local, local=local, total=total) for r in range(workers)]
+    places = [ReplicaTopology(first=r * local, local=local, total=total) for r in range(workers)]
     iterators = [made.batches(place).open(start) for place in places]
     batches = []
     for _ in range(steps):
@@ -71,7 +71,7 @@ def sets(batches):
 
 def test_samples_come_back_as_they_were_written(plain):
     for source in (tfrecords(plain), tfrecords(plain, index=True)):
-        made = pipeline(source, SAMPLES, shuffle=False).batches(ReplicaPlace())
+        made = pipeline(source, SAMPLES, shuffle=False).batches(ReplicaTopology())
         _, ((_, data),) = next(made.open(0))
         for name, expected in samples().items():
             assert data[name].dtype == expected.dtype
@@ -141,7 +141,7 @@ def test_streams_are_shared_out(plain, workers):
 
 
 def test_who_reads_what_is_said(plain, gzipped, caplog):
-    place = ReplicaPlace(first=0, local=1, total=3)
+    place = ReplicaTopology(first=0, local=1, total=3)
     with caplog.at_level("INFO", logger="phalanx"):
         pipeline(tfrecords(plain)).batches(place)
         pipeline(tfrecords(gzipped)).batches(place)
@@ -152,7 +152,7 @@ def test_who_reads_what_is_said(plain, gzipped, caplog):
 @pytest.mark.full
 def test_a_loop_of_ones_own_gets_an_epoch_each_time(plain):
     made = pipeline(tfrecords(plain), shuffle_buffer=20)
-    dataset = made.dataset(ReplicaPlace(first=1, local=1, total=4))
+    dataset = made.dataset(ReplicaTopology(first=1, local=1, total=4))
     assert int(dataset.cardinality()) == 6
     epochs = [[batch["id"].numpy().tolist() for batch in dataset] for _ in range(2)]
     assert epochs[0] != epochs[1]
@@ -171,8 +171,8 @@ def test_samples_are_mapped_and_augmented_by_their_place(plain):
     made = pipeline(tfrecords(plain), size=83, map=twice, augment=move, shuffle_buffer=20)
     (ids,) = sets(ids_of(made, 1, 1))
     assert ids == list(range(0, 2 * SAMPLES, 2))
-    _, ((_, first),) = next(made.batches(ReplicaPlace()).open(0))
-    _, ((_, again),) = next(made.batches(ReplicaPlace()).open(0))
+    _, ((_, first),) = next(made.batches(ReplicaTopology()).open(0))
+    _, ((_, again),) = next(made.batches(ReplicaTopology()).open(0))
     assert (first["moved"].numpy() == again["moved"].numpy()).all()
     assert len(set(first["moved"].numpy().tolist())) == SAMPLES
 
@@ -184,16 +184,16 @@ def test_features_and_tuples(plain):
     }
     source = tfrecords(plain, features=features, supervised=("id", "w"), index=True)
     assert [spec.dtype for spec in source.element_spec] == [tf.int64, tf.string]
-    with pytest.raises(OptionError, match=r"supervised names \['x'\]"):
+    with pytest.raises(ConfigurationError, match=r"supervised names \['x'\]"):
         tfrecords(plain, features=features, supervised=("x",))
-    with pytest.raises(OptionError, match=r"fixed length.*\['id'\]"):
+    with pytest.raises(ConfigurationError, match=r"fixed length.*\['id'\]"):
         tfrecords(plain, features={"id": tf.io.VarLenFeature(tf.int64)})
 
 
 def test_records_without_a_schema_are_bytes(tmp_path):
     files = write_tfrecords(np.arange(5), str(tmp_path / "raw"), serialize=lambda n: b"%d" % n)
     _, ((_, data),) = next(
-        pipeline(tfrecords(files), 5, shuffle=False).batches(ReplicaPlace()).open(0)
+        pipeline(tfrecords(files), 5, shuffle=False).batches(ReplicaTopology()).open(0)
     )
     assert data.numpy().tolist() == [b"0", b"1", b"2", b"3", b"4"]
 
@@ -230,18 +230,18 @@ class TestDamage:
         return file
 
     def test_the_record_is_named(self, damaged):
-        made = pipeline(tfrecords(damaged, index=True), 9, shuffle=False).batches(ReplicaPlace())
+        made = pipeline(tfrecords(damaged, index=True), 9, shuffle=False).batches(ReplicaTopology())
         with pytest.raises(tf.errors.OpError, match=r"DataError: .*record 2 of .*part-00000"):
             next(made.open(0))
 
     def test_a_stream_names_it_when_it_comes_to_it(self, damaged):
-        made = pipeline(tfrecords(damaged), 9, shuffle_buffer=3).batches(ReplicaPlace())
+        made = pipeline(tfrecords(damaged), 9, shuffle_buffer=3).batches(ReplicaTopology())
         with pytest.raises(tf.errors.OpError, match=r"DataError: Record 2 of .*part-00000"):
             next(made.open(0))
 
     def test_or_left_out_and_counted(self, damaged):
         made = pipeline(tfrecords(damaged, index=True), 9, shuffle=False, on_error="skip")
-        _, ((_, data),) = next(made.batches(ReplicaPlace()).open(0))
+        _, ((_, data),) = next(made.batches(ReplicaTopology()).open(0))
         assert data["id"].numpy().tolist() == [0, 1, 3, 3, 4, 5, 6, 7, 8]
         assert list(made.skipped) == [2]
 
@@ -279,35 +279,35 @@ class TestRefusals:
                 tfrecords(str(tmp_path / "a.tfrecord"), index=index)
 
     def test_an_index_of_compressed_files(self, gzipped):
-        with pytest.raises(OptionError, match="needs plain TFRecord files; found GZIP"):
+        with pytest.raises(ConfigurationError, match="needs plain TFRecord files; found GZIP"):
             tfrecords(gzipped, index=True)
 
     def test_files_of_two_kinds(self, plain, gzipped):
-        with pytest.raises(OptionError, match="compressed alike"):
+        with pytest.raises(ConfigurationError, match="compressed alike"):
             tfrecords([plain[0], gzipped[0]])
 
     def test_what_needs_numbers(self, plain):
-        with pytest.raises(OptionError, match=r"balance and on_error='skip' .*index=True"):
+        with pytest.raises(ConfigurationError, match=r"balance and on_error='skip' .*index=True"):
             pipeline(tfrecords(plain), balance=True, on_error="skip")
         padding = Padding(lengths=[1] * SAMPLES)
-        with pytest.raises(OptionError, match=r"Padding\(lengths=\) .*index=True"):
+        with pytest.raises(ConfigurationError, match=r"Padding\(lengths=\) .*index=True"):
             pipeline(tfrecords(plain), padding=padding)
 
     def test_disorder_where_all_read_all(self, gzipped):
-        place = ReplicaPlace(first=0, local=1, total=3)
+        place = ReplicaTopology(first=0, local=1, total=3)
         with pytest.raises(DataError, match="deterministic=False"):
             pipeline(tfrecords(gzipped), deterministic=False).batches(place)
-        pipeline(tfrecords(gzipped), deterministic=False).batches(ReplicaPlace())
+        pipeline(tfrecords(gzipped), deterministic=False).batches(ReplicaTopology())
 
     def test_no_whole_batch(self, plain):
         with pytest.raises(DataError, match="batches of 100 samples and no smaller one; found 83"):
-            pipeline(tfrecords(plain), 100, drop_remainder=True).batches(ReplicaPlace())
+            pipeline(tfrecords(plain), 100, drop_remainder=True).batches(ReplicaTopology())
 
     def test_what_cannot_be_written(self, tmp_path):
         path = str(tmp_path / "part")
         with pytest.raises(DataError, match="3 samples to 4 files"):
             write_tfrecords(np.arange(3), path, shards=4)
-        with pytest.raises(OptionError, match="compression must be"):
+        with pytest.raises(ConfigurationError, match="compression must be"):
             write_tfrecords(np.arange(3), path, compression="LZ4")
         with pytest.raises(DataError, match="different lengths"):
             write_tfrecords((np.arange(3), np.arange(4)), path)

@@ -31,7 +31,7 @@ def test_the_order_of_samples_is_that_of_earlier_versions():
 
 
 def test_the_op_behind_index_shuffle_takes_a_seed_for_each_index():
-    """`index_shuffle` itself refuses them in 2.21; once it does not, use it in MixedOrder."""
+    """`index_shuffle` refuses them in 2.21; once it does not, use it in WeightedMixSampler."""
     index = tf.constant([0, 1, 2, 0, 1], tf.int64)
     last = tf.constant([2, 2, 2, 1, 1], tf.int64)
     keys = tf.constant([[7, 0, 0]] * 3 + [[7, 0, 1]] * 2, tf.int64)

@@ -5,10 +5,10 @@ from contextlib import nullcontext
 import pytest
 import tensorflow as tf
 
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import OptionError
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import ConfigurationError
 from phalanx.launch.failure import gist
-from phalanx.training.error_context import axis_0_explained, in_replica, told_where
+from phalanx.training.error_context import annotate_errors, axis_0_explained, replica_scope
 from phalanx.worker.process_exit import record_failure
 
 GRAPH = """Graph execution error:
@@ -62,8 +62,8 @@ def test_the_gist(message, found):
 
 
 def raised(error, where, kind="train", replica=None):
-    inner = nullcontext() if replica is None else in_replica(replica)
-    with pytest.raises(type(error)) as caught, told_where(kind, where, 11), inner:
+    inner = nullcontext() if replica is None else replica_scope(replica)
+    with pytest.raises(type(error)) as caught, annotate_errors(kind, where, 11), inner:
         raise error
     return record_failure(caught.value, rank=where.rank, now=0.0).summary
 
@@ -71,18 +71,18 @@ def raised(error, where, kind="train", replica=None):
 @pytest.mark.parametrize(
     ("where", "replica", "says"),
     [
-        (ReplicaPlace(), 0, "ValueError: worker 0, in step 12: too wide"),
+        (ReplicaTopology(), 0, "ValueError: worker 0, in step 12: too wide"),
         (
-            ReplicaPlace(first=1, total=2),
+            ReplicaTopology(first=1, total=2),
             1,
             "ValueError: worker 1, replica 1, in step 12: too wide",
         ),
         (
-            ReplicaPlace(local=2, total=2),
+            ReplicaTopology(local=2, total=2),
             1,
             "ValueError: worker 0, replica 1, in step 12: too wide",
         ),
-        (ReplicaPlace(local=2, total=2), None, "ValueError: worker 0, in step 12: too wide"),
+        (ReplicaTopology(local=2, total=2), None, "ValueError: worker 0, in step 12: too wide"),
     ],
 )
 def test_worker_replica_and_step_are_named(where, replica, says):
@@ -90,20 +90,20 @@ def test_worker_replica_and_step_are_named(where, replica, says):
 
 
 def test_a_replica_is_found_in_the_names_of_a_graph():
-    said = raised(ValueError(GRAPH), ReplicaPlace(first=2, local=2, total=4))
+    said = raised(ValueError(GRAPH), ReplicaTopology(first=2, local=2, total=4))
     assert said.startswith(
         "ValueError: worker 1, replica 3, in step 12: assertion failed: [the loss"
     )
 
 
 def test_validation_and_predict_are_named():
-    assert "in validation after step 11" in raised(ValueError("x"), ReplicaPlace(), kind="test")
-    assert "in predict" in raised(ValueError("x"), ReplicaPlace(), kind="predict")
+    assert "in validation after step 11" in raised(ValueError("x"), ReplicaTopology(), kind="test")
+    assert "in predict" in raised(ValueError("x"), ReplicaTopology(), kind="predict")
 
 
 def test_errors_of_our_own_stay_as_they_are():
-    error = OptionError("said all")
-    with pytest.raises(OptionError) as caught, told_where("train", ReplicaPlace(), 11):
+    error = ConfigurationError("said all")
+    with pytest.raises(ConfigurationError) as caught, annotate_errors("train", ReplicaTopology(), 11):
         raise error
     assert not hasattr(caught.value, "__notes__")
 
@@ -119,7 +119,7 @@ def test_an_error_about_shapes_says_that_axis_0_is_cut(text, total, is_explained
     error = tf.errors.InvalidArgumentError(None, None, text)
     with (
         pytest.raises(tf.errors.InvalidArgumentError),
-        told_where("train", ReplicaPlace(total=total), 11),
+        annotate_errors("train", ReplicaTopology(total=total), 11),
     ):
         raise error
     assert any("axis 0 of every tensor is cut" in note for note in error.__notes__) == is_explained
@@ -128,7 +128,7 @@ def test_an_error_about_shapes_says_that_axis_0_is_cut(text, total, is_explained
 def test_what_is_cut_is_said_once_with_the_shapes_where_the_step_is_traced():
     with (
         pytest.raises(ValueError, match="dimension") as caught,
-        told_where("train", ReplicaPlace(total=2), 11),
+        annotate_errors("train", ReplicaTopology(total=2), 11),
         axis_0_explained(tf.zeros((2, 10, 3)), 2),
     ):
         raise ValueError(OUT_OF_BOUNDS)

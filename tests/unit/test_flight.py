@@ -12,8 +12,8 @@ from phalanx.monitoring.flight_reader import read_flight
 from phalanx.monitoring.flight_recorder import FlightRecorder
 from phalanx.monitoring.flight_ring import Ring
 from phalanx.monitoring.mapped_pages import MappedPages, PublishedPages, is_on_local_disk
-from phalanx.monitoring.phase_tracker import Pulse
-from phalanx.monitoring.recorded_spans import Told
+from phalanx.monitoring.phase_tracker import PhaseTracker
+from phalanx.monitoring.recorded_spans import SpanListener
 
 SECOND = 10**9
 
@@ -165,7 +165,7 @@ def test_a_process_that_is_killed_leaves_its_events(tmp_path):
 
 
 class Arrivals:
-    told = Told(batches=1, when=0, signature="x float32[?]", dimensions=(8,))
+    told = SpanListener(batches=1, when=0, signature="x float32[?]", dimensions=(8,))
 
     def last(self):
         return self.told
@@ -184,20 +184,20 @@ def events_of(tmp_path):
 
 
 def test_the_recorder_follows_the_pulse(recorder, tmp_path, monkeypatch):
-    pulse = Pulse()
-    pulse.follow(recorder)
+    phase_tracker = PhaseTracker()
+    phase_tracker.follow(recorder)
     monkeypatch.setattr("phalanx.monitoring.flight_recorder._SHORT", 0)
-    pulse.at(step=3, epoch=1)
-    pulse.enter("checkpoint")
+    phase_tracker.at(step=3, epoch=1)
+    phase_tracker.enter("checkpoint")
     told = [(e.name, e.step, e.epoch, e.is_open) for e in events_of(tmp_path)]
     assert told == [("start", None, None, False), ("checkpoint", 3, 1, True)]
     monkeypatch.setattr(
         "phalanx.monitoring.flight_recorder._SHORT", 2**62
     )  # however slow this machine is
-    pulse.enter("idle")
+    phase_tracker.enter("idle")
     names = [e.name for e in events_of(tmp_path)]
     assert names == ["start", "idle"]  # A short phase leaves no event.
-    pulse.enter("compute")
+    phase_tracker.enter("compute")
     names = [e.name for e in events_of(tmp_path)]
     assert names == ["start", "idle", "compute"]  # But for that between two calls.
 
@@ -238,7 +238,7 @@ def test_a_batch_that_came_before_the_step_is_another_steps(recorder, tmp_path):
         pass
     recorder._asked = 0
     with recorder.execution("train", 1, arrivals) as execution:
-        arrivals.told = Told(
+        arrivals.told = SpanListener(
             batches=1, when=execution.event.begin, signature="x float32[?]", dimensions=(8,)
         )
     first, second = (e for e in events_of(tmp_path) if e.kind == "train")
@@ -248,7 +248,7 @@ def test_a_batch_that_came_before_the_step_is_another_steps(recorder, tmp_path):
 
 def test_a_step_that_takes_long_is_looked_at_while_it_does(recorder, tmp_path):
     arrivals = Arrivals()
-    arrivals.told = Told(batches=1, when=2**62, signature="", dimensions=())
+    arrivals.told = SpanListener(batches=1, when=2**62, signature="", dimensions=())
     with recorder.execution("train", 1, arrivals):
         recorder._look()
         (event,) = (e for e in events_of(tmp_path) if e.kind == "train")

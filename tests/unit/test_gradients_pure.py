@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.gradients.all_reduce import pack, reduce_sum, scale, unpack
-from phalanx.gradients.step_context import ReplicaShare, current_share, sharing
+from phalanx.gradients.step_context import ReplicaBatch, current_replica_batch, sharing
 
 SHAPES = st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=1, max_size=5)
 
@@ -90,44 +90,44 @@ def test_nothing_sums_to_nothing():
 
 @pytest.mark.parametrize(("count", "total", "weight"), [(3, 8, 0.375), (0, 8, 0.0), (8, 8, 1.0)])
 def test_a_share_weighs_by_samples(count, total, weight):
-    share = ReplicaShare(tf.constant(count), tf.constant(total))
+    share = ReplicaBatch(tf.constant(count), tf.constant(total))
     assert float(share.weight) == weight
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_the_inverse_weight_undoes_the_weight(dtype):
-    share = ReplicaShare(tf.constant(2), tf.constant(8))
+    share = ReplicaBatch(tf.constant(2), tf.constant(8))
     assert share.inverse_weight(dtype).dtype == dtype
     assert float(share.inverse_weight(dtype)) == 4.0
 
 
 def test_the_inverse_weight_of_nothing_is_zero():
-    assert float(ReplicaShare(tf.constant(0), tf.constant(8)).inverse_weight("float32")) == 0.0
+    assert float(ReplicaBatch(tf.constant(0), tf.constant(8)).inverse_weight("float32")) == 0.0
 
 
 def test_a_weighted_loss_is_known_by_its_optimizer():
-    share, one, other = ReplicaShare(tf.constant(1), tf.constant(2)), object(), object()
-    share.note_weighted_loss(one)
+    share, one, other = ReplicaBatch(tf.constant(1), tf.constant(2)), object(), object()
+    share.record_weighted_loss(one)
     assert share.loss_is_weighted(one)
     assert not share.loss_is_weighted(other)
 
 
 def test_shares_nest_and_end_with_an_exception():
-    outer = ReplicaShare(tf.constant(1), tf.constant(2))
-    inner = ReplicaShare(tf.constant(1), tf.constant(3))
-    assert current_share() is None
+    outer = ReplicaBatch(tf.constant(1), tf.constant(2))
+    inner = ReplicaBatch(tf.constant(1), tf.constant(3))
+    assert current_replica_batch() is None
     with sharing(outer):
         with contextlib.suppress(KeyError), sharing(inner):
-            assert current_share() is inner
+            assert current_replica_batch() is inner
             raise KeyError
-        assert current_share() is outer
-    assert current_share() is None
+        assert current_replica_batch() is outer
+    assert current_replica_batch() is None
 
 
 def test_each_thread_has_its_own_share():
     seen = []
-    with sharing(ReplicaShare(tf.constant(1), tf.constant(2))):
-        thread = threading.Thread(target=lambda: seen.append(current_share()))
+    with sharing(ReplicaBatch(tf.constant(1), tf.constant(2))):
+        thread = threading.Thread(target=lambda: seen.append(current_replica_batch()))
         thread.start()
         thread.join()
     assert seen == [None]

@@ -5,15 +5,15 @@ import socket
 import pytest
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import ClusterError, OptionError
+from phalanx.errors import ClusterError, ConfigurationError
 from phalanx.horovod import library
-from phalanx.horovod.gloo_rendezvous import assert_reachable, places_of, variables, wait_for
+from phalanx.horovod.gloo_rendezvous import assert_reachable, host_assignments, variables, wait_for
 
 TWO_HOSTS = ("10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1")
 
 
 def test_ranks_on_their_hosts_and_across_them():
-    places = places_of(TWO_HOSTS)
+    places = host_assignments(TWO_HOSTS)
     local = [(p["local_rank"], p["local_size"]) for p in places]
     cross = [(p["cross_rank"], p["cross_size"]) for p in places]
     assert local == [(0, 2), (1, 2), (0, 1)]
@@ -22,21 +22,21 @@ def test_ranks_on_their_hosts_and_across_them():
 
 
 def test_a_later_host_may_have_more_workers():
-    places = places_of(("10.0.0.2:1", "10.0.0.1:1", "10.0.0.1:2"))
+    places = host_assignments(("10.0.0.2:1", "10.0.0.1:1", "10.0.0.1:2"))
     assert [(p["cross_rank"], p["cross_size"]) for p in places] == [(0, 2), (1, 2), (0, 1)]
 
 
 def test_the_environment_of_a_process():
     spec = WorkerSpec(rank=2, world_size=3, addresses=TWO_HOSTS, strategy="horovod")
     interfaces = {"lo": ["127.0.0.1"], "eth0": ["fe80::1", "10.0.0.2"]}
-    found = variables(spec, places_of(TWO_HOSTS)[2], interfaces)
+    found = variables(spec, host_assignments(TWO_HOSTS)[2], interfaces)
     assert (found["HOROVOD_GLOO_RENDEZVOUS_ADDR"], found["HOROVOD_GLOO_RENDEZVOUS_PORT"]) == (
         "10.0.0.1",
         "1",
     )
     assert (found["HOROVOD_RANK"], found["HOROVOD_CROSS_RANK"]) == ("2", "1")
     assert found["HOROVOD_GLOO_IFACE"] == "eth0"
-    assert "HOROVOD_GLOO_IFACE" not in variables(spec, places_of(TWO_HOSTS)[2], {})
+    assert "HOROVOD_GLOO_IFACE" not in variables(spec, host_assignments(TWO_HOSTS)[2], {})
 
 
 @pytest.mark.parametrize("found", ["127.0.1.1", "10.0.0.9", OSError("unknown")])
@@ -66,7 +66,7 @@ def test_waiting_for_worker_0():
 
 def test_what_is_missing_is_said(monkeypatch):
     monkeypatch.setattr(library, "is_installed", lambda: False)
-    with pytest.raises(OptionError, match=r"horovod is not installed. Build it"):
+    with pytest.raises(ConfigurationError, match=r"horovod is not installed. Build it"):
         library.load()
     monkeypatch.setattr(library, "is_installed", lambda: True)
 
@@ -74,5 +74,5 @@ def test_what_is_missing_is_said(monkeypatch):
         raise ImportError("undefined symbol: _ZN10tensorflow")
 
     monkeypatch.setattr(library.importlib, "import_module", broken)
-    with pytest.raises(OptionError, match=r"does not load \(ImportError: undefined symbol"):
+    with pytest.raises(ConfigurationError, match=r"does not load \(ImportError: undefined symbol"):
         library.load()

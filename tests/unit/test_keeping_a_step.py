@@ -8,13 +8,13 @@ import pytest
 import tensorflow as tf
 
 from phalanx.checkpoint.step_capture import captures_in, read_captured
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.gradients.nonfinite import Health
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.gradients.nonfinite import NonFiniteGuard
 from phalanx.training import nonfinite_capture
-from phalanx.training.nonfinite_capture import KeepingPlace, KeptStep, where_kept
+from phalanx.training.nonfinite_capture import CaptureDir, NonFiniteCapture, capture_hint
 
 TOTAL = 10  # rows of the global batch: of four replicas, 0 and 1 have three, 2 and 3 have two
-SECOND = ReplicaPlace(first=2, local=2, total=4)
+SECOND = ReplicaTopology(first=2, local=2, total=4)
 KERNEL = "m/head/kernel"
 
 
@@ -30,9 +30,9 @@ def kept_by(folder, *, place=SECOND, policy="raise", layers=(), **options):
     head = keras.layers.Dense(1, name="head")
     model = keras.Sequential([keras.Input((4,)), *layers, head], name="m")
     model.compile("sgd", "mse")
-    health = Health(tf.distribute.get_strategy(), policy)
+    health = NonFiniteGuard(tf.distribute.get_strategy(), policy)
     health.paths = ("m/first/bias", KERNEL)
-    return KeptStep(model, place, health, KeepingPlace(folder=folder, **options))
+    return NonFiniteCapture(model, place, health, CaptureDir(folder=folder, **options))
 
 
 def keep(kept, bad, *, can_be=None, step=6, weight=True, of=(0, 1)):
@@ -82,7 +82,7 @@ def test_a_worker_keeps_what_its_own_replicas_had(tmp_path):
     ([], [0, 3], 0, True), ([], [0, 3], 2, True), ([], [0], 2, False),
 ])  # fmt: skip
 def test_it_is_kept_where_it_came_from_if_in_the_sum_alone(bad, can_be, first, is_kept, tmp_path):
-    place = ReplicaPlace(first=first, local=2, total=4)
+    place = ReplicaTopology(first=first, local=2, total=4)
     keep(kept_by(tmp_path / "captures", place=place), bad, can_be=can_be)
     assert bool(captures_in(tmp_path)) == is_kept
 
@@ -163,9 +163,9 @@ def test_batches_of_sparse_tensors_are_left():
 
 
 def test_where_it_is_kept_is_told_of_that_step_alone(tmp_path, monkeypatch):
-    place = KeepingPlace(folder=tmp_path / "run" / "captures")
+    place = CaptureDir(folder=tmp_path / "run" / "captures")
     monkeypatch.setattr(nonfinite_capture, "_here", place)
-    assert where_kept(7) == ""
+    assert capture_hint(7) == ""
     keep(kept_by(place.folder), [2])
-    assert f"`phalanx debug replay {tmp_path / 'run'}`" in where_kept(7)
-    assert where_kept(8) == ""
+    assert f"`phalanx debug replay {tmp_path / 'run'}`" in capture_hint(7)
+    assert capture_hint(8) == ""

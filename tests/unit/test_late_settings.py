@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from phalanx.errors import OptionError, StartedError
+from phalanx.errors import ConfigurationError, StartedError
 from phalanx.worker import late_settings
 
 SETTINGS = (
@@ -90,7 +90,7 @@ def test_wrong_arguments_are_tensorflows_business(started):
 def test_hidden_devices_are_refused(started):
     with pytest.raises(StartedError, match=r"no CPU by set_visible_devices.* TensorFlow on CPU:0"):
         tf.config.set_visible_devices([], "CPU")
-    assert issubclass(StartedError, OptionError)
+    assert issubclass(StartedError, ConfigurationError)
     assert issubclass(StartedError, RuntimeError)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from phalanx.errors import OptionError
-from phalanx.launch.elastic import GangSize, GrowthWatch, Resized, TooFew
+from phalanx.errors import ConfigurationError
+from phalanx.launch.elastic import BelowMinimum, ElasticMembership, MembershipChange, ScaleUpMonitor
 from phalanx.launch.options import RunOptions, parse_workers
 from phalanx.monitoring.events import RecordWriter, records_path
 
@@ -12,7 +12,7 @@ START, LATER = False, True
 
 
 def gang(least=1, most=3):
-    return GangSize(least=least, most=most, first_wait=60.0, longest_wait=150.0)
+    return ElasticMembership(least=least, most=most, first_wait=60.0, longest_wait=150.0)
 
 
 def fails(size, *failures, now=0.0):
@@ -43,7 +43,7 @@ def test_a_worker_that_fails_at_the_start_twice_in_a_row_is_left_out(failures, m
 def test_what_is_said():
     size = gang()
     *_, change = fails(size, (2, START), (2, START))
-    assert change == Resized(why="worker 2 cannot come back: going on with 2 of 3 workers")
+    assert change == MembershipChange(why="worker 2 cannot come back: going on with 2 of 3 workers")
 
 
 def test_there_is_an_end_to_it():
@@ -51,7 +51,7 @@ def test_there_is_an_end_to_it():
     fails(size, (2, START), (2, START))
     first, last = fails(size, (0, START), (0, START))
     assert first is None
-    assert isinstance(last, TooFew)
+    assert isinstance(last, BelowMinimum)
     assert "Worker 0 cannot come back, and --workers 2:3 asks for at least 2" in last.why
     assert size.members == (0, 1)
 
@@ -65,7 +65,7 @@ def test_a_run_of_one_size_never_changes():
 
 def test_a_process_that_cannot_be_started_needs_no_second_try():
     size = gang()
-    assert isinstance(size.could_not_start(1, now=0.0), Resized)
+    assert isinstance(size.could_not_start(1, now=0.0), MembershipChange)
     assert size.members == (0, 2)
     assert size.could_not_start(None, now=0.0) is None
 
@@ -131,7 +131,7 @@ def test_a_gang_grows_at_the_next_checkpoint(scene):
     saves(scene)
     clock.time += 1
     fails(size, (2, START), (2, START))
-    watch = GrowthWatch(size, run, now=clock)
+    watch = ScaleUpMonitor(size, run, now=clock)
     clock.time += 10
     assert not watch.wants_save(), "that checkpoint was before"
     saves(scene)
@@ -142,7 +142,7 @@ def test_a_gang_grows_at_the_next_checkpoint(scene):
 
 def test_a_whole_gang_is_left_alone(scene):
     clock, size, run = scene
-    watch = GrowthWatch(size, run, now=clock)
+    watch = ScaleUpMonitor(size, run, now=clock)
     clock.time += 1
     saves(scene)
     clock.time += 10
@@ -154,7 +154,7 @@ def test_a_wait_is_kept(scene):
     fails(size, (2, START), (2, START))
     size.grow()
     fails(size, (2, START), now=clock.time)
-    watch = GrowthWatch(size, run, now=clock)
+    watch = ScaleUpMonitor(size, run, now=clock)
     clock.time += 59
     saves(scene)
     assert not watch.wants_save()
@@ -171,7 +171,7 @@ def test_how_many_workers_are_asked_for(text, workers):
 
 @pytest.mark.parametrize("text", ["many", "2:", ":2", "1:2:3", "-1", "2-3", ""])
 def test_what_is_no_number_of_workers(text):
-    with pytest.raises(OptionError, match=r"--workers must be a number, or MIN:MAX"):
+    with pytest.raises(ConfigurationError, match=r"--workers must be a number, or MIN:MAX"):
         parse_workers(text)
 
 
@@ -185,5 +185,5 @@ def test_what_is_no_number_of_workers(text):
     ],
 )
 def test_what_cannot_be_elastic(asked, says):
-    with pytest.raises(OptionError, match=says):
+    with pytest.raises(ConfigurationError, match=says):
         RunOptions(**{"target": "train.py", "max_restarts": 1, **asked})

@@ -6,11 +6,11 @@ import pytest
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError
 from phalanx.launch.ports import pick_free_ports
-from phalanx.launch.rendezvous.node import ThisHost, find_addresses
+from phalanx.launch.rendezvous.node import LocalNode, allocate_addresses
 from phalanx.launch.resources import Share
 from phalanx.launch.worker_group import (
-    GangPlan,
-    start_gang,
+    WorkerGroupSpec,
+    start_worker_group,
     worker_command,
     worker_environment,
     worker_specs,
@@ -19,7 +19,7 @@ from phalanx.launch.worker_group import (
 
 def plan(run_dir, workers=2, *, strategy="auto", gpus=None, environment=None):
     share = Share(devices=None, threads=1, gpus=gpus)
-    return GangPlan(
+    return WorkerGroupSpec(
         command=("train",),
         environment=environment or {},
         shares=[share] * workers,
@@ -31,12 +31,12 @@ def plan(run_dir, workers=2, *, strategy="auto", gpus=None, environment=None):
 
 def home(gang, command=("train",)):
     ports = lambda count: list(range(10, 10 + count))  # noqa: E731
-    return ThisHost(command=command, environment=gang.environment, picks=ports)
+    return LocalNode(command=command, environment=gang.environment, picks=ports)
 
 
 def specs(gang):
     homes = [0] * len(gang.shares)
-    addresses = find_addresses([home(gang)], homes) if gang.is_networked else ()
+    addresses = allocate_addresses([home(gang)], homes) if gang.is_networked else ()
     return worker_specs(gang, attempt=1, addresses=addresses)
 
 
@@ -113,18 +113,18 @@ def test_all_or_none(tmp_path):
 
     gang = plan(tmp_path)
     with pytest.raises(LaunchError):
-        start_gang(specs(gang), Handle)
+        start_worker_group(specs(gang), Handle)
     assert started[0].got == 9
 
 
 def test_a_gang_of_some_keeps_their_homes(tmp_path):
     whole = replace(plan(tmp_path, 4), homes=(0, 0, 1, 2))
     some = whole.of([1, 2, 3])
-    assert [some.home_of(rank) for rank in range(3)] == [0, 1, 2]
+    assert [some.node_of(rank) for rank in range(3)] == [0, 1, 2]
 
 
 def test_each_home_gives_ports_for_its_own(tmp_path):
     gang = plan(tmp_path)
     homes = [home(gang), replace(home(gang), address="b")]
-    found = find_addresses(homes, [0, 1, 1])
+    found = allocate_addresses(homes, [0, 1, 1])
     assert found == ("127.0.0.1:10", "b:10", "b:11")

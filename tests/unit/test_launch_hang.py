@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.errors import OptionError
-from phalanx.launch.hang_detector import HangWatch, Pace, stands_still
+from phalanx.errors import ConfigurationError
+from phalanx.launch.hang_detector import HangDetector, StepTimeTracker, stands_still
 from phalanx.launch.options import RunOptions
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
 from phalanx.launch.run_layout import AttemptPaths
@@ -93,7 +93,7 @@ class Scene:
         self.paths.directory.mkdir(parents=True)
         self.handles = {rank: Worker() for rank in range(workers)}
         self.said = []
-        self.watch = HangWatch(
+        self.watch = HangDetector(
             timeout=timeout,
             handles=self.handles,
             paths=self.paths,
@@ -217,7 +217,7 @@ def test_what_cannot_be_read_is_passed_over(tmp_path):
 
 
 def test_a_timeout_below_nothing_is_refused():
-    with pytest.raises(OptionError, match=r"--hang-timeout must be seconds.*found -1"):
+    with pytest.raises(ConfigurationError, match=r"--hang-timeout must be seconds.*found -1"):
         RunOptions(target="train.py", hang_timeout=-1)
 
 
@@ -327,7 +327,7 @@ def test_a_collective_that_times_out_shows_who_is_where(tmp_path):
     for rank in (1, 2):
         scene.beats(rank, "callbacks" if rank == 1 else "compute")
         scene.paths.stacks(rank).write_text(AWAY if rank == 1 else WAITS)
-    scene.watch.look_around()
+    scene.watch.capture_status()
     assert "Worker 1: in a callback after step 3 of epoch 0" in scene.watch.seen
     assert "Worker 0" not in scene.watch.seen
     assert "worker-*.stacks.txt" in scene.watch.seen
@@ -348,7 +348,7 @@ def test_a_collective_that_times_out_shows_who_is_where(tmp_path):
     ],
 )
 def test_how_long_is_far_too_long(looks, timeout, patience):
-    pace = Pace()
+    pace = StepTimeTracker()
     for now, step in looks:
         pace.take(now, [None, step])
     assert pace.patience(timeout) == patience

@@ -1,13 +1,13 @@
 import pytest
 
 from phalanx.cluster.spec import DeviceSpec
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.resources import (
     Machine,
     count_gpus,
     default_workers,
     idle_gpus,
-    share_out,
+    plan_shards,
     share_out_over,
     visible_gpus,
 )
@@ -20,7 +20,9 @@ GPU2 = DeviceSpec(count=2, kind="gpu")
 
 
 def shares(machine, workers, *, strategy="auto", devices=None, threads=None):
-    return share_out(machine, workers=workers, strategy=strategy, devices=devices, threads=threads)
+    return plan_shards(
+        machine, workers=workers, strategy=strategy, devices=devices, threads=threads
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_the_only_gpu_is_left_as_it_is():
 def test_several_gpus_in_one_process_are_asked_for():
     (share,) = shares(SERVER, 1, strategy="mirrored", devices=GPU2)
     assert (share.devices, share.gpus) == (GPU2, ("0", "1"))
-    with pytest.raises(OptionError, match="--workers 2 SCRIPT"):
+    with pytest.raises(ConfigurationError, match="--workers 2 SCRIPT"):
         shares(SERVER, 1, strategy="multiworker", devices=GPU2)
 
 
@@ -135,7 +137,7 @@ def test_one_gpu_is_split_where_that_is_asked_for():
     assert default_workers(SERVER, "auto", split) == 1
     (share,) = shares(SERVER, 1, strategy="mirrored", devices=split)
     assert (share.devices, share.gpus) == (split, ("0",))
-    with pytest.raises(OptionError, match="logical-gpu:2 splits a GPU"):
+    with pytest.raises(ConfigurationError, match="logical-gpu:2 splits a GPU"):
         shares(LAPTOP, 1, strategy="mirrored", devices=split)
 
 
@@ -153,5 +155,5 @@ def test_a_bare_number_means_cpus_where_there_is_no_gpu():
     ],
 )
 def test_more_than_there_is(machine, workers, devices):
-    with pytest.raises(OptionError, match="cpu:"):
+    with pytest.raises(ConfigurationError, match="cpu:"):
         shares(machine, workers, devices=devices)

@@ -13,26 +13,28 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import LaunchError, OptionError
-from phalanx.launch.context import Surroundings
+from phalanx.errors import LaunchError, ConfigurationError
+from phalanx.launch.context import LaunchContext
 from phalanx.launch.options import RunOptions
-from phalanx.launch.process import HOST_LOST
-from phalanx.launch.rendezvous.channel import Wire
-from phalanx.launch.rendezvous.client import Joining
+from phalanx.launch.process import EXIT_NODE_LOST
+from phalanx.launch.rendezvous.channel import Channel
+from phalanx.launch.rendezvous.client import RendezvousClient
 from phalanx.launch.rendezvous.follower import Follower
 from phalanx.launch.rendezvous.leader import Leader
-from phalanx.launch.rendezvous.node import ThisHost
+from phalanx.launch.rendezvous.node import LocalNode
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
-from phalanx.launch.rendezvous.store import Meeting, meeting_path
+from phalanx.launch.rendezvous.store import Meeting, rendezvous_path
 from phalanx.launch.resources import Machine, share_out_over
 from phalanx.launch.run import run
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.signals import SignalBox
-from phalanx.launch.supervisor import Patience, WallClock
+from phalanx.launch.signals import SignalCatcher
+from phalanx.launch.supervisor import RetryPolicy, WallClock
 
-HERE = Places(hosts=("127.0.0.1", "localhost"), index=0, kind="hosts", why="a test", job="t")
+HERE = ClusterEnvironment(
+    hosts=("127.0.0.1", "localhost"), index=0, kind="hosts", why="a test", job="t"
+)
 THERE = replace(HERE, index=1)
 VERSIONS = {"keras": "3"}
 PRELUDE = """
@@ -48,7 +50,7 @@ def until(condition):
 
 def wires(**options):
     ours, theirs = Pipe()
-    return Wire(ours, **options), Wire(theirs, **options)
+    return Channel(ours, **options), Channel(theirs, **options)
 
 
 def test_what_is_sent_comes():
@@ -69,7 +71,7 @@ def test_a_wire_is_lost_when_the_other_end_hangs_up():
 
 def test_a_wire_is_lost_without_a_sign_of_life():
     ours, theirs = Pipe()
-    one = Wire(ours, silence=0.1)
+    one = Channel(ours, silence=0.1)
     wait(lambda: one.is_lost)
     theirs.close()
 
@@ -82,9 +84,9 @@ def wait(condition, seconds=60.0):
 
 
 def test_the_meeting_is_for_this_user_alone(tmp_path):
-    path = meeting_path(tmp_path, HERE)
-    assert path == meeting_path(tmp_path, THERE)
-    assert path != meeting_path(tmp_path, replace(HERE, job="another"))
+    path = rendezvous_path(tmp_path, HERE)
+    assert path == rendezvous_path(tmp_path, THERE)
+    assert path != rendezvous_path(tmp_path, replace(HERE, job="another"))
     Meeting(host="a", port=7, token="00ff").write(path)
     assert path.stat().st_mode & 0o077 == 0
     assert Meeting.read(path) == Meeting(host="a", port=7, token="00ff")
@@ -107,9 +109,9 @@ class Two:
         )
 
     def follower(self, places=THERE, versions=VERSIONS, **options):
-        home = ThisHost(command=(sys.executable, "-c", ""), environment=os.environ)
-        signals, clock, announce = SignalBox(()), WallClock(), self.said.append
-        joining = Joining(
+        home = LocalNode(command=(sys.executable, "-c", ""), environment=os.environ)
+        signals, clock, announce = SignalCatcher(()), WallClock(), self.said.append
+        joining = RendezvousClient(
             places,
             self.root,
             machine=Machine(cores=3, gpus=("0",)),
@@ -123,18 +125,18 @@ class Two:
 
 
 def test_who_does_not_come_is_named(tmp_path):
-    two = Two(tmp_path, startup_timeout=0.3)
+    two = Two(tmp_path, rendezvous_timeout=0.3)
     with pytest.raises(LaunchError, match=r"launcher on localhost \(1\); found no sign") as caught:
         two.leader.gather()
-    assert "--startup-timeout" in str(caught.value)
+    assert "--rendezvous-timeout" in str(caught.value)
 
 
 def test_a_follower_that_finds_no_leader_says_where_it_looked(tmp_path):
     two = Two(tmp_path)
-    meeting_path(tmp_path, HERE).unlink()
+    rendezvous_path(tmp_path, HERE).unlink()
     with pytest.raises(LaunchError, match="found no such file") as caught:
-        two.follower(startup_timeout=0.3).run()
-    assert str(meeting_path(tmp_path, HERE)) in str(caught.value)
+        two.follower(rendezvous_timeout=0.3).run()
+    assert str(rendezvous_path(tmp_path, HERE)) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_a_follower_that_finds_no_leader_says_where_it_looked(tmp_path):
     ],
 )
 def test_who_does_not_fit_is_sent_away_and_both_are_told(tmp_path, places, versions, why):
-    two = Two(tmp_path, startup_timeout=1.0)
+    two = Two(tmp_path, rendezvous_timeout=1.0)
     with pytest.raises(LaunchError, match=why):
         two.follower(places, versions).run()
     if places is THERE:
@@ -155,10 +157,10 @@ def test_who_does_not_fit_is_sent_away_and_both_are_told(tmp_path, places, versi
 
 def test_nobody_speaks_to_the_leader_without_the_token(tmp_path):
     two = Two(tmp_path)
-    meeting = Meeting.read(meeting_path(tmp_path, HERE))
-    Meeting(host=meeting.host, port=meeting.port, token="00").write(meeting_path(tmp_path, HERE))
+    meeting = Meeting.read(rendezvous_path(tmp_path, HERE))
+    Meeting(host=meeting.host, port=meeting.port, token="00").write(rendezvous_path(tmp_path, HERE))
     with pytest.raises(LaunchError, match="but nobody who knows this run"):
-        two.follower(startup_timeout=0.5).run()
+        two.follower(rendezvous_timeout=0.5).run()
 
 
 def test_of_two_launchers_with_one_index_the_first_stays(tmp_path):
@@ -167,7 +169,7 @@ def test_of_two_launchers_with_one_index_the_first_stays(tmp_path):
         first = pool.submit(two.follower().run)
         two.leader.gather()
         with pytest.raises(LaunchError, match="there is a launcher with index 1 already"):
-            two.follower(startup_timeout=0.5).run()
+            two.follower(rendezvous_timeout=0.5).run()
         two.leader.end(0, None)
         assert first.result(60).code == 0
 
@@ -193,12 +195,12 @@ class Scene:
         self.said = [[], []]
 
     def launch(self, index, source, **asked):
-        surroundings = Surroundings(
+        surroundings = LaunchContext(
             environment=os.environ,
             machine=Machine(cores=2),
             output=self.outputs[index],
             command=lambda *a, **k: (sys.executable, "-c", PRELUDE + source),
-            patience=Patience(poll=0.02, settle=0.5, leave=1.0, grace=0.5),
+            patience=RetryPolicy(poll=0.02, settle=0.5, leave=1.0, grace=0.5),
             announce=self.said[index].append,
             places=HERE if index == 0 else THERE,
         )
@@ -214,8 +216,8 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path, monkeypatch):
     # Signals can be taken in the main thread alone, and these launchers run in others.
-    monkeypatch.setattr(SignalBox, "__enter__", lambda self: self)
-    monkeypatch.setattr(SignalBox, "__exit__", lambda self, *_: None)
+    monkeypatch.setattr(SignalCatcher, "__enter__", lambda self: self)
+    monkeypatch.setattr(SignalCatcher, "__exit__", lambda self, *_: None)
     return Scene(tmp_path)
 
 
@@ -276,7 +278,7 @@ if any(each.status() != psutil.STATUS_ZOMBIE for each in before): sys.exit(9)
 def cut_all_wires():
     import gc
 
-    for wire in [each for each in gc.get_objects() if isinstance(each, Wire)]:
+    for wire in [each for each in gc.get_objects() if isinstance(each, Channel)]:
         wire.close()
 
 
@@ -356,13 +358,13 @@ def test_workers_are_spread_evenly():
     assert homes == [0, 0, 1, 1]
     assert [share.threads for share in shares] == [2, 2, 1, 1]
     assert share_out_over(machines, workers=None, **asked)[1] == [0, 1]
-    with pytest.raises(OptionError, match="a multiple of 2"):
+    with pytest.raises(ConfigurationError, match="a multiple of 2"):
         share_out_over(machines, workers=3, **asked)
 
 
 def test_a_lost_host_is_told_in_words():
     from phalanx.launch.root_cause import Ending
 
-    ending = Ending(rank=1, exit_code=HOST_LOST, at=0.0)
+    ending = Ending(rank=1, exit_code=EXIT_NODE_LOST, at=0.0)
     assert ending.what == "its host, or the launcher there, is gone"
     assert ending.shell_code == 1

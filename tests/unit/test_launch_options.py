@@ -1,7 +1,7 @@
 import pytest
 
 from phalanx.cluster.spec import DeviceSpec
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.options import RunOptions, parse_devices, parse_env
 
 
@@ -42,7 +42,7 @@ from phalanx.launch.options import RunOptions, parse_devices, parse_env
     ],
 )
 def test_what_cannot_work_is_refused_with_the_value(options, says):
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         RunOptions(target="train.py", **options)
     assert says in str(refused.value)
 
@@ -83,7 +83,7 @@ def test_devices(text, devices):
 
 @pytest.mark.parametrize("text", ["", "0", "cpu:0", "cpu", "tpu:1", "-1", "2:cpu", "cpu:two"])
 def test_bad_devices(text):
-    with pytest.raises(OptionError, match="--devices-per-worker must be"):
+    with pytest.raises(ConfigurationError, match="--devices-per-worker must be"):
         parse_devices(text)
 
 
@@ -93,5 +93,5 @@ def test_env():
 
 @pytest.mark.parametrize("item", ["A", "=1", "1A=2", "A B=1"])
 def test_bad_env(item):
-    with pytest.raises(OptionError, match="--env must be NAME=VALUE"):
+    with pytest.raises(ConfigurationError, match="--env must be NAME=VALUE"):
         parse_env([item])

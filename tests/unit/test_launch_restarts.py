@@ -3,7 +3,7 @@
 import pytest
 
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.restart_policy import Again, Enough, RestartPolicy, Restarts
+from phalanx.launch.restart_policy import GiveUp, RestartBudget, RestartDecision, RestartPolicy
 from phalanx.launch.root_cause import Ending
 
 
@@ -19,11 +19,11 @@ def raised(message="bad", type="ValueError", step=None, rank=0):
 
 
 def restarts(**policy):
-    return Restarts(RestartPolicy(**{"most": 3, **policy}))
+    return RestartBudget(RestartPolicy(**{"most": 3, **policy}))
 
 
 def test_none_is_asked_for():
-    assert restarts(most=0).after(killed(), lasted=5.0) == Enough()
+    assert restarts(most=0).after(killed(), lasted=5.0) == GiveUp()
 
 
 def test_waits_double_up_to_the_longest():
@@ -36,23 +36,23 @@ def test_the_budget_ends():
     budget = restarts(most=2)
     assert [budget.after(killed(), lasted=5.0).number for _ in range(2)] == [1, 2]
     last = budget.after(killed(), lasted=5.0)
-    assert isinstance(last, Enough)
+    assert isinstance(last, GiveUp)
     assert "started again 2 times" in last.why
 
 
 def test_a_time_of_health_fills_the_budget_again():
     budget = restarts(most=1, refill_after=600.0)
-    assert budget.after(killed(), lasted=5.0) == Again(seconds=1.0, number=1)
-    assert budget.after(killed(), lasted=600.0) == Again(seconds=1.0, number=1)
-    assert isinstance(budget.after(killed(), lasted=599.0), Enough)
+    assert budget.after(killed(), lasted=5.0) == RestartDecision(seconds=1.0, number=1)
+    assert budget.after(killed(), lasted=600.0) == RestartDecision(seconds=1.0, number=1)
+    assert isinstance(budget.after(killed(), lasted=599.0), GiveUp)
 
 
 @pytest.mark.parametrize("step", [None, 412])
 def test_the_same_exception_at_the_same_step_is_a_bug(step):
     budget = restarts()
-    assert isinstance(budget.after(raised(step=step, rank=0), lasted=5.0), Again)
+    assert isinstance(budget.after(raised(step=step, rank=0), lasted=5.0), RestartDecision)
     verdict = budget.after(raised(step=step, rank=1), lasted=5.0)
-    assert isinstance(verdict, Enough)
+    assert isinstance(verdict, GiveUp)
     assert "a bug" in verdict.why
     assert ("at step 412" in verdict.why) == (step == 412)
 
@@ -70,14 +70,14 @@ def test_the_same_exception_at_the_same_step_is_a_bug(step):
 )
 def test_anything_else_may_be_a_fault(other):
     budget = restarts(most=9)
-    assert isinstance(budget.after(raised(step=10), lasted=5.0), Again)
-    assert isinstance(budget.after(other, lasted=5.0), Again)
-    assert isinstance(budget.after(other, lasted=5.0), Again) == (
-        other is None or other.failure is None or other.is_consequence
+    assert isinstance(budget.after(raised(step=10), lasted=5.0), RestartDecision)
+    assert isinstance(budget.after(other, lasted=5.0), RestartDecision)
+    assert isinstance(budget.after(other, lasted=5.0), RestartDecision) == (
+        other is None or other.failure is None or other.is_secondary
     )
 
 
 def test_a_kill_between_two_equal_exceptions_tells_nothing_of_them():
     budget = restarts(most=9)
     for cause in (raised(step=10), killed(), raised(step=10)):
-        assert isinstance(budget.after(cause, lasted=5.0), Again)
+        assert isinstance(budget.after(cause, lasted=5.0), RestartDecision)

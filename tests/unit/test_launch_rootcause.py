@@ -6,8 +6,8 @@ from phalanx.launch.failure import FailureRecord
 from phalanx.launch.root_cause import (
     Ending,
     describe,
-    is_consequence,
-    lost_its_port,
+    is_port_conflict,
+    is_secondary,
     root_cause,
 )
 
@@ -40,7 +40,7 @@ def ended(rank, code=1, *, at=10.0, stopped=False, **failed):
     ],
 )
 def test_what_a_dead_peer_causes(type, message, consequence):
-    assert is_consequence(failure(type=type, message=message)) is consequence
+    assert is_secondary(failure(type=type, message=message)) is consequence
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_the_exit_code(ending, code):
     ("message", "lost"), [("Could not start gRPC server", True), ("Connection refused", False)]
 )
 def test_a_taken_port(message, lost):
-    assert lost_its_port(ended(0, type="UnknownError", message=message)) is lost
+    assert is_port_conflict(ended(0, type="UnknownError", message=message)) is lost
 
 
 def test_no_record_no_taken_port():
-    assert not lost_its_port(ended(0, 1))
+    assert not is_port_conflict(ended(0, 1))
 
 
 def test_the_report(tmp_path):

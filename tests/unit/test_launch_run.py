@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from phalanx.cli.report import html_of
-from phalanx.errors import LaunchError, OptionError, ScriptError
+from phalanx.errors import LaunchError, ConfigurationError, ScriptError
 from phalanx.launch.options import RunOptions
 from phalanx.launch.resources import Machine
-from phalanx.launch.run import Surroundings, run
+from phalanx.launch.run import LaunchContext, run
 from phalanx.launch.showing import Showing
-from phalanx.launch.supervisor import Patience
+from phalanx.launch.supervisor import RetryPolicy
 from phalanx.monitoring.event_parsing import read_records
 from phalanx.monitoring.events import launcher_records_path
 from phalanx.report.run_data import load_run
@@ -45,7 +45,7 @@ def until_there(name):
     while not Path(spec.run_dir, name).exists(): time.sleep(0.01)
 print("worker", rank, "is up", flush=True)
 """
-SOON = Patience(poll=0.02, settle=0.5, leave=1.0, grace=0.5)
+SOON = RetryPolicy(poll=0.02, settle=0.5, leave=1.0, grace=0.5)
 PATIENT = replace(SOON, settle=60.0, leave=60.0, moment=60.0)
 """Where nobody is waited for who does not come, however slow this machine is."""
 
@@ -72,7 +72,7 @@ class Scene:
 
     def run(self, source, patience=SOON, **asked):
         options = {"workers": 2, "tee": "all", "run_dir": self.directory / "runs", **asked}
-        surroundings = Surroundings(
+        surroundings = LaunchContext(
             environment=os.environ,
             machine=Machine(cores=2),
             output=self.output,
@@ -112,8 +112,8 @@ def test_what_a_killed_worker_had_put_aside_goes_with_the_gang(scene, tmp_path, 
     scene.run(
         """
 import tempfile
-from phalanx.launch.scratch import aside_prefix
-left = tempfile.mkdtemp(prefix=aside_prefix(os.getpid()))
+from phalanx.launch.scratch import scratch_prefix
+left = tempfile.mkdtemp(prefix=scratch_prefix(os.getpid()))
 Path(left, "model.keras").write_text("weights")
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -163,7 +163,7 @@ def test_the_launcher_records_that_it_started_anew(scene):
 
 
 def test_the_launcher_records_that_no_worker_could_start(scene):
-    surroundings = Surroundings(
+    surroundings = LaunchContext(
         environment=os.environ,
         machine=Machine(cores=2),
         output=scene.output,
@@ -278,7 +278,7 @@ def test_no_worker_for_a_broken_script(scene):
 
 
 def test_another_backend_is_refused(scene):
-    with pytest.raises(OptionError, match="KERAS_BACKEND is 'jax'"):
+    with pytest.raises(ConfigurationError, match="KERAS_BACKEND is 'jax'"):
         scene.run("", env={"KERAS_BACKEND": "jax"})
 
 
@@ -413,6 +413,6 @@ def test_ctrl_c_between_two_attempts_ends_the_run(scene):
 
 
 def test_nccl_without_a_gpu_is_refused_before_anything_starts(scene):
-    with pytest.raises(OptionError, match="found none"):
+    with pytest.raises(ConfigurationError, match="found none"):
         scene.run("", strategy="multiworker", communication="nccl")
     assert not (scene.directory / "runs").exists()

@@ -3,7 +3,7 @@ from datetime import datetime
 
 import pytest
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.run_dir import create_run_dir, saved_run, write_run_file
 from phalanx.launch.run_layout import AttemptPaths
 
@@ -24,7 +24,7 @@ def test_a_name_is_taken_once(tmp_path):
     assert path == tmp_path / "first"
     assert create_run_dir(tmp_path, "first", NOON) == path  # Still empty.
     write_run_file(path, {"seed": 1})
-    with pytest.raises(OptionError, match=r"a run in .*first already"):
+    with pytest.raises(ConfigurationError, match=r"a run in .*first already"):
         create_run_dir(tmp_path, "first", NOON)
 
 
@@ -35,7 +35,7 @@ def test_a_run_that_has_saved_and_stopped_goes_on_where_it_lies(tmp_path):
     assert saved_run(path)["seed"] == 1
     write_run_file(path, {"seed": 1, "result": {"exit_code": 0}})
     assert saved_run(path) is None
-    with pytest.raises(OptionError, match="already"):
+    with pytest.raises(ConfigurationError, match="already"):
         create_run_dir(tmp_path, "first", NOON)
 
 
@@ -48,7 +48,7 @@ def test_attempts_are_counted_on(tmp_path):
 
 def test_a_place_that_cannot_be(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OptionError, match="--run-dir"):
+    with pytest.raises(ConfigurationError, match="--run-dir"):
         create_run_dir(tmp_path / "file", None, NOON)
 
 

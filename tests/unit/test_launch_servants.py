@@ -7,7 +7,7 @@ from test_cluster_roles import spec
 from test_launch_supervise import FakeClock, FakeWorker
 
 from phalanx.launch.process import WorkerHandle
-from phalanx.launch.ps_tasks import MOST_REPLACEMENTS, Replacements, with_chief_and_servers
+from phalanx.launch.ps_tasks import MOST_REPLACEMENTS, Replacements, add_chief_and_ps
 from phalanx.launch.resources import Share
 from phalanx.launch.root_cause import Ending, root_cause
 from phalanx.launch.supervisor import Supervisor
@@ -15,7 +15,7 @@ from phalanx.launch.supervisor import Supervisor
 
 def test_a_gang_has_a_chief_workers_and_servers():
     workers = [Share(devices=None, threads=2, gpus=("0",))]
-    chief, worker, *servers = with_chief_and_servers(workers, 2)
+    chief, worker, *servers = add_chief_and_ps(workers, 2)
     assert worker == workers[0]
     assert [s.devices.kind for s in (chief, *servers)] == ["cpu"] * 3
 
@@ -58,7 +58,7 @@ def test_workers_are_replaced_so_many_times():
     assert gang.started == gang.told == [2] * MOST_REPLACEMENTS
 
 
-def supervised(*workers, servants, replacement=lambda ending: None):
+def supervised(*workers, ps_tasks, replacement=lambda ending: None):
     clock = FakeClock()
     gang = {rank: FakeWorker(clock, **how) for rank, how in enumerate(workers)}
     successor = FakeWorker(clock)
@@ -66,7 +66,7 @@ def supervised(*workers, servants, replacement=lambda ending: None):
         handles=gang,
         failure_of=lambda rank: None,
         clock=clock,
-        servants=frozenset(servants),
+        ps_tasks=frozenset(ps_tasks),
         replacement=lambda ending: replacement(ending, successor),
     ).run()
     return endings, clock, gang
@@ -77,7 +77,7 @@ def no_one(ending, successor):
 
 
 def test_servants_are_ended_when_the_chief_has_ended():
-    endings, clock, _ = supervised({"ends": 5}, {}, {}, servants=[1, 2], replacement=no_one)
+    endings, clock, _ = supervised({"ends": 5}, {}, {}, ps_tasks=[1, 2], replacement=no_one)
     assert root_cause(endings) is None
     assert [ending.stopped for ending in endings] == [False, True, True]
     assert clock.time < 6
@@ -85,7 +85,7 @@ def test_servants_are_ended_when_the_chief_has_ended():
 
 def test_a_servant_that_cannot_be_replaced_ends_the_run():
     chief, server = {}, {"ends": 5, "code": -signal.SIGKILL}
-    endings, clock, _ = supervised(chief, server, servants=[1], replacement=no_one)
+    endings, clock, _ = supervised(chief, server, ps_tasks=[1], replacement=no_one)
     assert root_cause(endings).rank == 1
     assert endings[0].stopped
     assert clock.time < 6
@@ -94,7 +94,7 @@ def test_a_servant_that_cannot_be_replaced_ends_the_run():
 def test_the_rest_goes_on_while_one_is_replaced():
     worker = {"ends": 5, "code": -signal.SIGKILL}
     endings, clock, gang = supervised(
-        {"ends": 20}, worker, servants=[1], replacement=lambda ending, successor: successor
+        {"ends": 20}, worker, ps_tasks=[1], replacement=lambda ending, successor: successor
     )
     assert root_cause(endings) is None
     assert clock.time == pytest.approx(20, abs=1)

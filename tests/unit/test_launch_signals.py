@@ -3,13 +3,13 @@
 import os
 import signal
 
-from phalanx.launch.signals import SignalBox
+from phalanx.launch.signals import SignalCatcher
 
 TERM, USR1, INT = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
 
 
 def box(*came):
-    made = SignalBox(())
+    made = SignalCatcher(())
     for number, launcher in came:
         made.add(number, launcher)
     return made
@@ -33,7 +33,7 @@ def test_other_signals_are_others_and_the_first_stays_the_first():
 
 
 def test_own_signals_are_kept_while_it_is_entered():
-    with SignalBox((USR1,)) as made:
+    with SignalCatcher((USR1,)) as made:
         made.add(USR1, 1)
         os.kill(os.getpid(), USR1)
         assert (made.first, made.count()) == (USR1, 1)
@@ -43,7 +43,7 @@ def test_own_signals_are_kept_while_it_is_entered():
 
 def test_signals_are_kept_and_the_old_handlers_come_back():
     before = signal.getsignal(signal.SIGUSR2)
-    with SignalBox((signal.SIGUSR2, signal.SIGTERM)) as signals:
+    with SignalCatcher((signal.SIGUSR2, signal.SIGTERM)) as signals:
         assert (signals.first, signals.count()) == (None, 0)
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGUSR2)
@@ -54,7 +54,7 @@ def test_signals_are_kept_and_the_old_handlers_come_back():
 def test_nohup_stands():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with SignalBox((signal.SIGHUP,)) as signals:
+        with SignalCatcher((signal.SIGHUP,)) as signals:
             os.kill(os.getpid(), signal.SIGHUP)
             assert signals.count() == 0
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN

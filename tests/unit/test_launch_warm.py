@@ -9,7 +9,7 @@ import pytest
 
 from gone import has_gone
 from phalanx.launch.forkserver import ForkServer
-from phalanx.launch.prefork import ForkedWorker, WarmStart
+from phalanx.launch.prefork import ForkedWorker, PreforkPool
 from phalanx.launch.process import WorkerProcess
 
 SERVER = """
@@ -138,7 +138,7 @@ def test_when_the_server_is_killed_its_workers_end_and_fresh_ones_are_started(tm
     read(log, "up")
     os.kill(own.pid, signal.SIGKILL)
     assert code_of(worker) == -signal.SIGKILL
-    warm = WarmStart()
+    warm = PreforkPool()
     warm._server, warm._shared = own, ENV
     fresh = warm.start((sys.executable, "-c", "pass"), env=ENV, log=log)
     assert isinstance(fresh, WorkerProcess)
@@ -156,9 +156,9 @@ def test_the_server_goes_on_where_a_scheduler_tells_every_process(server, fork):
 @pytest.mark.process
 @pytest.mark.parametrize("other", [{"TF_FLAG": "1"}, {}])
 def test_another_environment_has_a_fresh_process(server, tmp_path, other):
-    warm = WarmStart()
+    warm = PreforkPool()
     warm._server, warm._shared = server, ENV
-    env = {**ENV, **other, "TF_CONFIG": "its own", "PHALANX_WORKER": "{}"}
+    env = {**ENV, **other, "TF_CONFIG": "its own", "PHALANX_WORKER_SPEC": "{}"}
     words = command("pass") if not other else (sys.executable, "-c", "pass")
     worker = warm.start(words, env=env, log=tmp_path / "log")
     assert isinstance(worker, WorkerProcess if other else ForkedWorker)
@@ -166,7 +166,7 @@ def test_another_environment_has_a_fresh_process(server, tmp_path, other):
 
 
 def test_another_command_keeps_nothing_ready():
-    warm = WarmStart()
+    warm = PreforkPool()
     warm.get_ready((sys.executable, "-c", "pass"), ENV)
     assert warm._server is None
     warm.close()

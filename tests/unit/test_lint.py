@@ -11,7 +11,7 @@ import pytest
 
 from phalanx.diagnostics.lint.check import check_file, check_text, scripts_in
 from phalanx.diagnostics.lint.rules import RULES
-from phalanx.errors import OptionError, ScriptError
+from phalanx.errors import ConfigurationError, ScriptError
 
 CASES = sorted((Path(__file__).parent / "check_cases").glob("*.py"))
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def test_a_directory_is_its_scripts(tmp_path):
 
 
 def test_a_directory_without_scripts(tmp_path):
-    with pytest.raises(OptionError, match="found no Python file"):
+    with pytest.raises(ConfigurationError, match="found no Python file"):
         scripts_in(tmp_path)
 
 

@@ -41,6 +41,7 @@ def test_which_calls_are_taken_to_start_the_runtime(call):
 
 
 @pytest.mark.full
+@pytest.mark.process
 def test_which_calls_start_the_runtime():
     """Each call in a process of its own, forked from one that has imported TensorFlow."""
 

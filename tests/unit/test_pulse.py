@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from phalanx.monitoring.events import RecordWriter
-from phalanx.monitoring.phase_tracker import SECONDS, Heartbeat, Pulse
-from phalanx.monitoring.worker_event_log import WorkerJournal, journal_of, own_journal
+from phalanx.monitoring.phase_tracker import SECONDS, Heartbeat, PhaseTracker
+from phalanx.monitoring.worker_event_log import WorkerJournal, journal_of, worker_event_log
 
 
 class Clock:
@@ -23,52 +23,56 @@ def clock():
 
 
 @pytest.fixture
-def pulse(clock):
-    return Pulse(clock=clock)
+def phase_tracker(clock):
+    return PhaseTracker(clock=clock)
 
 
-def test_phases_add_up(pulse, clock):
+def test_phases_add_up(phase_tracker, clock):
     clock.now += 2
-    pulse.enter("compute")
+    phase_tracker.enter("compute")
     clock.now += 3
-    with pulse.during("callbacks"):
+    with phase_tracker.during("callbacks"):
         clock.now += 1
-        with pulse.during("checkpoint"):
+        with phase_tracker.during("checkpoint"):
             clock.now += 5
         clock.now += 1
     clock.now += 4
-    totals = {phase: seconds for phase, seconds in pulse.totals().items() if seconds}
+    totals = {phase: seconds for phase, seconds in phase_tracker.totals().items() if seconds}
     assert totals == {"start": 2, "compute": 7, "callbacks": 2, "checkpoint": 5}
 
 
-def test_a_phase_ends_when_its_block_raises(pulse):
-    pulse.enter("compute")
-    with pytest.raises(KeyError), pulse.during("callbacks"):
+def test_a_phase_ends_when_its_block_raises(phase_tracker):
+    phase_tracker.enter("compute")
+    with pytest.raises(KeyError), phase_tracker.during("callbacks"):
         raise KeyError
-    assert pulse.beat().phase == "compute"
+    assert phase_tracker.beat().phase == "compute"
 
 
-def test_a_phase_may_stand_for_one_other_only(pulse):
-    pulse.enter("validation")
-    with pulse.during("compute", instead_of="callbacks"):
-        assert pulse.beat().phase == "validation"
-    pulse.enter("callbacks")
-    with pulse.during("compute", instead_of="callbacks"):
-        assert pulse.beat().phase == "compute"
-    assert pulse.beat().phase == "callbacks"
+def test_a_phase_may_stand_for_one_other_only(phase_tracker):
+    phase_tracker.enter("validation")
+    with phase_tracker.during("compute", instead_of="callbacks"):
+        assert phase_tracker.beat().phase == "validation"
+    phase_tracker.enter("callbacks")
+    with phase_tracker.during("compute", instead_of="callbacks"):
+        assert phase_tracker.beat().phase == "compute"
+    assert phase_tracker.beat().phase == "callbacks"
 
 
-def test_a_beat_says_what_and_since_when_and_how_far(pulse, clock):
-    assert (pulse.beat().phase, pulse.beat().step, pulse.beat().epoch) == ("start", None, None)
-    pulse.enter("validation")
-    pulse.at(step=7, epoch=0)
-    pulse.at(step=8)
+def test_a_beat_says_what_and_since_when_and_how_far(phase_tracker, clock):
+    assert (phase_tracker.beat().phase, phase_tracker.beat().step, phase_tracker.beat().epoch) == (
+        "start",
+        None,
+        None,
+    )
+    phase_tracker.enter("validation")
+    phase_tracker.at(step=7, epoch=0)
+    phase_tracker.at(step=8)
     clock.now += 1.5
-    beat = pulse.beat()
+    beat = phase_tracker.beat()
     assert (beat.phase, beat.seconds, beat.step, beat.epoch) == ("validation", 1.5, 8, 0)
 
 
-class Journal:
+class EventLog:
     def __init__(self):
         self.records = []
 
@@ -76,20 +80,20 @@ class Journal:
         self.records.append((kind, fields))
 
 
-def test_the_heart_beats_at_once_and_then_every_two_seconds(pulse, clock):
-    journal, waits, done = Journal(), [], threading.Event()
+def test_the_heart_beats_at_once_and_then_every_two_seconds(phase_tracker, clock):
+    journal, waits, done = EventLog(), [], threading.Event()
 
     def wait(seconds):
         waits.append(seconds)
         clock.now += seconds
         if len(waits) == 2:
-            pulse.enter("compute")
+            phase_tracker.enter("compute")
         if len(waits) < 3:
             return False
         done.set()
         return True
 
-    Heartbeat(journal, pulse, wait=wait, memory=lambda: 123).start()
+    Heartbeat(journal, phase_tracker, wait=wait, memory=lambda: 123).start()
     assert done.wait(120)
     assert waits == [SECONDS] * 3
     assert [fields["phase"] for _, fields in journal.records] == ["start", "start", "compute"]
@@ -97,9 +101,9 @@ def test_the_heart_beats_at_once_and_then_every_two_seconds(pulse, clock):
     assert {fields["memory_bytes"] for _, fields in journal.records} == {123}
 
 
-def test_a_closed_heart_beats_no_more(pulse):
-    journal = Journal()
-    with Heartbeat(journal, pulse) as heartbeat:
+def test_a_closed_heart_beats_no_more(phase_tracker):
+    journal = EventLog()
+    with Heartbeat(journal, phase_tracker) as heartbeat:
         pass
     beats = len(journal.records)
     heartbeat.close()
@@ -139,4 +143,4 @@ def test_a_directory_that_cannot_be_made_does_not_end_training(tmp_path, caplog)
 def test_one_journal_for_a_worker_and_none_without_a_launcher(tmp_path):
     assert journal_of(str(tmp_path), 1) is journal_of(str(tmp_path), 1)
     assert journal_of(str(tmp_path), 1) is not journal_of(str(tmp_path), 2)
-    assert own_journal({}) is None
+    assert worker_event_log({}) is None

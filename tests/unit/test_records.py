@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.monitoring.event_parsing import read_records
 from phalanx.monitoring.events import RecordWriter, records_path
 
@@ -139,9 +139,9 @@ def test_numpy_values_become_numbers(path):
 def test_a_value_that_is_no_data_is_refused_and_nothing_written(path, value):
     with RecordWriter(path) as writer:
         before = path.read_bytes()
-        with pytest.raises(OptionError, match="'gradient' cannot hold"):
+        with pytest.raises(ConfigurationError, match="'gradient' cannot hold"):
             writer.write("step", gradient=value)
-        with pytest.raises(OptionError, match="cannot be named 't'"):
+        with pytest.raises(ConfigurationError, match="cannot be named 't'"):
             writer.write("step", t=1.0)
     assert path.read_bytes() == before
 

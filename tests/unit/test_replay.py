@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 from replays import ROWS, Of, captured_of, head, replayed, rows
 
-from phalanx.checkpoint.step_capture import Captured, captures_in, read_captured, write_captured
+from phalanx.checkpoint.step_capture import CaptureInfo, captures_in, read_captured, write_captured
 from phalanx.diagnostics.debug.nonfinite_rows import Range
 from phalanx.diagnostics.debug.replay import Replay
 from phalanx.diagnostics.debug.replay_main import model_of
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 ops = keras.ops
 
@@ -150,7 +150,7 @@ def test_a_kept_step_comes_back_from_its_files(tmp_path):
     base = captured_of(model, rows(), np.array([[b"a"]] * ROWS))
     batch = ({"x": rows(), "h": rows().astype("float16")}, (base.batches[0][1], None))
     bits = tf.constant([1.5, 2.5], tf.bfloat16).numpy()
-    captured = Captured(
+    captured = CaptureInfo(
         about=base.about, batches=(batch,), weights={**base.weights, "model/9/b": bits},
         paths=base.paths, config=keras.saving.serialize_keras_object(model),
     )  # fmt: skip
@@ -173,12 +173,12 @@ def test_a_model_that_cannot_be_built_asks_for_the_script():
     model = keras.Sequential([keras.Input((4,)), Of(ops.log, name="odd")])
     model.compile("sgd", "mse")
     base = captured_of(model, rows(), why_not="ValueError: no config")
-    with pytest.raises(OptionError, match=r"no config\). Name the script: phalanx debug replay"):
+    with pytest.raises(ConfigurationError, match=r"no config\). Name the script: phalanx debug replay"):
         model_of(base)
     config = keras.saving.serialize_keras_object(keras.Sequential([keras.Input((4,)), head()]))
     config = json.loads(json.dumps(config).replace('"Dense"', '"NoSuchLayer"'))
-    unknown = Captured(**{**vars(base), "config": config})
-    with pytest.raises(OptionError, match="cannot be built from its configuration alone"):
+    unknown = CaptureInfo(**{**vars(base), "config": config})
+    with pytest.raises(ConfigurationError, match="cannot be built from its configuration alone"):
         model_of(unknown)
 
 

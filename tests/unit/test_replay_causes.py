@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from replays import ROWS, Of, captured_of, head, replayed, rows
 
-from phalanx.checkpoint.step_capture import Captured, CapturedStep, Part
+from phalanx.checkpoint.step_capture import CaptureInfo, Part, StepCapture
 from phalanx.diagnostics.debug.diagnosis import cause_of, growth_of
 from phalanx.diagnostics.debug.nonfinite_rows import Call, Range, Wrong
 from phalanx.diagnostics.debug.replay import Replay
@@ -92,8 +92,8 @@ def two_parts(model, batches, *, bad=(False, False), counts=(ROWS, ROWS), places
         Part(replica=2 + i, count=counts[i], start=16 + 8 * i, places=places, is_bad=bad[i])
         for i in range(2)
     )
-    about = CapturedStep(**{**vars(base.about), "replicas": 4, "total": 32, "parts": parts})
-    return Captured(**{**vars(base), "about": about, "batches": batches})
+    about = StepCapture(**{**vars(base.about), "replicas": 4, "total": 32, "parts": parts})
+    return CaptureInfo(**{**vars(base), "about": about, "batches": batches})
 
 
 def test_the_replica_whose_samples_go_wrong_is_found_and_named():
@@ -139,8 +139,8 @@ def test_the_variable_that_the_training_named_is_named_if_it_is_bad_again(record
     layers = keras.layers.Dense(4, name="first"), Of(lambda x: x * 1e30 * 1e30, name="odd"), head()
     model = model_of(*layers)
     base = captured_of(model, rows())
-    about = CapturedStep(**{**vars(base.about), "variable": recorded})
-    assert Replay(model, Captured(**{**vars(base), "about": about})).run().variable == named
+    about = StepCapture(**{**vars(base.about), "variable": recorded})
+    assert Replay(model, CaptureInfo(**{**vars(base), "about": about})).run().variable == named
 
 
 def test_missing_values_that_a_layer_fills_in_are_not_to_blame():
@@ -159,10 +159,10 @@ def test_bad_data_is_named_by_its_place_among_several_inputs():
     model.compile("sgd", "mse")
     base = captured_of(model, rows())
     batch = ([rows(), rows(3, np.inf)], np.ones((ROWS, 1), np.float32), None)
-    found = Replay(model, Captured(**{**vars(base), "batches": (batch,)})).run()
+    found = Replay(model, CaptureInfo(**{**vars(base), "batches": (batch,)})).run()
     assert found.cause.said == "x[1] holds 4 numbers that are not finite"
     batch = ([rows(), rows()], np.ones((ROWS, 1), np.float32), None)
-    assert Replay(model, Captured(**{**vars(base), "batches": (batch,)})).run().phase == ""
+    assert Replay(model, CaptureInfo(**{**vars(base), "batches": (batch,)})).run().phase == ""
 
 
 def test_moving_statistics_that_the_step_itself_spoilt_are_not_to_blame():
@@ -172,7 +172,7 @@ def test_moving_statistics_that_the_step_itself_spoilt_are_not_to_blame():
         name: array * np.nan if name.endswith(("moving_mean", "moving_variance")) else array
         for name, array in captured.weights.items()
     }
-    found = Replay(model, Captured(**{**vars(captured), "weights": weights})).run()
+    found = Replay(model, CaptureInfo(**{**vars(captured), "weights": weights})).run()
     assert (found.phase, found.layer) == ("forward", "m/odd")
 
 

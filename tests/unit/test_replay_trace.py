@@ -34,7 +34,10 @@ def test_the_first_operation_of_each_layer_and_phase_is_kept():
         ("backward", "a", "LogGrad"),
         ("backward", "outside of any layer", "Between"),
     ]
-    assert [(call.name, call.bad_rows) for call in trace.calls] == [("a", [1]), ("model", None)]
+    assert [(call.name, call.nonfinite_rows) for call in trace.calls] == [
+        ("a", [1]),
+        ("model", None),
+    ]
     assert [len(array) for array in trace.wrongs[1].inputs] == [2], "numbers alone"
 
 

@@ -8,17 +8,17 @@ import pytest
 from replays import Of, captured_of, head, replayed, rows
 
 from phalanx.checkpoint.step_capture import (
-    Captured,
-    CapturedStep,
+    CaptureInfo,
     Part,
+    StepCapture,
     captures_in,
     write_captured,
 )
 from phalanx.diagnostics.debug.diagnosis import Cause
 from phalanx.diagnostics.debug.nonfinite_rows import Range
-from phalanx.diagnostics.debug.replay import Replay, Replayed, Sample
-from phalanx.diagnostics.debug.replay_main import chosen, growth_in_words, in_words, main
-from phalanx.errors import OptionError
+from phalanx.diagnostics.debug.replay import Replay, ReplayResult, Sample
+from phalanx.diagnostics.debug.replay_main import chosen, format_growth, in_words, main
+from phalanx.errors import ConfigurationError
 
 
 def model_of(*layers):
@@ -29,10 +29,10 @@ def model_of(*layers):
 
 def write(run, model, x, *, step=3, rank=1, config=True):
     base = captured_of(model, x)
-    about = CapturedStep(**{**vars(base.about), "step": step, "rank": rank})
+    about = StepCapture(**{**vars(base.about), "step": step, "rank": rank})
     written = keras.saving.serialize_keras_object(model) if config else None
     return write_captured(
-        run / "captures", Captured(**{**vars(base), "about": about, "config": written})
+        run / "captures", CaptureInfo(**{**vars(base), "about": about, "config": written})
     )
 
 
@@ -43,7 +43,7 @@ GROWTH = (("m/a", 1.0), ("m/norm", 2e9))
 
 
 def found(**fields):
-    return Replayed(part=PARTS[1], growth=GROWTH, **fields)
+    return ReplayResult(part=PARTS[1], growth=GROWTH, **fields)
 
 
 def samples(count, row=None, place=""):
@@ -72,7 +72,7 @@ SAID = {
 
 def about(*, parts=PARTS, is_bad=True):
     parts = tuple(Part(**{**vars(part), "is_bad": is_bad}) for part in parts)
-    return CapturedStep(rank=1, step=3, replicas=4, total=32, variable="", policy="raise",
+    return StepCapture(rank=1, step=3, replicas=4, total=32, variable="", policy="raise",
                         loss_scale=1.0, parts=parts)  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def test_the_words_for_what_was_found(snapshot):
         page += [f"Of {name}:", "", *in_words(each, about()), ""]
     page += ["Of a worker of one replica, where only the sum over the replicas was not finite:", ""]
     page += [*in_words(found(), about(parts=PARTS[1:], is_bad=False)), ""]
-    page += ["What grew:", "", *growth_in_words(GROWTH)]
+    page += ["What grew:", "", *format_growth(GROWTH)]
     snapshot("replay", "\n".join(page))
 
 
@@ -109,7 +109,7 @@ def test_variables_have_the_names_of_the_training():
     model = model_of(Of(lambda x: x * 1e30 * 1e30, name="odd"))
     base = captured_of(model, rows())
     paths = {name: f"there/{path}" for name, path in base.paths.items()}
-    found = Replay(model, Captured(**{**vars(base), "paths": paths})).run()
+    found = Replay(model, CaptureInfo(**{**vars(base), "paths": paths})).run()
     assert found.variable == "there/m/head/kernel"
 
 
@@ -122,9 +122,9 @@ def test_the_earliest_step_is_taken_or_the_one_that_is_named(tmp_path):
     assert [path.name for path in captures_in(tmp_path)] == names
     assert chosen(tmp_path, "").name == names[0]
     assert chosen(tmp_path, names[2]).name == names[2]
-    with pytest.raises(OptionError, match=f"named 'x'; found {', '.join(names)}"):
+    with pytest.raises(ConfigurationError, match=f"named 'x'; found {', '.join(names)}"):
         chosen(tmp_path, "x")
-    with pytest.raises(OptionError, match="found none"):
+    with pytest.raises(ConfigurationError, match="found none"):
         chosen(tmp_path / "captures", "")
 
 

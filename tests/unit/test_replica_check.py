@@ -9,11 +9,11 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.callbacks import ReplicaCheck
-from phalanx.callbacks.replica_check import replica_check_among
+from phalanx.callbacks import ReplicaConsistencyCheck
+from phalanx.callbacks.replica_check import find_replica_check
 from phalanx.checkpoint import checksum
-from phalanx.errors import OptionError
-from phalanx.training.replica_consistency import _odd_ones, _sums_of_chunks, difference
+from phalanx.errors import ConfigurationError
+from phalanx.training.replica_consistency import _outliers, _sums_of_chunks, difference
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64",
@@ -51,18 +51,18 @@ def test_a_large_variable_is_folded_in_pieces(monkeypatch):
 
 def test_the_order_of_variables_counts():
     folded = np.array([[1, 2], [2, 1], [1, 2]], np.int64)
-    first, second, third = checksum.total_of(folded)
+    first, second, third = checksum.combine_checksums(folded)
     assert first == third != second
 
 
 def test_copies_of_replicas_are_rows(mirrored2):
     with mirrored2.scope():
         variables = [keras.Variable([1.0, 2.0]), keras.Variable([3.0])]
-    alike = checksum.fold_copies(variables).numpy()
+    alike = checksum.checksum_components(variables).numpy()
     assert alike.shape == (2, 2)
     assert (alike[0] == alike[1]).all()
     variables[1].value.values[1].assign([4.0])
-    unlike = checksum.fold_copies(variables).numpy()
+    unlike = checksum.checksum_components(variables).numpy()
     assert (unlike[0] == unlike[1]).tolist() == [True, False]
 
 
@@ -79,9 +79,9 @@ def test_a_difference_is_told_with_place_and_size():
 
 
 def test_who_is_odd():
-    assert _odd_ones([7, 7, 8, 7]) == [2]
-    assert _odd_ones([8, 7, 7]) == [0]
-    assert _odd_ones([7, 8]) == [1]
+    assert _outliers([7, 7, 8, 7]) == [2]
+    assert _outliers([8, 7, 7]) == [0]
+    assert _outliers([7, 8]) == [1]
 
 
 def test_chunks_of_a_large_variable_are_compared_apart():
@@ -102,16 +102,16 @@ def test_chunks_of_a_large_variable_are_compared_apart():
     ],
 )
 def test_bad_options_are_refused(options, said):
-    with pytest.raises(OptionError, match=said):
-        ReplicaCheck(**options)
+    with pytest.raises(ConfigurationError, match=said):
+        ReplicaConsistencyCheck(**options)
 
 
 def test_one_check_is_enough():
-    check = ReplicaCheck(every_steps=None)
-    assert replica_check_among([check]) is check
-    assert replica_check_among([]).every_steps == 100
-    with pytest.raises(OptionError, match="2 ReplicaChecks; give one"):
-        replica_check_among([check, check])
+    check = ReplicaConsistencyCheck(every_steps=None)
+    assert find_replica_check([check]) is check
+    assert find_replica_check([]).every_steps == 100
+    with pytest.raises(ConfigurationError, match="2 ReplicaChecks; give one"):
+        find_replica_check([check, check])
 
 
 def test_mirrored_replicas_of_one_process_are_compared(mirrored2, caplog):
@@ -131,7 +131,7 @@ def test_mirrored_replicas_of_one_process_are_compared(mirrored2, caplog):
             model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
             model.compile("sgd", "mse")
         x = np.ones((16, 2), np.float32)
-        check = ReplicaCheck(every_steps=2, max_overhead=None)
+        check = ReplicaConsistencyCheck(every_steps=2, max_overhead=None)
         phalanx.fit(model, x, x[:, :1], batch_size=4, verbose=0, callbacks=[Plant(), check])
     finally:
         log.removeHandler(caplog.handler)

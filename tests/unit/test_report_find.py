@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.report.run_lookup import find_run
 
 
@@ -44,7 +44,7 @@ def test_a_run_may_have_records_only(root):
 
 @pytest.mark.parametrize("asked", ["nix", "notes"])
 def test_an_unknown_run_names_those_that_there_are(root, asked):
-    with pytest.raises(OptionError) as failure:
+    with pytest.raises(ConfigurationError) as failure:
         find_run(asked, root)
     message = str(failure.value)
     assert message.startswith(f"There is no run {asked!r}, neither in {root} nor as a path.")
@@ -54,13 +54,13 @@ def test_an_unknown_run_names_those_that_there_are(root, asked):
 def test_of_many_runs_some_are_named(tmp_path):
     for number in range(11):
         make(tmp_path, f"r{number}", f"2026-01-{number + 1:02}T00:00:00+00:00")
-    with pytest.raises(OptionError, match=r": r10, r9, r8, r7, r6, r5, r4, r3 and 3 more\.$"):
+    with pytest.raises(ConfigurationError, match=r": r10, r9, r8, r7, r6, r5, r4, r3 and 3 more\.$"):
         find_run("nix", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "missing"])
 def test_without_any_run_it_says_how_to_get_one(tmp_path, name):
-    with pytest.raises(OptionError, match="Start one by `phalanx run`"):
+    with pytest.raises(ConfigurationError, match="Start one by `phalanx run`"):
         find_run(None, tmp_path / name)
-    with pytest.raises(OptionError, match=r"Runs in .*: none"):
+    with pytest.raises(ConfigurationError, match=r"Runs in .*: none"):
         find_run("nix", tmp_path / name)

@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 
 from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
-from phalanx.report.event_formatting import HAPPENINGS, happened
+from phalanx.report.event_formatting import EVENT_STYLES, happened
 from phalanx.report.events import KINDS
 from phalanx.report.live import Watched
 from phalanx.report.run_data import load_run
-from phalanx.report.run_page import happenings
+from phalanx.report.run_page import formatted_events
 from phalanx.report.terminal_view import live_page
 from phalanx.report.timeline_figure import timeline_figure
 
@@ -47,15 +47,15 @@ def run(tmp_path_factory):
 
 
 def test_every_kind_is_told_on_the_page(run, snapshot):
-    assert {kind.KIND for kind in HAPPENINGS} == set(RECORDS)
-    rows = [row[1:] for row in happenings(load_run(run)).rows]
-    assert [name for name, _ in rows] == [HAPPENINGS[KINDS[kind]].name for kind in RECORDS]
+    assert {kind.KIND for kind in EVENT_STYLES} == set(RECORDS)
+    rows = [row[1:] for row in formatted_events(load_run(run)).rows]
+    assert [name for name, _ in rows] == [EVENT_STYLES[KINDS[kind]].name for kind in RECORDS]
     snapshot("happenings", "\n".join(f"{name}: {what}" for name, what in rows))
 
 
 def test_every_kind_has_a_row_in_the_time_line(run):
     names = {trace.name for trace in timeline_figure(load_run(run)).plot.data}
-    assert names >= {kind.row for kind in HAPPENINGS.values()}
+    assert names >= {kind.row for kind in EVENT_STYLES.values()}
 
 
 def test_every_kind_is_told_while_the_run_goes_on(run):

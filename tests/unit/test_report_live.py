@@ -9,7 +9,7 @@ from made_run import BEGAN, make_run
 from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
 from phalanx.report.live import LiveRun, Watched
 from phalanx.report.terminal_view import chosen, live_page
-from phalanx.report.worker_health import Standing, run_state, standing_of
+from phalanx.report.worker_health import WorkerHealth, health_of, run_state
 
 
 class Made:
@@ -37,11 +37,11 @@ class Made:
     def states(self, now):
         self.watched.look()
         run = self.watched.run
-        return [standing_of(worker, run, now).state for _, worker in sorted(run.workers.items())]
+        return [health_of(worker, run, now).state for _, worker in sorted(run.workers.items())]
 
     def why(self, rank, now):
         self.watched.look()
-        return standing_of(self.watched.run.workers[rank], self.watched.run, now).why
+        return health_of(self.watched.run.workers[rank], self.watched.run, now).why
 
 
 @pytest.fixture
@@ -212,9 +212,9 @@ def test_trouble_is_said_in_words_and_colour(made):
 
 
 def test_when_not_all_fit_those_in_trouble_are_shown():
-    standings = {rank: Standing(state="running") for rank in range(100)}
-    standings[70] = Standing(state="slow")
-    standings[90] = Standing(state="dead")
+    standings = {rank: WorkerHealth(state="running") for rank in range(100)}
+    standings[70] = WorkerHealth(state="slow")
+    standings[90] = WorkerHealth(state="dead")
     assert chosen(standings, 4) == [0, 1, 70, 90]
     assert chosen(standings, None) == list(range(100))
     assert chosen(standings, -3) == [70]
@@ -239,6 +239,6 @@ def test_the_made_run_at_its_end(tmp_path):
     watched = Watched(make_run(tmp_path))
     watched.look()
     assert watched.is_over
-    states = [standing_of(w, watched.run, BEGAN + 99).state for w in watched.run.workers.values()]
+    states = [health_of(w, watched.run, BEGAN + 99).state for w in watched.run.workers.values()]
     assert states == ["ended"] * 3
     assert [type(each).__name__ for each in watched.run.told].count("Restart") == 1

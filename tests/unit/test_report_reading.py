@@ -13,9 +13,9 @@ from rich.console import Console
 
 from made_run import make_run
 from phalanx.monitoring.events import RecordWriter, records_path
-from phalanx.report.data_quality import damage_in_words, damages
+from phalanx.report.data_quality import damages, format_damage
 from phalanx.report.event_fields import ALIASES, UnfitError, integer, number, read_event
-from phalanx.report.event_reader import Damage, RunReader
+from phalanx.report.event_reader import CorruptLines, RunReader
 from phalanx.report.events import KINDS, Heartbeat, StepLogs, Throughput, WorkerExit
 from phalanx.report.live import LiveRun
 from phalanx.report.run_data import load_run
@@ -107,7 +107,7 @@ def test_unknown_kinds_are_passed_over_and_unfit_records_counted(tmp_path):
         writer.write("step", logs={})
     data = load_run(tmp_path)
     assert data.events == ()
-    assert data.damage == (Damage(file="worker-0.jsonl", unfit=1),)
+    assert data.damage == (CorruptLines(file="worker-0.jsonl", unfit=1),)
 
 
 def test_files_that_come_later_are_followed_too(tmp_path):
@@ -130,14 +130,14 @@ def test_other_files_are_not_records(tmp_path):
 def test_a_file_that_cannot_be_read_is_said(tmp_path):
     records_path(tmp_path, 0).mkdir(parents=True)
     (damage,) = load_run(tmp_path).damage
-    assert damage_in_words(damage) == "worker-0.jsonl: it cannot be read: Is a directory."
+    assert format_damage(damage) == "worker-0.jsonl: it cannot be read: Is a directory."
 
 
 def test_damage_is_said_in_words():
-    damage = Damage(
+    damage = CorruptLines(
         file="worker-1.jsonl", damaged=(2, 4, 5, 6, 7, 8, 9), newer=(3,), unfit=1, unfinished=True
     )
-    assert damage_in_words(damage) == (
+    assert format_damage(damage) == (
         "worker-1.jsonl: lines 2, 4, 5, 6, 7 and 2 more are damaged and left out; line 3 is from "
         "a later version of Phalanx and left out; 1 record lacks what it needs: left out; the "
         "last line is not whole."

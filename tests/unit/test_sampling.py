@@ -2,7 +2,7 @@
 
 import itertools
 
-from phalanx.training.overhead_budget import Sampling
+from phalanx.training.overhead_budget import OverheadBudget
 
 
 class Clock:
@@ -32,7 +32,7 @@ def looked_at(sampling, clock, *, steps, plain=1.0, look=1.0, tracing=(), chief=
 
 def made(every=10, max_overhead=None):
     clock = Clock()
-    return Sampling(every=every, max_overhead=max_overhead, clock=clock), clock
+    return OverheadBudget(every=every, max_overhead=max_overhead, clock=clock), clock
 
 
 def test_the_first_step_and_every_nth_from_there():

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from phalanx.training.parameter_server import scheduler as module
-from phalanx.training.parameter_server.scheduler import Dispatch
+from phalanx.training.parameter_server.scheduler import StepScheduler
 from phalanx.training.parameter_server.worker_step import StepResult
 
 
@@ -59,7 +59,7 @@ class Data:
 def test_a_batch_of_a_lost_worker_is_given_again(monkeypatch, lost):
     coordinator = Coordinator(lost)
     monkeypatch.setattr(module, "coordinator_of", lambda _: coordinator)
-    monkeypatch.setattr(module, "workers_that_serve", lambda _: 2)
+    monkeypatch.setattr(module, "num_ps_workers", lambda _: 2)
 
     def read(told):
         return StepResult(
@@ -74,7 +74,7 @@ def test_a_batch_of_a_lost_worker_is_given_again(monkeypatch, lost):
             outputs=(),
         )
 
-    steps = Dispatch(None, SimpleNamespace(function=None, read=read), Data())
+    steps = StepScheduler(None, SimpleNamespace(function=None, read=read), Data())
     told = [result.batch for result in steps.epoch(None)]
     assert sorted(told) == list(range(6))
     assert sorted(coordinator.given) == sorted([*range(6), *lost])

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from phalanx.checkpoint.callback_state import CallbackStates
 from phalanx.checkpoint.replica_values import assign_local
-from phalanx.checkpoint.rng_state import read_chance, write_chance
-from phalanx.checkpoint.serialization import NotPlainError, decode, encode
+from phalanx.checkpoint.rng_state import read_rng_state, write_rng_state
+from phalanx.checkpoint.serialization import NotSerializableError, decode, encode
 from phalanx.checkpoint.variable_names import model_variables, optimizer_variables
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.keras_compat.callback_adapters import go_on_from
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.keras_compat.callback_adapters import truncate_after
 
 numbers = st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none() | st.text()
 values = st.recursive(
@@ -50,7 +50,7 @@ def test_arrays_and_numbers_of_numpy_come_back_with_their_dtype():
 
 @pytest.mark.parametrize("value", [object(), {"a": [open]}, np.array(["text"]), {1, 2}])
 def test_what_is_not_plain_is_refused(value):
-    with pytest.raises(NotPlainError):
+    with pytest.raises(NotSerializableError):
         encode(value, {}, "x")
 
 
@@ -112,7 +112,7 @@ def test_chance_goes_on_where_it_was():
     keras.random.normal([1])
     np.random.normal()  # leaves a second one for later
     random.gauss(0, 1)
-    state = read_chance()
+    state = read_rng_state()
 
     def drawn():
         return (
@@ -125,7 +125,7 @@ def test_chance_goes_on_where_it_was():
 
     first = drawn()
     assert drawn() != first
-    write_chance(state)
+    write_rng_state(state)
     assert drawn() == first
 
 
@@ -150,7 +150,7 @@ def test_a_csv_file_keeps_the_epochs_before(tmp_path):
     file = tmp_path / "log.csv"
     file.write_text("epoch,loss\n0,3.0\n1,2.0\n2,1.0\n")
     callback = keras.callbacks.CSVLogger(str(file))
-    go_on_from(callback, 2)
+    truncate_after(callback, 2)
     assert file.read_text() == "epoch,loss\n0,3.0\n1,2.0\n"
     callback.on_train_begin()
     callback.on_epoch_end(2, {"loss": 1.5})
@@ -161,7 +161,7 @@ def test_a_csv_file_keeps_the_epochs_before(tmp_path):
 
 def test_a_csv_file_that_is_not_there_is_not_made(tmp_path):
     callback = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
-    go_on_from(callback, 2)
+    truncate_after(callback, 2)
     assert not callback.append
     assert not (tmp_path / "log.csv").exists()
 
@@ -178,6 +178,6 @@ def test_other_numbers_of_replicas_share_out_what_each_had(aggregation, dtype, e
     arrays = {"local/0/v": np.array([1, 2], dtype), "local/1/v": np.array([4, 5], dtype)}
     for replica in range(3):
         variable = keras.Variable(np.zeros(2, dtype), dtype=dtype, aggregation=aggregation)
-        place = ReplicaPlace(first=replica, local=1, total=3)
+        place = ReplicaTopology(first=replica, local=1, total=3)
         assign_local({"v": variable}, arrays, place)
         assert variable.numpy().tolist() == expected[replica]

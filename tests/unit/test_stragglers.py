@@ -2,9 +2,9 @@
 
 import pytest
 
-from phalanx.callbacks import Stragglers, Throughput
-from phalanx.callbacks.stragglers import StragglerDetector, describe
-from phalanx.errors import OptionError
+from phalanx.callbacks import StragglerDetector, Throughput
+from phalanx.callbacks.stragglers import StragglerStatistics, describe
+from phalanx.errors import ConfigurationError
 from phalanx.monitoring.throughput import ThroughputNumbers, WorkerTimes
 
 EVEN = [0.010, 0.010, 0.010]
@@ -28,7 +28,7 @@ def workers(computes):
 
 class Scene:
     def __init__(self, **options):
-        self.detector = StragglerDetector(**{"factor": 1.5, "windows": 2, **options})
+        self.detector = StragglerStatistics(**{"factor": 1.5, "windows": 2, **options})
         self.step = 0
 
     def window(self, of_each):
@@ -115,9 +115,9 @@ def numbers(of_each, step=10):
 
 
 def test_only_the_chief_warns(caplog):
-    callbacks = [Stragglers(windows=1), Stragglers(windows=1)]
+    callbacks = [StragglerDetector(windows=1), StragglerDetector(windows=1)]
     for callback in callbacks:
-        callback.take_throughput(numbers(SLOW_1), is_chief=callback is callbacks[0])
+        callback.on_throughput(numbers(SLOW_1), is_chief=callback is callbacks[0])
         assert [found.rank for found in callback.stragglers] == [1]
     (said,) = caplog.messages
     assert "worker 1 is slow since step 1" in said
@@ -126,19 +126,19 @@ def test_only_the_chief_warns(caplog):
 
 
 def test_the_chief_says_that_it_keeps_up_again():
-    callback = Stragglers(windows=1)
-    callback.take_throughput(numbers(SLOW_1), is_chief=False)
+    callback = StragglerDetector(windows=1)
+    callback.on_throughput(numbers(SLOW_1), is_chief=False)
     (found,) = callback.stragglers
     assert "slow since" in describe(found)
-    callback.take_throughput(numbers(EVEN, step=20), is_chief=False)
+    callback.on_throughput(numbers(EVEN, step=20), is_chief=False)
     assert callback.stragglers == []
 
 
 def test_throughput_in_one_line(caplog):
     caplog.set_level("INFO")
     callback = Throughput()
-    callback.take_throughput(numbers(EVEN), is_chief=True)
-    callback.take_throughput(numbers(EVEN), is_chief=False)
+    callback.on_throughput(numbers(EVEN), is_chief=True)
+    callback.on_throughput(numbers(EVEN), is_chief=False)
     assert len(callback.numbers) == 2
     assert caplog.messages == [
         "step 10: 80 samples/s; step 100 ms (p95 200 ms); input 25%, compute 75%; "
@@ -149,12 +149,12 @@ def test_throughput_in_one_line(caplog):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Throughput(every_seconds=0), "every_seconds must be .* found 0"),
-        (lambda: Throughput(every_seconds="5"), "found '5'"),
-        (lambda: Stragglers(factor=1.0), "factor must be a number above 1; found 1.0"),
-        (lambda: Stragglers(windows=0), "windows must be an integer of at least 1; found 0"),
+        (lambda: Throughput(every_n_seconds=0), "every_n_seconds must be .* found 0"),
+        (lambda: Throughput(every_n_seconds="5"), "found '5'"),
+        (lambda: StragglerDetector(factor=1.0), "factor must be a number above 1; found 1.0"),
+        (lambda: StragglerDetector(windows=0), "windows must be an integer of at least 1; found 0"),
     ],
 )
 def test_options_that_cannot_work(make, words):
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(ConfigurationError, match=words):
         make()

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.cluster.detect import detect
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.submit.kubernetes import KubernetesJob, manifests
-from phalanx.submit.submit_spec import AskedRun
+from phalanx.submit.submit_spec import SubmitSpec
 
 ASKED = {
     "plain": {},
@@ -26,7 +26,7 @@ asked = pytest.mark.parametrize("options", ASKED.values(), ids=ASKED)
 
 
 def made(kind, *, name="mnist", **options):
-    run = AskedRun(
+    run = SubmitSpec(
         name=name, target="/phalanx/code/train.py", hosts=3, run_dir="/runs", workers_per_host=1
     )
     return manifests(KubernetesJob(run=run, image="x", claim="c", kind=kind, **options))
@@ -104,5 +104,5 @@ def test_a_train_job_names_its_runtime():
 @pytest.mark.parametrize(("kind", "most"), [("jobset", 49), ("trainjob", 48)])
 def test_names_that_are_too_long_for_pods_are_refused(kind, most):
     assert made(kind, name="x" * most)
-    with pytest.raises(OptionError, match="letters"):
+    with pytest.raises(ConfigurationError, match="letters"):
         made(kind, name="x" * (most + 1))

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from phalanx.cli.app import app
 from phalanx.cluster.detect import detect
-from phalanx.errors import LaunchError, OptionError
+from phalanx.errors import LaunchError, ConfigurationError
 from phalanx.submit import kubernetes_client
-from phalanx.submit.job_registry import Submitted
+from phalanx.submit.job_registry import SubmittedJob
 from phalanx.submit.kubernetes import KINDS, KubernetesJob, manifests
-from phalanx.submit.submit_spec import AskedRun
+from phalanx.submit.submit_spec import SubmitSpec
 
 validate = pytest.importorskip("kubernetes_validate")
 VERSIONS = ("1.29", "1.31", "1.33")
@@ -170,14 +170,14 @@ def test_other_kinds(place):
 def test_what_cannot_work_is_refused(place, words, message):
     (place / "big.py").write_text("#" * 900_001)
     error = submit(*words).exception
-    assert isinstance(error, OptionError)
-    with pytest.raises(OptionError, match=message):
+    assert isinstance(error, ConfigurationError)
+    with pytest.raises(ConfigurationError, match=message):
         raise error
 
 
 def test_several_pods_share_a_directory():
-    run = AskedRun(name="mnist", target="train.py", hosts=2, run_dir="/runs")
-    with pytest.raises(OptionError, match=r"2 pods need a directory .* --claim"):
+    run = SubmitSpec(name="mnist", target="train.py", hosts=2, run_dir="/runs")
+    with pytest.raises(ConfigurationError, match=r"2 pods need a directory .* --claim"):
         KubernetesJob(run=run, image="x")
 
 
@@ -339,12 +339,12 @@ def test_no_pods():
                 def list_namespaced_pod(self, *args, **options):
                     return type("List", (), {"items": []})
 
-    job = Submitted(kind="kubernetes", job="mnist", name="mnist", namespace="team", object="Job")
+    job = SubmittedJob(kind="kubernetes", job="mnist", name="mnist", namespace="team", object="Job")
     assert "no pods" in kubernetes_client.status(job, NoPods)
 
 
 def test_every_kind_of_manifest_is_named_alike():
-    run = AskedRun(name="mnist", target="/app/train.py", hosts=2, run_dir="/runs")
+    run = SubmitSpec(name="mnist", target="/app/train.py", hosts=2, run_dir="/runs")
     for kind in KINDS:
         made = manifests(KubernetesJob(run=run, image="x", claim="c", kind=kind))
         assert {one["metadata"]["name"] for one in made} == {"mnist"}

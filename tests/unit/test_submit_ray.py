@@ -12,17 +12,17 @@ from typer.testing import CliRunner
 
 from phalanx.cli.app import app
 from phalanx.cluster.detect import detect
-from phalanx.errors import LaunchError, OptionError
+from phalanx.errors import LaunchError, ConfigurationError
 from phalanx.launch.resources import Machine
-from phalanx.launch.signals import SignalBox
+from phalanx.launch.signals import SignalCatcher
 from phalanx.submit import ray_client
 from phalanx.submit.job_registry import find_job
 from phalanx.submit.ray_command import RayJob, launcher_words
 from phalanx.submit.ray_driver.driver import Driver
 from phalanx.submit.ray_driver.plan import RayPlan
-from phalanx.submit.submit_spec import AskedRun
+from phalanx.submit.submit_spec import SubmitSpec
 
-RUN = AskedRun(name="mnist", target="/shared/train.py", hosts=2, run_dir="/shared/runs")
+RUN = SubmitSpec(name="mnist", target="/shared/train.py", hosts=2, run_dir="/shared/runs")
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def test_a_directory_is_brought_along(place):
 )
 def test_what_cannot_work_is_refused(place, words, message):
     error = submit(*words, "train.py").exception
-    assert isinstance(error, OptionError)
-    with pytest.raises(OptionError, match=message):
+    assert isinstance(error, ConfigurationError)
+    with pytest.raises(ConfigurationError, match=message):
         raise error
 
 
@@ -279,7 +279,7 @@ def driven(tmp_path, room, *script, least=2, most=2, retries=10, happens=(), sig
     plan = RayPlan(
         name="it", run_dir=str(tmp_path), words=("run",), least=least, most=most, retries=retries
     )
-    signals = signals or SignalBox(())
+    signals = signals or SignalCatcher(())
     driver = Driver(plan, cluster, signals=signals, clock=clock, announce=said.append)
     return driver.run(), cluster, said
 
@@ -368,7 +368,7 @@ def test_it_grows_after_a_checkpoint(tmp_path):
 
 
 def test_told_to_stop(tmp_path):
-    signals = SignalBox(())
+    signals = SignalCatcher(())
     happens = [(20, lambda cluster: signals.add(signal.SIGTERM, 0))]
     script = [(10_000, lambda launchers: None)]
     got, cluster, _ = driven(tmp_path, 2, *script, happens=happens, signals=signals)
@@ -377,7 +377,7 @@ def test_told_to_stop(tmp_path):
 
 
 def test_told_to_stop_while_it_waits(tmp_path):
-    signals = SignalBox(())
+    signals = SignalCatcher(())
     happens = [(20, lambda cluster: signals.add(signal.SIGTERM, 0))]
     got, cluster, _ = driven(tmp_path, 1, happens=happens, signals=signals)
     assert (got, sizes(cluster)) == (143, [])

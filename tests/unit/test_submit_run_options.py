@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from phalanx.cli.app import app
 from phalanx.cli.submit_options import check_run
-from phalanx.errors import OptionError
-from phalanx.submit.submit_spec import AskedRun, split_options
+from phalanx.errors import ConfigurationError
+from phalanx.submit.submit_spec import SubmitSpec, split_options
 
 SUBMITS = {
     "slurm": ("--nodes", "2"),
@@ -18,7 +18,7 @@ SUBMITS = {
 
 
 def asked(options):
-    run = AskedRun(
+    run = SubmitSpec(
         name="it",
         target="train.py",
         hosts=2,
@@ -63,7 +63,7 @@ def test_what_launchers_take_is_taken(text, name, value):
     ],
 )
 def test_what_launchers_would_refuse_is_refused(text, message):
-    with pytest.raises(OptionError, match=message):
+    with pytest.raises(ConfigurationError, match=message):
         asked(text)
 
 

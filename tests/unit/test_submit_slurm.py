@@ -11,15 +11,15 @@ import typer
 from typer.testing import CliRunner
 
 from phalanx.cli.app import app
-from phalanx.errors import LaunchError, OptionError
+from phalanx.errors import LaunchError, ConfigurationError
 from phalanx.submit.job_registry import find_job
 from phalanx.submit.slurm_script import SlurmJob, batch_script
-from phalanx.submit.submit_spec import AskedRun, name_for, split_options
+from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 from phalanx.submit.subprocess_client import call
 
 pytestmark = pytest.mark.process
 
-RUN = AskedRun(name="mnist", target="/shared/train.py", hosts=4, run_dir="/shared/runs")
+RUN = SubmitSpec(name="mnist", target="/shared/train.py", hosts=4, run_dir="/shared/runs")
 
 
 def job(**changes):
@@ -108,7 +108,7 @@ def test_every_option_is_in_the_script(place):
 
 
 def test_the_script_starts_a_launcher_on_each_node(place):
-    run = AskedRun(
+    run = SubmitSpec(
         name="mnist",
         target="train.py",
         arguments=("--note", "two words", "$HOME"),
@@ -137,7 +137,7 @@ def test_the_script_starts_a_launcher_on_each_node(place):
 def test_arguments_reach_the_script_as_they_are(place):
     odd = ("two words", "$HOME", "'quoted'", "*.txt")
     stand_in(place, "srun", says=f'for last in "$@"; do echo "$last" >> {place}/words; done')
-    run_script(place, batch_script(job(run=AskedRun(**{**vars(RUN), "arguments": odd}))))
+    run_script(place, batch_script(job(run=SubmitSpec(**{**vars(RUN), "arguments": odd}))))
     assert (place / "words").read_text().splitlines()[-4:] == list(odd)
 
 
@@ -241,8 +241,8 @@ def test_a_name_that_is_taken_is_refused(place):
     ],
 )
 def test_a_run_that_cannot_work(changes, message):
-    with pytest.raises(OptionError, match=message):
-        AskedRun(**{**vars(RUN), **changes})
+    with pytest.raises(ConfigurationError, match=message):
+        SubmitSpec(**{**vars(RUN), **changes})
 
 
 @pytest.mark.parametrize(
@@ -255,13 +255,13 @@ def test_a_run_that_cannot_work(changes, message):
     ],
 )
 def test_a_job_that_cannot_work(changes, message):
-    with pytest.raises(OptionError, match=message):
+    with pytest.raises(ConfigurationError, match=message):
         job(**changes)
 
 
 def test_a_quote_that_does_not_end():
     assert split_options("--seed 7 --env 'A=b c'") == ("--seed", "7", "--env", "A=b c")
-    with pytest.raises(OptionError, match="--run-options must be"):
+    with pytest.raises(ConfigurationError, match="--run-options must be"):
         split_options("--name 'x")
 
 
@@ -277,10 +277,10 @@ def test_a_quote_that_does_not_end():
 def test_names_of_themselves(target, name):
     made = name_for(target, datetime(2026, 1, 2, 3, 4, 5))
     assert made == name
-    AskedRun(**{**vars(RUN), "name": made})
+    SubmitSpec(**{**vars(RUN), "name": made})
 
 
 def test_no_such_job(tmp_path):
     (tmp_path / "broken.job.json").write_text("{")
-    with pytest.raises(OptionError, match=r"no job 'mnist' .* there are: none"):
+    with pytest.raises(ConfigurationError, match=r"no job 'mnist' .* there are: none"):
         find_job("mnist", tmp_path)

@@ -7,10 +7,10 @@ import phalanx.cli.run
 from phalanx.cli.app import app
 from phalanx.cluster.debug_options import ProfiledSteps, Switches, parse_profile
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.options import RunOptions
 from phalanx.launch.run_layout import profile_of
-from phalanx.launch.run_result import RunResult, say_last_words
+from phalanx.launch.run_result import RunResult, print_summary
 
 
 @pytest.mark.parametrize(
@@ -33,11 +33,11 @@ def test_steps_to_profile(steps, workers, found):
         ("15:10", None, "found '15:10'"),
         ("10-15", None, "such as 10:15; found '10-15'"),
         ("10:15", "chief", "found 'chief'"),
-        (None, "0", "--profile-workers 0 needs steps"),
+        (None, "0", "--profile-ranks 0 needs steps"),
     ],
 )
 def test_steps_that_cannot_be_profiled(steps, workers, says):
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         parse_profile(steps, workers)
     assert says in str(refused.value)
 
@@ -71,7 +71,7 @@ def test_the_terminal_is_one_workers():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"switches": Switches(debug_worker=1)}, "--debug-worker 1 gives a worker the terminal"),
+        ({"switches": Switches(debug_worker=1)}, "--debug-rank 1 gives a worker the terminal"),
         ({"switches": Switches(debug=True, debug_worker=-1)}, "at least 0; found -1"),
         ({"switches": Switches(trial_batches=1), "name": "n"}, "leave out --name and --resume"),
         ({"switches": Switches(trial_batches=1, overfit_batches=1)}, "found --overfit-batches"),
@@ -87,7 +87,7 @@ def test_the_terminal_is_one_workers():
     ],
 )
 def test_what_does_not_go_together_is_refused(options, says):
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         RunOptions(target="train.py", **options)
     assert says in str(refused.value)
 
@@ -128,7 +128,7 @@ def asked(monkeypatch, tmp_path):
 )
 def test_the_number_of_fast_dev_run_may_be_left_out(asked, words, batches, arguments):
     if "--name" in words:
-        with pytest.raises(OptionError, match="found '--fast-dev-run'"):
+        with pytest.raises(ConfigurationError, match="found '--fast-dev-run'"):
             asked(*words)
         return
     options = asked(*words)
@@ -137,8 +137,8 @@ def test_the_number_of_fast_dev_run_may_be_left_out(asked, words, batches, argum
 
 
 def test_the_other_switches_arrive(asked):
-    words = ["--debug", "--debug-worker", "1", "--overfit-batches", "4", "--profile", "2:3"]
-    options = asked(*words, "--profile-workers", "1", "train.py")
+    words = ["--debug", "--debug-rank", "1", "--overfit-batches", "4", "--profile", "2:3"]
+    options = asked(*words, "--profile-ranks", "1", "train.py")
     assert options.switches == Switches(
         debug=True,
         debug_worker=1,
@@ -150,13 +150,13 @@ def test_the_other_switches_arrive(asked):
 @pytest.mark.parametrize("option", ["--fast-dev-run", "--overfit-batches"])
 @pytest.mark.parametrize("number", ["0", "-2"])
 def test_no_batches_are_refused(asked, option, number):
-    with pytest.raises(OptionError, match=f"{option} must be at least 1; found {number}"):
+    with pytest.raises(ConfigurationError, match=f"{option} must be at least 1; found {number}"):
         asked(option, number, "train.py")
 
 
 def said_of(result, **switches):
     said = []
-    say_last_words(result, Switches(**switches), said.append)
+    print_summary(result, Switches(**switches), said.append)
     return said
 
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from phalanx.callbacks.tensorboard_writer import TensorBoardRun, write_layout
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.monitoring.tensorboard_files import read_histograms, read_layout, read_scalars
 
 BUCKETS = np.array([[-1.0, 0.0, 3.0], [0.0, 0.5, 7.0]])
@@ -114,7 +114,7 @@ def test_the_size_is_that_of_the_buckets(tmp_path):
     ],
 )
 def test_buckets_that_are_none_are_refused(tmp_path, buckets, message):
-    with TensorBoardRun(tmp_path) as run, pytest.raises(OptionError, match=message):
+    with TensorBoardRun(tmp_path) as run, pytest.raises(ConfigurationError, match=message):
         run.histograms(1, {"weights": buckets})
 
 
@@ -127,5 +127,5 @@ def test_after_the_end_nothing_is_written(tmp_path):
 
 
 def test_a_directory_with_no_event_file_is_named(tmp_path):
-    with pytest.raises(OptionError, match=str(tmp_path)):
+    with pytest.raises(ConfigurationError, match=str(tmp_path)):
         read_scalars(tmp_path)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.monitoring.phase_tracker import Pulse
+from phalanx.monitoring.phase_tracker import PhaseTracker
 from phalanx.monitoring.throughput import WARM_UP, StepSplit, ThroughputMeter, percentile, shares_of
 
 
@@ -13,12 +13,12 @@ class Scene:
 
     def __init__(self):
         self.now = 50.0
-        self.pulse = Pulse(clock=lambda: self.now)
-        self.pulse.enter("compute")
-        self.meter = ThroughputMeter(clock=lambda: self.now, phases=self.pulse.totals)
+        self.phase_tracker = PhaseTracker(clock=lambda: self.now)
+        self.phase_tracker.enter("compute")
+        self.meter = ThroughputMeter(clock=lambda: self.now, phases=self.phase_tracker.totals)
 
     def spend(self, seconds, phase="compute"):
-        with self.pulse.during(phase):
+        with self.phase_tracker.during(phase):
             self.now += seconds
 
     def lap(self, seconds=1.0, steps=1, samples=8, callbacks=0.0):
@@ -88,7 +88,7 @@ def test_validation_is_not_training(warm):
 def test_what_traces_a_function_is_left_out(warm):
     warm.lap()
     warm.spend(500.0)
-    warm.meter.void_lap()
+    warm.meter.discard_interval()
     warm.meter.split(StepSplit(input=400.0))
     warm.meter.lap(1, 8)
     warm.lap(2.0)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.monitoring.phase_tracker import Pulse
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.monitoring.phase_tracker import PhaseTracker
 from phalanx.monitoring.throughput import WARM_UP, StepSplit
-from phalanx.monitoring.training_events import FitRecorder
-from phalanx.training.context import Stage
-from phalanx.training.instrumentation import Timekeeper
+from phalanx.monitoring.training_events import TrainingEvents
+from phalanx.training.context import CallContext
+from phalanx.training.instrumentation import StepTimer
 
 
 class FakeTimedSteps:
@@ -25,8 +25,8 @@ class FakeTimedSteps:
 class Listener:
     wants_workers = False
 
-    def __init__(self, every_seconds):
-        self.every_seconds = every_seconds
+    def __init__(self, every_n_seconds):
+        self.every_n_seconds = every_n_seconds
 
 
 class Worker:
@@ -35,13 +35,13 @@ class Worker:
     def __init__(self, speed=1.0, every=None, recorded=False, first=0.0):
         self.now, self.speed, self.first = 0.0, speed, first
         self.timed = FakeTimedSteps()
-        self.keeper = Timekeeper(
-            Stage(model=None, strategy=None, place=ReplicaPlace(), exit=None),
+        self.keeper = StepTimer(
+            CallContext(model=None, strategy=None, place=ReplicaTopology(), exit=None),
             self.timed,
             listeners=[Listener(every)] if every else [],
             is_recorded=recorded,
             clock=lambda: self.now,
-            phases=Pulse(clock=lambda: self.now).totals,
+            phases=PhaseTracker(clock=lambda: self.now).totals,
         )
         self.split_at, self.closed = [], []
 
@@ -131,7 +131,7 @@ def test_what_tracing_takes_is_in_no_window():
     assert steps == step - traced
 
 
-class Journal:
+class EventLog:
     def __init__(self):
         self.records = []
 
@@ -145,11 +145,11 @@ class Journal:
 def recorder(journal, *, is_chief=True):
     clock = lambda: clock.now  # noqa: E731
     clock.now = 10.0
-    return clock, FitRecorder(journal, fit=2, is_chief=is_chief, clock=clock)
+    return clock, TrainingEvents(journal, fit=2, is_chief=is_chief, clock=clock)
 
 
 def test_steps_are_recorded_about_once_a_second_at_most():
-    journal = Journal()
+    journal = EventLog()
     clock, writes = recorder(journal)
     asked = []
 
@@ -165,7 +165,7 @@ def test_steps_are_recorded_about_once_a_second_at_most():
 
 
 def test_only_the_chief_writes_what_is_the_same_on_all():
-    journal = Journal()
+    journal = EventLog()
     _, writes = recorder(journal, is_chief=False)
     writes.start(epochs=1)
     writes.epoch_begins()
@@ -179,7 +179,7 @@ def test_only_the_chief_writes_what_is_the_same_on_all():
 
 
 def test_seconds_of_epochs_and_of_the_fit():
-    journal = Journal()
+    journal = EventLog()
     clock, writes = recorder(journal)
     clock.now += 1
     writes.epoch_begins()

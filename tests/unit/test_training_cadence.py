@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phalanx.callbacks
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.keras_compat.callback_adapters import Every
-from phalanx.training.log_requirements import Wishes, uses_batch_logs, wishes_of
-from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.training.log_requirements import LogRequirements, requirements_of, uses_batch_logs
+from phalanx.training.metrics_schedule import MetricsSchedule
 
 
 def callback(**hooks):
@@ -177,7 +177,7 @@ def saving(path, **options):
     ],
 )  # fmt: skip
 def test_the_callbacks_of_keras(make, wishes, tmp_path):
-    assert wishes_of(make(tmp_path), "train") == wishes
+    assert requirements_of(make(tmp_path), "train") == wishes
 
 
 def test_a_saver_that_has_counted_batches_saves_so_much_earlier(tmp_path):
@@ -185,18 +185,18 @@ def test_a_saver_that_has_counted_batches_saves_so_much_earlier(tmp_path):
     saver.set_model(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
     for batch in range(3):
         saver.on_train_batch_end(batch)
-    assert wishes_of(saver, "train") == [Every(steps=7, already=3)]
+    assert requirements_of(saver, "train") == [Every(steps=7, already=3)]
 
 
 def test_keras_s_own_display_counts_as_progress():
-    wishes = Wishes.of([keras.callbacks.ProgbarLogger()], "train", shows_progress=False)
-    assert wishes == Wishes(shows_progress=True)
+    wishes = LogRequirements.of([keras.callbacks.ProgbarLogger()], "train", shows_progress=False)
+    assert wishes == LogRequirements(shows_progress=True)
 
 
 class Declares(phalanx.callbacks.Callback):
     def __init__(self, every):
         super().__init__()
-        self.reads_logs_every = every
+        self.logs_every_n_steps = every
 
     def on_train_batch_end(self, batch, logs=None):
         print(logs)
@@ -206,33 +206,33 @@ class Declares(phalanx.callbacks.Callback):
     ("every", "wishes"), [(None, [Every(steps=1)]), (0, []), (10, [Every(steps=10)])]
 )
 def test_a_callback_can_say_how_often_it_looks(every, wishes):
-    assert wishes_of(Declares(every), "train") == wishes
-    assert wishes_of(Declares(every), "test") == []
+    assert requirements_of(Declares(every), "train") == wishes
+    assert requirements_of(Declares(every), "test") == []
 
 
 @pytest.mark.parametrize("every", [-1, 2.5, "epoch"])
 def test_what_is_no_number_of_batches_is_refused(every):
-    with pytest.raises(OptionError, match=r"reads_logs_every must be a number of batches.*found"):
-        wishes_of(Declares(every), "train")
+    with pytest.raises(ConfigurationError, match=r"logs_every_n_steps must be a number of batches.*found"):
+        requirements_of(Declares(every), "train")
 
 
 def test_wishes_survive_the_way_to_other_workers():
-    wishes = Wishes(every=(Every(steps=3, already=2), Every(steps=5, calls=True)))
-    assert Wishes.from_array(wishes.to_array()) == wishes
-    shown = Wishes(shows_progress=True)
-    assert Wishes.together([wishes, shown, wishes]) == Wishes(
+    wishes = LogRequirements(every=(Every(steps=3, already=2), Every(steps=5, calls=True)))
+    assert LogRequirements.from_array(wishes.to_array()) == wishes
+    shown = LogRequirements(shows_progress=True)
+    assert LogRequirements.together([wishes, shown, wishes]) == LogRequirements(
         every=wishes.every, shows_progress=True
     )
 
 
 def steps_read(*wishes, epochs):
     """By epoch, the steps at which metrics are read, where executions end at `epochs`."""
-    cadence = ReadingCadence(
+    cadence = MetricsSchedule(
         [],
         "train",
         shows_progress=False,
         clock=Clock(),
-        everyones=lambda own: Wishes(every=wishes),
+        everyones=lambda own: LogRequirements(every=wishes),
     )
     found = []
     for ends in epochs:
@@ -266,8 +266,8 @@ def readings(seconds_a_step, steps, **options):
     """The steps at which a chief with such steps reads, and its peer, which takes its word."""
     clock = Clock()
     options = {"shows_progress": True, **options}
-    chief = ReadingCadence([], "train", clock=clock, **options)
-    peer = ReadingCadence([], "train", clock=lambda: 0.0, **options)
+    chief = MetricsSchedule([], "train", clock=clock, **options)
+    peer = MetricsSchedule([], "train", clock=lambda: 0.0, **options)
     chief.start_epoch()
     peer.start_epoch()
     read = []
@@ -309,13 +309,13 @@ def test_without_progress_nothing_is_read():
 
 
 def test_a_callback_that_looks_has_every_step_read():
-    cadence = ReadingCadence([on_end(looks)], "train", shows_progress=False, clock=Clock())
+    cadence = MetricsSchedule([on_end(looks)], "train", shows_progress=False, clock=Clock())
     assert all(cadence.is_due(step) for step in range(1, 20))
 
 
 def test_an_epoch_begins_with_a_reading():
     clock = Clock()
-    cadence = ReadingCadence([], "train", shows_progress=True, clock=clock)
+    cadence = MetricsSchedule([], "train", shows_progress=True, clock=clock)
     cadence.agree(cadence.propose(1))
     cadence.agree(5000)
     assert not cadence.is_due(1)
@@ -324,18 +324,18 @@ def test_an_epoch_begins_with_a_reading():
 
 
 def test_reading_twice_at_one_step_proposes_the_next():
-    cadence = ReadingCadence([], "train", shows_progress=True, clock=Clock())
+    cadence = MetricsSchedule([], "train", shows_progress=True, clock=Clock())
     assert cadence.propose(7) == 8
     assert cadence.propose(7) == 8
 
 
-EVERY_STEP = Wishes(every=(Every(steps=1),))
-PROGRESS = Wishes(shows_progress=True)
+EVERY_STEP = LogRequirements(every=(Every(steps=1),))
+PROGRESS = LogRequirements(shows_progress=True)
 
 
 @pytest.mark.parametrize(("needs", "due"), [(EVERY_STEP, [1, 2, 3]), (PROGRESS, [1])])
 def test_what_another_worker_needs_is_read_here_too(needs, due):
-    cadence = ReadingCadence(
+    cadence = MetricsSchedule(
         [], "train", shows_progress=False, clock=Clock(), everyones=lambda own: needs
     )
     cadence.agree(9)

@@ -7,9 +7,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.distributed.topology import ReplicaPlace, rows_of
-from phalanx.errors import TrainingError
 from phalanx.distributed import host_collectives as exchange
+from phalanx.distributed.topology import ReplicaTopology, rows_of
+from phalanx.errors import TrainingError
 from phalanx.training import context, predict
 
 stable = settings(derandomize=True, deadline=None, max_examples=60)
@@ -24,7 +24,7 @@ DTYPES = [
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_arrays_survive_the_way_as_words(dtype, shape):
     array = (np.arange(np.prod(shape, dtype=int)) % 2).reshape(shape).astype(dtype)
-    (back,) = exchange.from_words(exchange.to_words([array]))
+    (back,) = exchange.unpack_bytes(exchange.pack_bytes([array]))
     assert back.dtype == array.dtype
     assert back.shape == array.shape
     assert (back == array).all()
@@ -33,41 +33,41 @@ def test_arrays_survive_the_way_as_words(dtype, shape):
 @pytest.mark.parametrize("number", [0, 1, 2, 11])
 def test_any_number_of_arrays_comes_back_in_order(number):
     arrays = [np.full(i, i, "int16") for i in range(number)]
-    words = exchange.to_words(arrays)
+    words = exchange.pack_bytes(arrays)
     assert words.dtype == np.int64
-    back = exchange.from_words(words)
+    back = exchange.unpack_bytes(words)
     assert [a.tolist() for a in back] == [a.tolist() for a in arrays]
 
 
 def test_what_follows_the_words_is_ignored():
-    words = exchange.to_words([np.arange(3)])
-    (back,) = exchange.from_words(np.concatenate([words, [1, 2, 3]]))
+    words = exchange.pack_bytes([np.arange(3)])
+    (back,) = exchange.unpack_bytes(np.concatenate([words, [1, 2, 3]]))
     assert back.tolist() == [0, 1, 2]
 
 
 def test_special_numbers_come_back_bit_by_bit():
     array = np.array([np.nan, np.inf, -0.0, np.finfo("float32").tiny], "float32")
-    (back,) = exchange.from_words(exchange.to_words([array]))
+    (back,) = exchange.unpack_bytes(exchange.pack_bytes([array]))
     assert back.tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize("rows", [[], ["a"], ["text", "ragged length", ""]])
 def test_strings_as_tensorflow_gives_them_come_back(rows):
     array = tf.constant([r.encode() for r in rows], tf.string).numpy()
-    (back,) = exchange.from_words(exchange.to_words([array]))
+    (back,) = exchange.unpack_bytes(exchange.pack_bytes([array]))
     assert [bytes(r) for r in back] == [r.encode() for r in rows]
 
 
 def test_bfloat16_comes_back():
     array = tf.constant([1.5, -2.0], tf.bfloat16).numpy()
-    (back,) = exchange.from_words(exchange.to_words([array]))
+    (back,) = exchange.unpack_bytes(exchange.pack_bytes([array]))
     assert back.dtype == array.dtype
     assert back.astype("float32").tolist() == [1.5, -2.0]
 
 
 def test_alone_nothing_is_gathered():
     arrays = [np.arange(2)]
-    place = ReplicaPlace(first=0, local=3, total=3)
+    place = ReplicaTopology(first=0, local=3, total=3)
     assert exchange.all_gather_arrays(None, place, arrays) == [arrays]
 
 
@@ -78,7 +78,7 @@ def test_alone_nothing_is_gathered():
     local=st.integers(1, 3),
 )
 def test_rows_of_workers_interleave_to_the_order_of_the_data(totals, workers, local):
-    place = ReplicaPlace(first=0, local=local, total=workers * local)
+    place = ReplicaTopology(first=0, local=local, total=workers * local)
     by_worker = [[] for _ in range(workers)]
     for batch, total in enumerate(totals):
         for replica in range(place.total):
@@ -123,7 +123,7 @@ def test_a_difference_in_kind_names_the_odd_workers_and_what_is_here():
 
 
 def test_alone_there_is_nothing_to_agree_on():
-    assert context.agree(None, ReplicaPlace(), "fit", {"a": object()}, 7) == 7
+    assert context.agree(None, ReplicaTopology(), "fit", {"a": object()}, 7) == 7
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 from phalanx.cli.app import app
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.worker_diagnosis import last_words, refined
+from phalanx.launch.worker_diagnosis import failure_context, refined
 from phalanx.launch.worker_status import Position
 from phalanx.monitoring.events import RecordWriter, launcher_records_path
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.monitoring.flight_ring import Ring
 from phalanx.monitoring.mapped_pages import MappedPages
 from phalanx.report.perfetto import trace, trace_of
-from phalanx.report.run_status import look_where
+from phalanx.report.run_status import read_status
 
 HERE = socket.gethostname()
 BATCH = "x float32[?, 4], y float32[?, 1]"
@@ -226,7 +226,7 @@ PLACES = {
 def test_where_the_workers_are(run, name):
     write, now = SCENES[name]
     write(run)
-    told = look_where(run, now=now).to_json()
+    told = read_status(run, now=now).to_json()
     places = [{**each, "is_gone": each["gone"] is not None} for each in told["workers"]]
     assert [{key: each[key] for key in place("", 0, 0)} for each in places] == PLACES[name]
     assert (told["batches_differ"] is not None) == (
@@ -240,7 +240,7 @@ def test_who_waits_for_whom_in_words(tmp_path, snapshot):
         run = tmp_path / name
         run.mkdir()
         write(run)
-        page += [f"When {name}:", "", *look_where(run, now=now).lines, ""]
+        page += [f"When {name}:", "", *read_status(run, now=now).lines, ""]
     snapshot("where", "\n".join(page))
 
 
@@ -259,7 +259,7 @@ def test_stacks_are_told_of_the_place_where_a_worker_still_is(run):
     told = {}
     for name, age in (("before", -5.0), ("since", 5.0)):
         os.utime(stacks, (begun + age, begun + age))
-        told[name] = look_where(run, now=NOW).workers[0].place
+        told[name] = read_status(run, now=NOW).workers[0].place
     assert told == {"before": "", "since": "it is at /home/me/train.py:7, in load"}
 
 
@@ -267,20 +267,20 @@ def test_an_earlier_attempt_can_be_asked_for(run):
     Worker(run, 0, attempt=0).step(3, came=False, how="open")
     Worker(run, 1, attempt=0).step(3, how="open")
     Worker(run, 0, attempt=1).step(9, how="open")
-    last, first = look_where(run, now=NOW), look_where(run, attempt=0, now=NOW)
+    last, first = read_status(run, now=NOW), read_status(run, attempt=0, now=NOW)
     assert (last.attempt, last.attempts, list(last.workers)) == (1, 2, [0])
     assert (first.attempt, first.attempts, list(first.workers)) == (0, 2, [0, 1])
     assert [each.is_late for each in first.workers.values()] == [True, False]
     assert "attempt 1 of 0 to 1" in last.lines[0]
-    with pytest.raises(OptionError, match=r"attempt 2 of the run first; it has 2"):
-        look_where(run, attempt=2, now=0)
+    with pytest.raises(ConfigurationError, match=r"attempt 2 of the run first; it has 2"):
+        read_status(run, attempt=2, now=0)
 
 
 def test_a_run_of_which_nothing_is_written_is_refused(run):
     (run / "attempts" / "0").mkdir(parents=True)
-    with pytest.raises(OptionError, match="no worker has begun"):
-        look_where(run, now=0)
-    with pytest.raises(OptionError, match="No flight recorder was found"):
+    with pytest.raises(ConfigurationError, match="no worker has begun"):
+        read_status(run, now=0)
+    with pytest.raises(ConfigurationError, match="No flight recorder was found"):
         trace_of(run)
 
 
@@ -304,13 +304,13 @@ def test_what_a_failed_worker_did_is_told_in_a_line(run, snapshot):
     Worker(run, 0).step(40).step(41, how="open")
     Worker(run, 1).step(40).step(41, how="failed").phase("idle")
     ended = {0: 1004.0, 1: 1003.0}
-    page = last_words(paths, ended, 1)
+    page = failure_context(paths, ended, 1)
     Worker(run, 0).step(40).step(41, came=False, how="open", form="x int32[?]")
-    page += last_words(paths, ended, 1)
-    snapshot("last_words", "\n".join(page))
+    page += failure_context(paths, ended, 1)
+    snapshot("failure_context", "\n".join(page))
     Worker(run, 1).phase("idle")
-    assert last_words(paths, ended, 1) == []
-    assert last_words(paths, ended, 2) == []
+    assert failure_context(paths, ended, 1) == []
+    assert failure_context(paths, ended, 2) == []
 
 
 def test_the_last_batch_is_of_the_fit_that_failed(run):
@@ -318,12 +318,12 @@ def test_the_last_batch_is_of_the_fit_that_failed(run):
     Worker(run, 0).step(40).phase("idle").phase("compute").step(1, came=False, how="failed")
     Worker(run, 1).step(40).phase("idle").phase("compute").step(1, form="x int32[?]", how="failed")
     for failed in (0, 1):
-        told = "\n".join(last_words(paths, {0: 1004.0, 1: 1003.0}, failed))
+        told = "\n".join(failure_context(paths, {0: 1004.0, 1: 1003.0}, failed))
         assert "float32" not in told
         assert "differ" not in told
     one = Worker(run, 0).step(40).phase("idle").phase("compute").step(1, how="failed")
     one.phase("idle").phase("idle")
-    told = last_words(paths, {0: 1004.0, 1: 1003.0}, 0)
+    told = failure_context(paths, {0: 1004.0, 1: 1003.0}, 0)
     assert told[1:] == [
         "Their last batches differ: worker 0: x float32[samples, 4], y float32[samples, 1]; "
         "worker 1: x int32[samples]."

@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from phalanx.errors import UpstreamChangedError
+from phalanx.errors import IncompatibleDependencyError
 from phalanx.worker import strategy_override
 
 V1 = tf.compat.v1.distribute
@@ -105,14 +105,14 @@ def test_clear_session_ends_distribution_without_us(in_force, which):
 
 @pytest.mark.parametrize("which", range(4))
 def test_clear_session_keeps_the_strategy(in_force, which):
-    with strategy_override.keep_through_clear_session(in_force):
+    with strategy_override.survive_clear_session(in_force):
         for _ in range(2):
             clear_sessions()[which]()
             assert tf.distribute.get_strategy() is in_force
 
 
 def test_clear_session_inside_a_scope(in_force):
-    with strategy_override.keep_through_clear_session(in_force):
+    with strategy_override.survive_clear_session(in_force):
         with in_force.scope():
             keras.backend.clear_session()
             inside = tf.Variable(1.0)
@@ -123,7 +123,7 @@ def test_clear_session_inside_a_scope(in_force):
 
 def test_clear_session_is_taken_back(in_force):
     before = tf.compat.v1.reset_default_graph
-    strategy_override.keep_through_clear_session(in_force).close()
+    strategy_override.survive_clear_session(in_force).close()
     assert tf.compat.v1.reset_default_graph is before
 
 
@@ -142,7 +142,7 @@ def test_a_script_reads_its_task(make, monkeypatch):
 
 
 def test_a_strategy_made_by_a_lone_script_has_its_task_too():
-    with strategy_override.complete_own_strategies():
+    with strategy_override.complete_script_strategies():
         own = tf.distribute.MirroredStrategy(["CPU:0"])
     assert own.cluster_resolver.task_id == 0
     assert tf.distribute.MirroredStrategy(["CPU:0"]).cluster_resolver is None
@@ -153,5 +153,5 @@ def test_a_resolver_kept_elsewhere_is_noticed():
         cluster_resolver = None
         extended = type("Extended", (), {})()
 
-    with pytest.raises(UpstreamChangedError, match="_cluster_resolver"):
+    with pytest.raises(IncompatibleDependencyError, match="_cluster_resolver"):
         strategy_override.ensure_cluster_resolver(Moved())

@@ -2,8 +2,8 @@ import pytest
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.tf_config_parser import TFConfig
-from phalanx.cluster.tpu import TpuPlace
-from phalanx.errors import OptionError
+from phalanx.cluster.tpu import TpuEndpoint
+from phalanx.errors import ConfigurationError
 from phalanx.worker.strategy_selection import (
     check_name,
     check_one_gpu,
@@ -54,7 +54,9 @@ def test_alone(asked, tf_config, gpus, kind):
 
 
 def test_a_tpu_is_taken_where_one_worker_has_it():
-    tpu = TpuPlace(address="local", accelerator="v4-8", reason="the metadata server tells of one")
+    tpu = TpuEndpoint(
+        address="local", accelerator="v4-8", reason="the metadata server tells of one"
+    )
     alone = WorkerSpec(rank=0, world_size=1, addresses=TWO[:1])
     chosen = choose_for_worker(alone, 1, tpu)
     assert (chosen.kind, chosen.reason) == ("tpu", "the metadata server tells of one")
@@ -72,7 +74,7 @@ def test_under_horovodrun():
 
 
 def test_a_task_that_trains_with_nobody():
-    with pytest.raises(OptionError, match="evaluator 0"):
+    with pytest.raises(ConfigurationError, match="evaluator 0"):
         choose_alone("auto", config("evaluator", worker=TWO, evaluator=("e:1",)), 0)
 
 
@@ -97,11 +99,11 @@ def test_a_task_that_trains_with_nobody():
 )  # fmt: skip
 def test_several_gpus_in_a_worker_are_refused(tf_config, launched, says):
     check_one_gpu(1, tf_config, launched=launched, script="train.py")
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         check_one_gpu(4, tf_config, launched=launched, script="train.py")
     assert says in str(refused.value)
 
 
 def test_an_unknown_name():
-    with pytest.raises(OptionError, match=r"auto, single, mirrored, .*; found 'ring'"):
+    with pytest.raises(ConfigurationError, match=r"auto, single, mirrored, .*; found 'ring'"):
         check_name("ring")

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.worker.process_exit import exit_code_of, format_traceback, record_failure
 from phalanx.worker.run_script import Target, execute
 
@@ -64,7 +64,7 @@ def test_a_chain_is_told(ran):
 
 
 def test_our_own_error_before_the_script_speaks_for_itself():
-    assert record_failure(OptionError("too few GPUs"), rank=0, now=0.0).traceback == ""
+    assert record_failure(ConfigurationError("too few GPUs"), rank=0, now=0.0).traceback == ""
 
 
 def test_our_own_error_in_the_script_has_its_traceback(ran):
@@ -79,7 +79,7 @@ def test_an_error_without_frames():
 LEAVES = """
 import atexit, sys, threading, time
 from phalanx.worker import process_exit
-process_exit.install_last_exit()
+process_exit.install_exit_guard()
 class Teardown:
     def __del__(self): print("torn down")
 late = Teardown()
@@ -87,7 +87,7 @@ sys.modules["late"] = late
 process_exit._PATIENCE = 1.0
 atexit.register(print, "exit function")
 {extra}
-process_exit.leave_without_peers({code})
+process_exit.exit_without_barrier({code})
 """
 
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 import phalanx
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.testing import run_alone
 from phalanx.worker import strategy as home
 
@@ -64,23 +64,23 @@ def test_mirrored_replicas_add_up_by_the_way_asked_for():
 
 def test_hierarchical_copy_would_lose_an_odd_device():
     assert len(tf.config.list_logical_devices("CPU")) == 3
-    with pytest.raises(OptionError, match="'hierarchical' on 3 devices"):
+    with pytest.raises(ConfigurationError, match="'hierarchical' on 3 devices"):
         phalanx.strategy("mirrored", communication="hierarchical")
 
 
 def test_nccl_without_a_gpu_is_refused():
-    with pytest.raises(OptionError, match="'nccl', which connects NVIDIA GPUs; found none"):
+    with pytest.raises(ConfigurationError, match="'nccl', which connects NVIDIA GPUs; found none"):
         phalanx.strategy("mirrored", communication="nccl")
 
 
 def test_a_way_that_the_strategy_has_not_is_refused():
-    with pytest.raises(OptionError, match="the mirrored strategy takes auto or nccl or"):
+    with pytest.raises(ConfigurationError, match="the mirrored strategy takes auto or nccl or"):
         phalanx.strategy("mirrored", communication="ring")
 
 
 def test_another_one_is_refused():
     phalanx.strategy("single")
-    with pytest.raises(OptionError, match=r"'mirrored' strategy.*under 'single' already"):
+    with pytest.raises(ConfigurationError, match=r"'mirrored' strategy.*under 'single' already"):
         phalanx.strategy("mirrored")
 
 
@@ -88,12 +88,12 @@ def test_several_gpus_and_a_tf_config_without_a_launcher(monkeypatch):
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: ["GPU:0", "GPU:1"])
-    with pytest.raises(OptionError, match=r"worker 1, and this process sees 2 GPUs.*phalanx run "):
+    with pytest.raises(ConfigurationError, match=r"worker 1, and this process sees 2 GPUs.*phalanx run "):
         phalanx.strategy()
 
 
 def test_an_unknown_name():
-    with pytest.raises(OptionError, match="found 'ring'"):
+    with pytest.raises(ConfigurationError, match="found 'ring'"):
         phalanx.strategy("ring")
 
 
@@ -114,14 +114,14 @@ def test_no_tpu(monkeypatch):
     for name in ("TPU_NAME", "TPU_WORKER_HOSTNAMES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-    with pytest.raises(OptionError, match="Asked for the tpu strategy; found no TPU"):
+    with pytest.raises(ConfigurationError, match="Asked for the tpu strategy; found no TPU"):
         phalanx.strategy("tpu")
 
 
 def why_the_tpu_is_refused():
     try:
         phalanx.strategy("tpu")
-    except OptionError as error:
+    except ConfigurationError as error:
         return str(error)
 
 

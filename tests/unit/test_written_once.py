@@ -90,11 +90,11 @@ def test_where_the_chief_fails_the_others_try(workers):
 
 
 def test_a_chief_that_writes_is_waited_for_however_long(workers, clock):
-    begun, go_on, written = threading.Event(), threading.Event(), []
+    begun, restore, written = threading.Event(), threading.Event(), []
 
     def slowly():
         begun.set()
-        go_on.wait(60)
+        restore.wait(60)
         written.append("chief")
 
     chief = threading.Thread(target=workers[0].write, args=("checkpoint", "a", slowly, slowly))
@@ -102,7 +102,7 @@ def test_a_chief_that_writes_is_waited_for_however_long(workers, clock):
     begun.wait(60)
 
     def end():
-        go_on.set()
+        restore.set()
         chief.join()
 
     clock.then[10 * PATIENCE] = end

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from phalanx.callbacks.checkpoint import Checkpoint as Checkpoint
     from phalanx.callbacks.gradient_logger import GradientLogger as GradientLogger
     from phalanx.callbacks.progress_bar import DistributedProgress as DistributedProgress
-    from phalanx.callbacks.replica_check import ReplicaCheck as ReplicaCheck
-    from phalanx.callbacks.stragglers import Stragglers as Stragglers
+    from phalanx.callbacks.replica_check import ReplicaConsistencyCheck as ReplicaConsistencyCheck
+    from phalanx.callbacks.stragglers import StragglerDetector as StragglerDetector
     from phalanx.callbacks.throughput import Throughput as Throughput
-    from phalanx.callbacks.triggers import every_epoch as every_epoch
+    from phalanx.callbacks.triggers import every_n_epochs as every_n_epochs
+    from phalanx.callbacks.triggers import every_n_seconds as every_n_seconds
     from phalanx.callbacks.triggers import every_n_steps as every_n_steps
-    from phalanx.callbacks.triggers import every_seconds as every_seconds
 
 _HOMES = {
     "AggregatedLogger": "phalanx.callbacks.aggregated_logger",
@@ -27,12 +27,12 @@ _HOMES = {
     "Checkpoint": "phalanx.callbacks.checkpoint",
     "DistributedProgress": "phalanx.callbacks.progress_bar",
     "GradientLogger": "phalanx.callbacks.gradient_logger",
-    "ReplicaCheck": "phalanx.callbacks.replica_check",
-    "Stragglers": "phalanx.callbacks.stragglers",
+    "ReplicaConsistencyCheck": "phalanx.callbacks.replica_check",
+    "StragglerDetector": "phalanx.callbacks.stragglers",
     "Throughput": "phalanx.callbacks.throughput",
-    "every_epoch": "phalanx.callbacks.triggers",
+    "every_n_epochs": "phalanx.callbacks.triggers",
     "every_n_steps": "phalanx.callbacks.triggers",
-    "every_seconds": "phalanx.callbacks.triggers",
+    "every_n_seconds": "phalanx.callbacks.triggers",
 }
 
 __all__ = sorted(_HOMES)

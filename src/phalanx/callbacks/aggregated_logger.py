@@ -44,12 +44,12 @@ class AggregatedLogger(Callback):
             level: the level of each line, such as `logging.INFO`.
 
         Raises:
-            OptionError: `every_n_steps` is not positive.
+            ConfigurationError: `every_n_steps` is not positive.
         """
         super().__init__()
         if every_n_steps is not None:
             check_count("every_n_steps", every_n_steps)
-        self.reads_logs_every = every_n_steps or 0
+        self.logs_every_n_steps = every_n_steps or 0
         self.runs_on = "every worker" if spread else "chief"
         self.own_metrics: Callable[[], Mapping[str, Any]] = dict
         self._every = every_n_steps

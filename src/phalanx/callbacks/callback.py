@@ -10,7 +10,7 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from phalanx.errors import DisagreementError, OptionError
+from phalanx.errors import WorkerMismatchError, ConfigurationError
 
 Gather = Callable[[Sequence[Any]], list[list[Any]]]
 """Hands over this worker's arrays; returns every worker's, by rank."""
@@ -35,7 +35,7 @@ class Cluster:
     rank: int = 0
     workers: int = 1
     replicas: int = 1
-    servants: int = 0
+    ps_tasks: int = 0
     gather: Gather = field(default=_alone, repr=False, compare=False)
 
     @property
@@ -50,17 +50,17 @@ _REDUCTIONS: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "min": np.min, "m
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """Keras's `Callback`, with the other workers in reach.
 
-    Set `runs_on` and `reads_logs_every` in the class, or on the object before `fit`.
+    Set `runs_on` and `logs_every_n_steps` in the class, or on the object before `fit`.
 
     Attributes:
         runs_on: "every worker", or "chief" to have the hooks called there alone.
-        reads_logs_every: at every how many batches the batch hooks need fresh `logs`, which
+        logs_every_n_steps: at every how many batches the batch hooks need fresh `logs`, which
             cost an all-reduce; 0 for never. None lets Phalanx look at the hooks' code.
         cluster: `rank`, `workers`, `replicas` and `is_chief`, while a call runs.
     """
 
     runs_on: Literal["every worker", "chief"] = "every worker"
-    reads_logs_every: int | None = None
+    logs_every_n_steps: int | None = None
     cluster: Cluster = Cluster()
 
     def all_reduce(
@@ -78,11 +78,11 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
             The reduced values, equal on every worker: floats, or float64 arrays.
 
         Raises:
-            DisagreementError: workers gave other names, or values of other shapes.
-            OptionError: there is no such reduction, or the callback runs on the chief alone.
+            WorkerMismatchError: workers gave other names, or values of other shapes.
+            ConfigurationError: there is no such reduction, or the callback runs on the chief alone.
         """
         if how not in _REDUCTIONS:
-            raise OptionError(f"all_reduce knows {', '.join(_REDUCTIONS)}; found how={how!r}.")
+            raise ConfigurationError(f"all_reduce knows {', '.join(_REDUCTIONS)}; found how={how!r}.")
         self._needs_every_worker("all_reduce")
         own = {name: np.asarray(values[name], np.float64) for name in sorted(values)}
         described = [f"{name}{list(value.shape)}" for name, value in own.items()]
@@ -90,7 +90,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         of_each = self.cluster.gather([check, *own.values()])
         odd = [rank for rank, (other, *_) in enumerate(of_each) if other[0] != check[0]]
         if odd:
-            raise DisagreementError(
+            raise WorkerMismatchError(
                 f"{type(self).__name__} asked to all-reduce {', '.join(described) or 'nothing'} on "
                 f"worker {self.cluster.rank}; worker(s) {odd} gave other names or shapes. Give the "
                 "same on every worker, 0 where a worker has nothing to add."
@@ -110,17 +110,17 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
             The answer, the same on every worker.
 
         Raises:
-            OptionError: `when` is neither, or the callback runs on the chief alone.
+            ConfigurationError: `when` is neither, or the callback runs on the chief alone.
         """
         if when not in ("any", "all"):
-            raise OptionError(f"agree takes when='any' or 'all'; found when={when!r}.")
+            raise ConfigurationError(f"agree takes when='any' or 'all'; found when={when!r}.")
         self._needs_every_worker("agree")
         said = [bool(arrays[0][0]) for arrays in self.cluster.gather([np.array([bool(flag)])])]
         return any(said) if when == "any" else all(said)
 
     def _needs_every_worker(self, method: str) -> None:
         if self.runs_on == "chief" and self.cluster.workers > 1:
-            raise OptionError(
+            raise ConfigurationError(
                 f"{type(self).__name__}.{method} needs every worker, but runs_on is 'chief', so "
                 'the others never come. Set runs_on = "every worker".'
             )

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from phalanx.callbacks.callback import Callback
-from phalanx.callbacks.triggers import Trigger, every_epoch
+from phalanx.callbacks.triggers import Trigger, every_n_epochs
 from phalanx.checkpoint.retention import Mode, Retention
-from phalanx.checkpoint.retry import Patience
-from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.retry import RetryPolicy
+from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 OnFailure = Literal["warn", "raise"]
 Data = Literal["iterator", "skip"]
@@ -40,31 +40,31 @@ class CheckpointOptions:
     every: Trigger
     retention: Retention
     asynchronous: bool
-    patience: Patience
+    patience: RetryPolicy
     resume: bool
     on_failure: OnFailure
     data: Data
     storage: Mapping[str, Any] = field(default_factory=dict)
 
-    def folder(self, environment: Mapping[str, str]) -> Folder:
+    def folder(self, environment: Mapping[str, str]) -> StorageDir:
         """Where the checkpoints are: of a run that keeps nothing, in its directory.
 
         Raises:
-            OptionError: no directory was given, and no launcher has one; or nothing here
+            ConfigurationError: no directory was given, and no launcher has one; or nothing here
                 reaches such a URL.
         """
         spec = WorkerSpec.from_environment(environment)
         if spec is not None and spec.run_dir is not None and spec.switches.trial_batches:
             own = re.sub(r"\W+", "-", self.directory or "")
-            return Folder.at(os.path.join(spec.run_dir, "checkpoints", own))
+            return StorageDir.at(os.path.join(spec.run_dir, "checkpoints", own))
         if self.directory is not None:
-            return Folder.at(self.directory, **self.storage)
+            return StorageDir.at(self.directory, **self.storage)
         if spec is None or spec.run_dir is None:
-            raise OptionError(
+            raise ConfigurationError(
                 "Checkpoint needs a directory where no `phalanx run` has one; found None. Give "
                 'one: Checkpoint("checkpoints").'
             )
-        return Folder.at(os.path.join(spec.run_dir, "checkpoints"))
+        return StorageDir.at(os.path.join(spec.run_dir, "checkpoints"))
 
 
 class Checkpoint(Callback):
@@ -81,7 +81,7 @@ class Checkpoint(Callback):
     Args:
         directory: a path or a URL of fsspec's (`s3://bucket/run`), the same on every worker;
             None for `checkpoints` in the directory of `phalanx run`. One for each training.
-        every: `every_seconds(300)`, `every_n_steps(1000)` or `every_epoch()`. One more is
+        every: `every_n_seconds(300)`, `every_n_steps(1000)` or `every_n_epochs()`. One more is
             taken where training ends.
         keep: how many of the highest steps stay; the one that was just saved stays in any case.
         keep_best: a metric of the epoch logs and "min" or "max": ("val_loss", "min"). Its
@@ -98,7 +98,7 @@ class Checkpoint(Callback):
         storage_options: for fsspec's file system: keys, endpoint.
 
     Raises:
-        OptionError: an argument is none of these.
+        ConfigurationError: an argument is none of these.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class Checkpoint(Callback):
     ) -> None:
         super().__init__()
         if every is not None and not isinstance(every, Trigger):
-            raise OptionError(
-                "every must be every_seconds(...), every_n_steps(...) or every_epoch(...) of "
+            raise ConfigurationError(
+                "every must be every_n_seconds(...), every_n_steps(...) or every_n_epochs(...) of "
                 f"phalanx.callbacks; found {every!r}."
             )
         for name, value, known in (
@@ -127,13 +127,13 @@ class Checkpoint(Callback):
         ):
             if value not in known:
                 wanted = " or ".join(map(repr, known))
-                raise OptionError(f"Checkpoint takes {name}={wanted}; found {value!r}.")
+                raise ConfigurationError(f"Checkpoint takes {name}={wanted}; found {value!r}.")
         self.options = CheckpointOptions(
             directory=None if directory is None else os.fspath(directory),
-            every=every or every_epoch(),
+            every=every or every_n_epochs(),
             retention=Retention(keep=keep, best=keep_best),
             asynchronous=asynchronous,
-            patience=Patience(retries=retries),
+            patience=RetryPolicy(retries=retries),
             resume=resume,
             on_failure=on_failure,
             data=data,
@@ -144,22 +144,22 @@ class Checkpoint(Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Refuse a `fit` that would save nothing."""
         if not self.is_driven:
-            raise OptionError(
+            raise ConfigurationError(
                 "Checkpoint was given to Keras's own fit, which has no place for it; nothing "
                 "would be saved. Call phalanx.enable() first, use phalanx.fit, or start the "
                 "script by `phalanx run`."
             )
 
 
-def checkpoint_among(callbacks: Any) -> Checkpoint | None:
+def find_checkpoint(callbacks: Any) -> Checkpoint | None:
     """The `Checkpoint` among a fit's callbacks, if there is one.
 
     Raises:
-        OptionError: there are several.
+        ConfigurationError: there are several.
     """
     found = [c for c in callbacks if isinstance(c, Checkpoint)]
     if len(found) > 1:
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked to fit with {len(found)} Checkpoint callbacks; one can tell where training "
             "is to go on. Give one all that you want of them (every, keep_best)."
         )

@@ -12,11 +12,11 @@ import keras
 
 from phalanx.callbacks.tensorboard_writer import TensorBoardRun
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import OptionError
-from phalanx.gradients.gradient_probe import Lens
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import ConfigurationError
+from phalanx.gradients.gradient_probe import ProbeConfig
 from phalanx.gradients.statistics import NoiseScale
-from phalanx.monitoring.worker_event_log import own_journal
+from phalanx.monitoring.worker_event_log import worker_event_log
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
                 "logs/gradients".
 
         Raises:
-            OptionError: a value that cannot work.
+            ConfigurationError: a value that cannot work.
         """
         super().__init__()
         _check(every_n_steps, sample_rate, histograms, max_overhead)
@@ -79,11 +79,11 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         self._runs: dict[str, TensorBoardRun] = {}
         self._shown = False
 
-    def lens(self, look: int) -> Lens:
+    def lens(self, look: int) -> ProbeConfig:
         """What the `look`-th sample (from 0) looks at."""
         every = int(self._histograms)
         wanted = every > 0 and look % every == 0
-        return Lens(layers=self._layers, sample_rate=self._sample_rate, histograms=wanted)
+        return ProbeConfig(layers=self._layers, sample_rate=self._sample_rate, histograms=wanted)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Close the files."""
@@ -105,7 +105,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
                 "phalanx.fit(model, ...) in place of model.fit(...)."
             )
 
-    def take_gradients(self, step: int, seen: list[dict[str, Any]], place: ReplicaPlace) -> None:
+    def on_gradients(self, step: int, seen: list[dict[str, Any]], place: ReplicaTopology) -> None:
         """Log what this process's replicas saw at `step`; `fit` calls it."""
         self._shown = True
         for i, view in enumerate(seen):
@@ -117,10 +117,10 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
     def _log_own(self, step: int, view: dict[str, Any], name: str) -> None:
         scalars = _variable_scalars(view, "local")
         scalars["gradients/norm"] = float(view["whole"]["norm"])
-        scalars["gradients/cosine_to_aggregate"] = float(view["whole"]["cosine"])
+        scalars["gradients/cosine_similarity"] = float(view["whole"]["cosine"])
         self._write(name, step, scalars, _histograms(view, "local"))
 
-    def _log_total(self, step: int, view: dict[str, Any], place: ReplicaPlace) -> None:
+    def _log_total(self, step: int, view: dict[str, Any], place: ReplicaTopology) -> None:
         whole = view["whole"]
         before = float(whole["total_norm"])
         after = float(whole["clipped_norm"])
@@ -130,13 +130,13 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         scalars |= {
             "gradients/norm": before,
             "gradients/clipped_norm": after,
-            "gradients/clipped_share": self._clipped[0] / self._clipped[1],
+            "gradients/clip_fraction": self._clipped[0] / self._clipped[1],
         }
         scalars |= {f"update_ratio/{p}": float(v["update_ratio"]) for p, v in _kept(view)}
         scalars |= self._noise_scalars(whole, place)
         self._write(AGGREGATE, step, scalars, _histograms(view, "total"))
 
-    def _noise_scalars(self, whole: dict[str, Any], place: ReplicaPlace) -> dict[str, float]:
+    def _noise_scalars(self, whole: dict[str, Any], place: ReplicaTopology) -> dict[str, float]:
         batch = float(whole["batch"])
         if place.total == 1 or batch == 0:
             return {}  # one replica has nothing to compare, a hand-written loop no counts
@@ -161,7 +161,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         if histograms:
             self._runs[name].histograms(step, histograms)
         self._runs[name].flush()
-        if (journal := own_journal(os.environ)) is not None:
+        if (journal := worker_event_log(os.environ)) is not None:
             journal.write("gradients", run=name, step=step, values=scalars)
 
     def _directory(self) -> Path:
@@ -178,8 +178,8 @@ LAYOUT = {
     "Gradients": {
         "Norm, each worker and the total": ["gradients/norm"],
         "Norm after clipping": ["gradients/clipped_norm"],
-        "Share of steps clipped": ["gradients/clipped_share"],
-        "Agreement of workers (cosine)": ["gradients/cosine_to_aggregate"],
+        "Share of steps clipped": ["gradients/clip_fraction"],
+        "Agreement of workers (cosine)": ["gradients/cosine_similarity"],
         "Noise scale: the batch size worth having": ["gradients/noise_scale"],
     },
     "Layers": {
@@ -191,7 +191,7 @@ LAYOUT = {
 """The custom-scalars page that the aggregate's run opens with."""
 
 
-def _run_name(place: ReplicaPlace, local: int) -> str:
+def _run_name(place: ReplicaTopology, local: int) -> str:
     worker = place.rank
     return f"worker-{worker}" if place.local == 1 else f"worker-{worker}-replica-{local}"
 
@@ -215,10 +215,10 @@ def _histograms(view: dict[str, Any], which: str) -> dict[str, Any]:
 
 def _check(every: int, rate: float, histograms: bool | int, overhead: float | None) -> None:
     if not isinstance(every, int) or every < 1:
-        raise OptionError(f"every_n_steps must be an integer of at least 1; found {every!r}.")
+        raise ConfigurationError(f"every_n_steps must be an integer of at least 1; found {every!r}.")
     if not 0.0 < rate <= 1.0:
-        raise OptionError(f"sample_rate must be above 0 and at most 1; found {rate!r}.")
+        raise ConfigurationError(f"sample_rate must be above 0 and at most 1; found {rate!r}.")
     if int(histograms) < 0:
-        raise OptionError(f"histograms must be True, False or a positive n; found {histograms!r}.")
+        raise ConfigurationError(f"histograms must be True, False or a positive n; found {histograms!r}.")
     if overhead is not None and not overhead > 0.0:
-        raise OptionError(f"max_overhead must be above 0, or None; found {overhead!r}.")
+        raise ConfigurationError(f"max_overhead must be above 0, or None; found {overhead!r}.")

@@ -13,7 +13,7 @@ from phalanx.launch.log_lines import without_style
 _BAR_CELLS = 20
 
 
-def is_live(stream: TextIO, *, watched: bool = False) -> bool:
+def is_interactive(stream: TextIO, *, watched: bool = False) -> bool:
     """Whether a line may be redrawn: a terminal, or a launcher that shows one."""
     return watched or stream.isatty()
 
@@ -83,10 +83,14 @@ class Progress(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
     def line(self, done: int, logs: Mapping[str, Any], *, finished: bool = False) -> str:
         """The display's one line after `done` steps."""
-        count, share, timing, metrics = parts_of_line(
+        count, share, timed_collective, metrics = format_line(
             done, self.params.get("steps"), self.seconds(), logs, finished=finished
         )
-        head = [count, _bar(share), timing] if self._verbose == 1 else [count, timing]
+        head = (
+            [count, _bar(share), timed_collective]
+            if self._verbose == 1
+            else [count, timed_collective]
+        )
         return " - ".join([" ".join(head), *(f"{name}: {value}" for name, value in metrics)])
 
     def seconds(self) -> float:
@@ -103,18 +107,20 @@ class Progress(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         stream.flush()
 
 
-def parts_of_line(
+def format_line(
     done: int, steps: int | None, seconds: float, logs: Mapping[str, Any], *, finished: bool
 ) -> tuple[str, float, str, list[tuple[str, str]]]:
     """What a line says: the count of steps, the share done, the time, and the metrics."""
     steps = steps or (done if finished else None)
     each = _per_step(seconds / max(done, 1))
-    timing = f"{seconds:.0f}s {each}" if finished or not steps else _eta(seconds, done, steps)
+    timed_collective = (
+        f"{seconds:.0f}s {each}" if finished or not steps else _eta(seconds, done, steps)
+    )
     if not finished and steps:
-        timing += f" {each}"
+        timed_collective += f" {each}"
     metrics = [(name, _number(value)) for name, value in sorted(logs.items(), key=_order)]
     share = 1.0 if finished else done / steps if steps else 0.0
-    return f"{done}/{steps if steps else 'Unknown'}", share, timing, metrics
+    return f"{done}/{steps if steps else 'Unknown'}", share, timed_collective, metrics
 
 
 class EvaluationProgress(Progress):

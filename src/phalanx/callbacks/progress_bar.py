@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from phalanx.callbacks.callback import Callback
-from phalanx.callbacks.progress import Progress, is_live, parts_of_line
+from phalanx.callbacks.progress import Progress, format_line, is_interactive
 from phalanx.cluster.spec import WorkerSpec
 
 _BAR_CELLS = 20
@@ -46,7 +46,7 @@ class DistributedProgress(Progress, Callback):
         spec = WorkerSpec.from_environment(os.environ)
         watched = spec is not None and spec.interactive
         super().__init__(
-            live=is_live(stream or sys.stdout, watched=watched) if live is None else live,
+            live=is_interactive(stream or sys.stdout, watched=watched) if live is None else live,
             clock=clock,
             stream=stream,
         )
@@ -56,8 +56,8 @@ class DistributedProgress(Progress, Callback):
         """Say who trains."""
         cluster = self.cluster
         where = f"{_count(cluster.workers, 'worker')}, {_count(cluster.replicas, 'replica')}"
-        if cluster.servants:
-            where = f"{_count(cluster.servants, 'worker')}, each at its own pace"
+        if cluster.ps_tasks:
+            where = f"{_count(cluster.ps_tasks, 'worker')}, each at its own pace"
         self._print(f"Training {self.model.name} on {where}\n")
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -67,7 +67,7 @@ class DistributedProgress(Progress, Callback):
 
     def line(self, done: int, logs: Mapping[str, Any], *, finished: bool = False) -> str:
         """The display's one line after `done` steps."""
-        count, share, timing, metrics = parts_of_line(
+        count, share, timed_collective, metrics = format_line(
             done, self.params.get("steps"), self.seconds(), logs, finished=finished
         )
         bar = round(share * _BAR_CELLS)
@@ -76,7 +76,7 @@ class DistributedProgress(Progress, Callback):
             ("━" * bar, "green" if finished else "cyan"),
             ("━" * (_BAR_CELLS - bar), "dim"),
             f" {count} ",
-            (timing, "dim"),
+            (timed_collective, "dim"),
         )
         for name, value in metrics:
             text.append(f" - {name}: ").append(value, "bold")

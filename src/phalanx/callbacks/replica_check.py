@@ -6,12 +6,12 @@ from typing import Any, Literal, get_args
 
 from phalanx.callbacks.callback import Callback
 from phalanx.callbacks.validation import check_count
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 OnDifference = Literal["warn", "raise"]
 
 
-class ReplicaCheck(Callback):
+class ReplicaConsistencyCheck(Callback):
     """How `fit` compares its replicas' weights, optimizer states and seeds.
 
     It compares them with or without this callback, where there are several replicas: when
@@ -23,7 +23,7 @@ class ReplicaCheck(Callback):
     such as moving statistics of a BatchNormalization that is not synchronized.
     """
 
-    reads_logs_every = 0
+    logs_every_n_steps = 0
 
     def __init__(
         self,
@@ -44,30 +44,30 @@ class ReplicaCheck(Callback):
                 may be rounding, as between unlike processors: that is said at level INFO.
 
         Raises:
-            OptionError: a value is none of these.
+            ConfigurationError: a value is none of these.
         """
         super().__init__()
         if every_steps is not None:
             check_count("every_steps", every_steps)
         if on_difference not in get_args(OnDifference):
-            raise OptionError(f"on_difference must be 'warn' or 'raise'; found {on_difference!r}.")
+            raise ConfigurationError(f"on_difference must be 'warn' or 'raise'; found {on_difference!r}.")
         for name, number in (("max_overhead", max_overhead), ("tolerance", tolerance)):
             is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
             if number is not None and not (is_number and 0 <= number < 1):
-                raise OptionError(f"{name} must be a number from 0 to below 1; found {number!r}.")
+                raise ConfigurationError(f"{name} must be a number from 0 to below 1; found {number!r}.")
         self.every_steps = every_steps
         self.max_overhead = max_overhead
         self.on_difference = on_difference
         self.tolerance = tolerance
 
 
-def replica_check_among(callbacks: Any) -> ReplicaCheck:
+def find_replica_check(callbacks: Any) -> ReplicaConsistencyCheck:
     """The one in a list of callbacks; the default where there is none.
 
     Raises:
-        OptionError: there are several.
+        ConfigurationError: there are several.
     """
-    found = [callback for callback in callbacks if isinstance(callback, ReplicaCheck)]
+    found = [callback for callback in callbacks if isinstance(callback, ReplicaConsistencyCheck)]
     if len(found) > 1:
-        raise OptionError(f"Asked to fit with {len(found)} ReplicaChecks; give one.")
-    return found[0] if found else ReplicaCheck()
+        raise ConfigurationError(f"Asked to fit with {len(found)} ReplicaChecks; give one.")
+    return found[0] if found else ReplicaConsistencyCheck()

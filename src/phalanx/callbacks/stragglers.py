@@ -11,9 +11,9 @@ from typing import Literal
 
 from phalanx.callbacks.callback import Callback
 from phalanx.callbacks.validation import check_count, check_seconds
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.monitoring.throughput import ThroughputNumbers, WorkerTimes
-from phalanx.monitoring.worker_event_log import own_journal
+from phalanx.monitoring.worker_event_log import worker_event_log
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _CAUSES = {
 }
 
 
-class Stragglers(Callback):
+class StragglerDetector(Callback):
     """Finds workers that are slower than the others, who must wait for them at every step.
 
     Each worker's own time in a step (input, computing and callbacks, without the wait in the
@@ -39,42 +39,42 @@ class Stragglers(Callback):
         stragglers: those that are slow now; the same on every worker.
     """
 
-    reads_logs_every = 0
+    logs_every_n_steps = 0
     wants_workers = True
 
     def __init__(
-        self, *, factor: float = 1.5, windows: int = 2, every_seconds: float = 10.0
+        self, *, factor: float = 1.5, windows: int = 2, every_n_seconds: float = 10.0
     ) -> None:
         """Choose what is slow.
 
         Args:
             factor: how many times the median of the others' own time.
             windows: in how many windows in a row.
-            every_seconds: seconds of training in a window, about.
+            every_n_seconds: seconds of training in a window, about.
 
         Raises:
-            OptionError: `factor` is not above 1, or a number is not positive.
+            ConfigurationError: `factor` is not above 1, or a number is not positive.
         """
         super().__init__()
-        check_seconds("every_seconds", every_seconds)
+        check_seconds("every_n_seconds", every_n_seconds)
         check_count("windows", windows)
         if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor > 1.0:
-            raise OptionError(f"factor must be a number above 1; found {factor!r}.")
-        self.every_seconds = every_seconds
-        self._detector = StragglerDetector(factor=factor, windows=windows)
+            raise ConfigurationError(f"factor must be a number above 1; found {factor!r}.")
+        self.every_n_seconds = every_n_seconds
+        self._detector = StragglerStatistics(factor=factor, windows=windows)
 
     @property
     def stragglers(self) -> list[Straggler]:
         """The workers that are slow now, by rank."""
         return self._detector.stragglers
 
-    def take_throughput(self, numbers: ThroughputNumbers, *, is_chief: bool) -> None:
+    def on_throughput(self, numbers: ThroughputNumbers, *, is_chief: bool) -> None:
         """Compare the workers in one window; `fit` calls it."""
         first = numbers.step - numbers.steps + 1
         news = self._detector.take(numbers.step, first, numbers.workers)
         for straggler in news if is_chief else []:
-            _log.warning("%s", describe(straggler, in_step=not self.cluster.servants))
-            if (journal := own_journal(os.environ)) is not None:
+            _log.warning("%s", describe(straggler, in_step=not self.cluster.ps_tasks))
+            if (journal := worker_event_log(os.environ)) is not None:
                 journal.write("straggler", **vars(straggler))
 
 
@@ -121,7 +121,7 @@ class Straggler:
     gone: bool = False
 
 
-class StragglerDetector:
+class StragglerStatistics:
     """Compares each worker's own time with the median of the others'.
 
     One slow window proves nothing: a worker is reported after some in a row, and reported

@@ -16,8 +16,8 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalar
 from tensorboard.plugins.histogram import metadata as histogram_metadata
 
-from phalanx.errors import OptionError
-from phalanx.worker.written_once import on_its_own_account
+from phalanx.errors import ConfigurationError
+from phalanx.worker.written_once import written_by_all_workers
 
 Charts = Mapping[str, Mapping[str, Sequence[str]]]
 """Category -> chart's title -> regular expressions of the tags that the chart draws."""
@@ -39,7 +39,7 @@ class TensorBoardRun:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
-        with tf.init_scope(), tf.device("CPU:0"), on_its_own_account():
+        with tf.init_scope(), tf.device("CPU:0"), written_by_all_workers():
             self._writer = tf.summary.create_file_writer(str(self.directory))
         self._closed = False
 
@@ -58,7 +58,7 @@ class TensorBoardRun:
             values: by tag the buckets, of shape `[buckets, 3]`: left edge, right edge, count.
 
         Raises:
-            OptionError: buckets of another shape, an edge or count that is not finite, a left
+            ConfigurationError: buckets of another shape, an edge or count that is not finite, a left
                 edge beyond the right one, or a negative count.
         """
         summary = tf.compat.v1.Summary()
@@ -110,7 +110,7 @@ class TensorBoardRun:
     def _outside(self) -> Iterator[None]:
         if self._closed:
             raise ValueError(f"The TensorBoard run {self.directory} is closed.")
-        with tf.init_scope(), tf.device("CPU:0"), on_its_own_account():
+        with tf.init_scope(), tf.device("CPU:0"), written_by_all_workers():
             yield
 
 
@@ -149,14 +149,14 @@ def _layout(charts: Charts) -> Any:
 def _checked(tag: str, buckets: ArrayLike) -> np.ndarray:
     array = np.asarray(buckets, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != 3:
-        raise OptionError(
+        raise ConfigurationError(
             f"The histogram {tag!r} needs buckets of shape [buckets, 3] (left edge, right edge, "
             f"count); found shape {list(array.shape)}."
         )
     left, right, count = array.T
     good = np.isfinite(array).all(axis=1) & (left <= right) & (count >= 0)
     if not good.all():
-        raise OptionError(
+        raise ConfigurationError(
             f"The histogram {tag!r} needs finite edges, left <= right, and counts from 0; found "
             f"the bucket {array[~good][0].tolist()}. Count values that are not finite apart."
         )

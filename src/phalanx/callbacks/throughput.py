@@ -28,28 +28,28 @@ class Throughput(Callback):
             every worker's own times in `workers`.
     """
 
-    reads_logs_every = 0
+    logs_every_n_steps = 0
     wants_workers = True
 
-    def __init__(self, *, every_seconds: float = 10.0, log: bool = True) -> None:
+    def __init__(self, *, every_n_seconds: float = 10.0, log: bool = True) -> None:
         """Choose how often.
 
         Args:
-            every_seconds: seconds of training in a window, about; the chief's clock decides.
+            every_n_seconds: seconds of training in a window, about; the chief's clock decides.
                 Shorter windows are used where another callback asks for them. An epoch's
                 end closes a window too, if it holds a second at least.
             log: whether the chief logs each window, by the logger "phalanx", level INFO.
 
         Raises:
-            OptionError: `every_seconds` is not above 0.
+            ConfigurationError: `every_n_seconds` is not above 0.
         """
         super().__init__()
-        check_seconds("every_seconds", every_seconds)
-        self.every_seconds = every_seconds
+        check_seconds("every_n_seconds", every_n_seconds)
+        self.every_n_seconds = every_n_seconds
         self.numbers: list[ThroughputNumbers] = []
         self._log = log
 
-    def take_throughput(self, numbers: ThroughputNumbers, *, is_chief: bool) -> None:
+    def on_throughput(self, numbers: ThroughputNumbers, *, is_chief: bool) -> None:
         """Keep and log one window; `fit` calls it."""
         self.numbers.append(numbers)
         if self._log and is_chief:

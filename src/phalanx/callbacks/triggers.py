@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 Unit = Literal["seconds", "steps", "epochs"]
 
@@ -26,13 +26,13 @@ class Trigger:
         least = 0 if self.unit == "seconds" else 1
         is_whole = self.unit == "seconds" or float(self.every).is_integer()
         if not self.every >= least or not is_whole:
-            raise OptionError(
+            raise ConfigurationError(
                 f"every_{self.unit} needs {'a number' if self.unit == 'seconds' else 'an integer'}"
                 f" of at least {least}; found {self.every!r}."
             )
 
 
-def every_seconds(seconds: float) -> Trigger:
+def every_n_seconds(seconds: float) -> Trigger:
     """Due when so many seconds have passed; 0 for each step at which the workers meet."""
     return Trigger(every=seconds, unit="seconds")
 
@@ -42,6 +42,6 @@ def every_n_steps(n: int) -> Trigger:
     return Trigger(every=n, unit="steps")
 
 
-def every_epoch(n: int = 1) -> Trigger:
+def every_n_epochs(n: int = 1) -> Trigger:
     """Due where every n-th epoch has ended, its validation included."""
     return Trigger(every=n, unit="epochs")

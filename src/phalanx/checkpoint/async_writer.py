@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 
-class Background:
+class AsyncWriter:
     """Runs one action at a time in a thread of its own, and keeps what it raised."""
 
     def __init__(self) -> None:

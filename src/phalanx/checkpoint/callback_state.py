@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.checkpoint.serialization import NotPlainError, decode, encode
+from phalanx.checkpoint.serialization import NotSerializableError, decode, encode
 
 _NOT_STATE = {"model", "_model", "params", "_params", "validation_data", "cluster", "own_metrics"}
 _SET_UP_LATE = ("monitor_op", "min_delta")
@@ -85,7 +85,7 @@ def _attributes(callback: Any, name: str) -> dict[str, _Encoded]:
         if attribute in _NOT_STATE or attribute in late:
             continue
         arrays: dict[str, np.ndarray] = {}
-        with suppress(NotPlainError):
+        with suppress(NotSerializableError):
             document = encode(value, arrays, f"{name}/{attribute}")
             found[attribute] = copy.deepcopy(document), arrays
     return found

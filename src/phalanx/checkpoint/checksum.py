@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.checkpoint.replica_values import copies_of
+from phalanx.checkpoint.replica_values import replica_components
 
 _CHUNK = 1 << 22
 _ODD = 0x5851F42D4C957F2D  # Knuth's multiplier for 64 bits
@@ -35,12 +35,12 @@ def fold(tensor: tf.Tensor) -> tf.Tensor:
     return total
 
 
-def fold_copies(variables: Sequence[Any]) -> tf.Tensor:
+def checksum_components(variables: Sequence[Any]) -> tf.Tensor:
     """`fold` of each copy of Keras variables: int64, (replicas of this process, variables)."""
     columns = []
     for variable in variables:
         folded = []
-        for copy in copies_of(variable):
+        for copy in replica_components(variable):
             with tf.device(copy.device):
                 folded.append(fold(copy.read_value()))
         columns.append(folded)
@@ -50,8 +50,8 @@ def fold_copies(variables: Sequence[Any]) -> tf.Tensor:
     return tf.stack([tf.stack(folded) for folded in full], axis=1)
 
 
-def total_of(folded: np.ndarray) -> np.ndarray:
-    """One int64 for each replica from what `fold_copies` gave; the order of variables counts."""
+def combine_checksums(folded: np.ndarray) -> np.ndarray:
+    """One int64 for each replica from what `checksum_components` gave; in the order of variables."""
     factors = np.cumprod(np.full(folded.shape[1], _ODD, np.uint64), dtype=np.uint64)
     totals: np.ndarray = (folded.astype(np.uint64) * factors).sum(axis=1, dtype=np.uint64)
     return totals.view(np.int64)

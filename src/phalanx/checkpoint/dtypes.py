@@ -5,15 +5,15 @@ from __future__ import annotations
 import ml_dtypes  # noqa: F401  # registers their names with NumPy
 import numpy as np
 
-__all__ = ["as_bits", "of_dtype"]
+__all__ = ["from_storage", "to_storage"]
 
 
-def as_bits(array: np.ndarray) -> np.ndarray:
+def to_storage(array: np.ndarray) -> np.ndarray:
     """The array, contiguous, in a dtype that safetensors takes from NumPy and gives back."""
     plain = np.ascontiguousarray(array).reshape(array.shape)
     return plain if plain.dtype.isbuiltin == 1 else plain.view(f"uint{8 * plain.dtype.itemsize}")
 
 
-def of_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
-    """What `as_bits` made of an array of `dtype`, as it was."""
+def from_storage(array: np.ndarray, dtype: str) -> np.ndarray:
+    """What `to_storage` made of an array of `dtype`, as it was."""
     return array if array.dtype.name == dtype else array.view(np.dtype(dtype))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from phalanx.errors import DamagedCheckpointError, NewerCheckpointError
+from phalanx.errors import CheckpointCorruptedError, CheckpointVersionError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -101,8 +101,8 @@ class Manifest:
             where: the checkpoint's place, for messages.
 
         Raises:
-            DamagedCheckpointError: it is no manifest.
-            NewerCheckpointError: a newer Phalanx wrote it.
+            CheckpointCorruptedError: it is no manifest.
+            CheckpointVersionError: a newer Phalanx wrote it.
         """
         try:
             document = json.loads(content)
@@ -110,7 +110,7 @@ class Manifest:
         except (ValueError, KeyError, TypeError) as error:
             raise _damaged(where, error) from error
         if version > FORMAT:
-            raise NewerCheckpointError(
+            raise CheckpointVersionError(
                 f"The checkpoint {where} has format {version}; this Phalanx reads up to {FORMAT}. "
                 "Install a newer Phalanx, or take a checkpoint that an older one wrote."
             )
@@ -124,7 +124,7 @@ def shard_from_json(content: bytes, where: str) -> Shard:
     """Read what a worker wrote down about its shard.
 
     Raises:
-        DamagedCheckpointError: it is no such thing.
+        CheckpointCorruptedError: it is no such thing.
     """
     try:
         return _shard(json.loads(content))
@@ -142,8 +142,8 @@ def _shard(document: Any) -> Shard:
     return Shard(**{**document, "pieces": pieces})
 
 
-def _damaged(where: str, error: Exception) -> DamagedCheckpointError:
-    return DamagedCheckpointError(
+def _damaged(where: str, error: Exception) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(
         f"The manifest of the checkpoint {where} cannot be read ({type(error).__name__}: {error}). "
         "Take an older checkpoint; `phalanx checkpoint list` shows which there are."
     )

@@ -12,16 +12,16 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from phalanx.checkpoint.dtypes import of_dtype
+from phalanx.checkpoint.dtypes import from_storage
 from phalanx.checkpoint.manifest import MANIFEST, Manifest, Shard
-from phalanx.checkpoint.sharding import Described
-from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.sharding import TensorSpecs
+from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP
 from phalanx.errors import (
-    DamagedCheckpointError,
-    MismatchedCheckpointError,
-    NewerCheckpointError,
-    NoCheckpointError,
+    CheckpointCorruptedError,
+    CheckpointMismatchError,
+    CheckpointVersionError,
+    CheckpointNotFoundError,
 )
 
 _log = logging.getLogger(__name__)
@@ -29,44 +29,44 @@ _NAME = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
+class LoadedCheckpoint:
     """A checkpoint in memory, its bytes those that were written."""
 
     manifest: Manifest
     arrays: Mapping[str, np.ndarray]
 
 
-def steps_in(folder: Folder) -> list[int]:
+def steps_in(folder: StorageDir) -> list[int]:
     """The steps of all committed checkpoints, oldest first."""
     found = [_NAME.fullmatch(name) for name in folder.names()]
     steps = sorted(int(match.group(1)) for match in found if match)
     return [step for step in steps if (folder / STEP.format(step)).has(MANIFEST)]
 
 
-def manifest_of(folder: Folder, step: int) -> Manifest:
+def manifest_of(folder: StorageDir, step: int) -> Manifest:
     """What the checkpoint of `step` holds.
 
     Raises:
-        NoCheckpointError: there is none.
-        DamagedCheckpointError: its manifest cannot be read.
-        NewerCheckpointError: a newer Phalanx wrote it.
+        CheckpointNotFoundError: there is none.
+        CheckpointCorruptedError: its manifest cannot be read.
+        CheckpointVersionError: a newer Phalanx wrote it.
     """
     place = folder / STEP.format(step)
     try:
         content = place.read(MANIFEST)
     except FileNotFoundError as error:
         there = ", ".join(map(str, steps_in(folder))) or "none"
-        raise NoCheckpointError(
+        raise CheckpointNotFoundError(
             f"Asked for the checkpoint of step {step} in {folder}; there are: {there}."
         ) from error
     return Manifest.from_json(content, str(place))
 
 
-def read(folder: Folder, step: int) -> Loaded:
+def read(folder: StorageDir, step: int) -> LoadedCheckpoint:
     """The checkpoint of `step`, every byte held against its checksum.
 
     Raises:
-        NoCheckpointError, DamagedCheckpointError, NewerCheckpointError: as for `manifest_of`,
+        CheckpointNotFoundError, CheckpointCorruptedError, CheckpointVersionError: as for `manifest_of`,
             or a shard is missing or differs.
     """
     manifest = manifest_of(folder, step)
@@ -75,48 +75,48 @@ def read(folder: Folder, step: int) -> Loaded:
     for shard in manifest.shards:
         values = _values(place, shard)
         for piece in shard.pieces:
-            value = of_dtype(values[piece.key], piece.dtype)
+            value = from_storage(values[piece.key], piece.dtype)
             if not piece.shape or piece.rows == piece.shape[0]:
                 arrays[piece.tensor] = value.reshape(piece.shape)
                 continue
             whole = arrays.setdefault(piece.tensor, np.empty(piece.shape, value.dtype))
             whole[piece.start : piece.start + piece.rows] = value
-    return Loaded(manifest=manifest, arrays=arrays)
+    return LoadedCheckpoint(manifest=manifest, arrays=arrays)
 
 
-def newest(folder: Folder) -> Loaded:
+def latest(folder: StorageDir) -> LoadedCheckpoint:
     """The newest checkpoint that is whole; damaged ones are passed over, and said.
 
     Raises:
-        NoCheckpointError: there is no whole one.
-        NewerCheckpointError: the newest was written by a newer Phalanx.
+        CheckpointNotFoundError: there is no whole one.
+        CheckpointVersionError: the newest was written by a newer Phalanx.
     """
     steps = steps_in(folder)
     for step in reversed(steps):
         try:
             return read(folder, step)
-        except DamagedCheckpointError as error:
+        except CheckpointCorruptedError as error:
             _log.warning("passing over a checkpoint: %s", error)
     damaged = f" ({len(steps)} damaged)" if steps else ""
-    raise NoCheckpointError(
+    raise CheckpointNotFoundError(
         f"Asked for the newest checkpoint in {folder}; there is no whole one{damaged}. Is that the "
         "directory?"
     )
 
 
-def verify(folder: Folder) -> Iterator[tuple[int, str | None]]:
+def verify(folder: StorageDir) -> Iterator[tuple[int, str | None]]:
     """For each committed step what is wrong with it, None where it is whole."""
     for step in steps_in(folder):
         try:
             read(folder, step)
-        except (DamagedCheckpointError, NewerCheckpointError) as error:
+        except (CheckpointCorruptedError, CheckpointVersionError) as error:
             yield step, str(error)
         else:
             yield step, None
 
 
-def assert_fits(
-    loaded: Manifest, wanted: Described, where: str, *, paths: Mapping[str, str] | None = None
+def check_compatible(
+    loaded: Manifest, wanted: TensorSpecs, where: str, *, paths: Mapping[str, str] | None = None
 ) -> None:
     """Hold what a checkpoint has against what is to be restored, before anything changes.
 
@@ -127,7 +127,7 @@ def assert_fits(
         paths: what people call the tensors.
 
     Raises:
-        MismatchedCheckpointError: a tensor is missing, or of another shape or dtype, or there
+        CheckpointMismatchError: a tensor is missing, or of another shape or dtype, or there
             are more of a kind ("model/...") than are wanted.
     """
     held = loaded.tensors()
@@ -150,13 +150,13 @@ def assert_fits(
     if wrong:
         advice = "Build and compile the model as it was when it was saved."
         others = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise MismatchedCheckpointError(
+        raise CheckpointMismatchError(
             f"The checkpoint of step {loaded.step} in {where} does not fit this model: "
             f"{'; '.join(wrong[:5])}{others}. {advice}"
         )
 
 
-def _values(place: Folder, shard: Shard) -> dict[str, np.ndarray]:
+def _values(place: StorageDir, shard: Shard) -> dict[str, np.ndarray]:
     try:
         content = place.read(shard.file)
     except FileNotFoundError as error:
@@ -172,8 +172,8 @@ def _values(place: Folder, shard: Shard) -> dict[str, np.ndarray]:
     return values
 
 
-def _damaged(place: Folder, shard: Shard, what: str) -> DamagedCheckpointError:
-    return DamagedCheckpointError(
+def _damaged(place: StorageDir, shard: Shard, what: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(
         f"In the checkpoint {place}, {shard.file} {what}. Take an older one; `phalanx checkpoint "
         "verify` shows which are whole."
     )

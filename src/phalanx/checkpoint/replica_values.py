@@ -13,26 +13,26 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 
 LOCAL = "local"
 
 
-def copies_of(variable: Any) -> Sequence[Any]:
+def replica_components(variable: Any) -> Sequence[Any]:
     """The TensorFlow variables behind a Keras variable, one for each local replica."""
     value = variable.value
     return value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)
 
 
-def array_of_copy(replica: int, variable: Any) -> np.ndarray:
+def read_component(replica: int, variable: Any) -> np.ndarray:
     """What this process's `replica`-th replica has for a variable, in host memory of its own."""
-    copies = copies_of(variable)
+    copies = replica_components(variable)
     return np.array(copies[replica if len(copies) > 1 else 0].numpy())
 
 
 def assign(variable: Any, value: Any) -> None:
     """Give every copy on this process the value; no peer is asked."""
-    for copy in copies_of(variable):
+    for copy in replica_components(variable):
         copy.assign(value)
 
 
@@ -58,24 +58,24 @@ class Rows:
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         """These rows in host memory; all for `...`."""
-        first = copies_of(self.variable)[0]
+        first = replica_components(self.variable)[0]
         if "CPU" in first.device:
             whole: np.ndarray = np.asarray(first.read_value())
             return whole if rows is Ellipsis else whole[rows]
         return np.asarray(first.read_value() if rows is Ellipsis else first[rows])
 
 
-def local_arrays(variables: Mapping[str, Any], place: ReplicaPlace) -> dict[str, np.ndarray]:
+def local_arrays(variables: Mapping[str, Any], place: ReplicaTopology) -> dict[str, np.ndarray]:
     """The copies of this process by name and replica: "local/2/metrics/0/total"."""
     return {
         f"{LOCAL}/{place.first + i}/{name}": np.array(copy.read_value().numpy())
         for name, variable in variables.items()
-        for i, copy in enumerate(copies_of(variable))
+        for i, copy in enumerate(replica_components(variable))
     }
 
 
 def assign_local(
-    variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], place: ReplicaPlace
+    variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], place: ReplicaTopology
 ) -> None:
     """Give each copy what its replica had; with another number of replicas, share it out.
 
@@ -87,7 +87,7 @@ def assign_local(
         values = [value for value in of_each if value is not None]
         if not values:
             continue
-        for i, copy in enumerate(copies_of(variable)):
+        for i, copy in enumerate(replica_components(variable)):
             replica = place.first + i
             if len(values) == place.total:
                 copy.assign(values[replica])

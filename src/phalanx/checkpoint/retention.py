@@ -9,9 +9,9 @@ from typing import Literal
 
 from phalanx.checkpoint.manifest import MANIFEST, Manifest
 from phalanx.checkpoint.reader import manifest_of, steps_in
-from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP
-from phalanx.errors import CheckpointError, OptionError
+from phalanx.errors import CheckpointError, ConfigurationError
 
 Mode = Literal["min", "max"]
 
@@ -31,14 +31,14 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.keep < 1:
-            raise OptionError(f"keep must be 1 or more; found {self.keep!r}.")
+            raise ConfigurationError(f"keep must be 1 or more; found {self.keep!r}.")
         if self.best is not None and (len(self.best) != 2 or self.best[1] not in ("min", "max")):
-            raise OptionError(
+            raise ConfigurationError(
                 'keep_best must be a metric with "min" or "max", such as ("val_loss", "min"); '
                 f"found {self.best!r}."
             )
 
-    def superfluous(self, manifests: Sequence[Manifest], saved: int | None = None) -> list[int]:
+    def to_delete(self, manifests: Sequence[Manifest], saved: int | None = None) -> list[int]:
         """The steps of those that may go, oldest first.
 
         Args:
@@ -67,7 +67,7 @@ class Retention:
 
 
 def prune(
-    folder: Folder,
+    folder: StorageDir,
     retention: Retention,
     *,
     saved: int | None = None,
@@ -97,7 +97,7 @@ def prune(
             readable.append(manifest_of(folder, step))
         except CheckpointError:
             continue
-    going = [STEP.format(step) for step in retention.superfluous(readable, saved)]
+    going = [STEP.format(step) for step in retention.to_delete(readable, saved)]
     if leftovers or leftovers_before is not None:
         before = STEP.format(leftovers_before) if leftovers_before is not None else "~"
         going += [n for n in folder.names() if n < before and _is_leftover(folder, n)]
@@ -107,5 +107,5 @@ def prune(
     return going
 
 
-def _is_leftover(folder: Folder, name: str) -> bool:
+def _is_leftover(folder: StorageDir, name: str) -> bool:
     return name.startswith("step-") and not (folder / name).has(MANIFEST)

@@ -17,14 +17,14 @@ from tenacity import (
     wait_random,
 )
 
-from phalanx.errors import OptionError, PhalanxError
+from phalanx.errors import ConfigurationError, PhalanxError
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How often to try again, and how long to wait in between.
 
     Attributes:
@@ -43,9 +43,9 @@ class Patience:
 
     def __post_init__(self) -> None:
         if self.retries < 0:
-            raise OptionError(f"retries must be 0 or more; found {self.retries!r}.")
+            raise ConfigurationError(f"retries must be 0 or more; found {self.retries!r}.")
 
-    def try_to(self, what: str, action: Callable[[], T]) -> T:
+    def call_with_retry(self, what: str, action: Callable[[], T]) -> T:
         """Do it, and again where storage fails; the last failure is raised.
 
         An error of ours is no failure of storage, and is raised at once.

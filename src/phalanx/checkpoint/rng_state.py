@@ -17,7 +17,7 @@ from phalanx.keras_compat.rng import keras_generator, tensorflow_generator
 _PYTHON_VERSION = 3  # of the tuple that `random.getstate` gives
 
 
-def read_chance() -> dict[str, np.ndarray]:
+def read_rng_state() -> dict[str, np.ndarray]:
     """The states of all generators, as arrays."""
     _, key, position, has_gauss, gauss = np.random.get_state()
     version, words, following = random.getstate()
@@ -36,8 +36,8 @@ def read_chance() -> dict[str, np.ndarray]:
     return arrays
 
 
-def write_chance(arrays: Mapping[str, np.ndarray]) -> None:
-    """Bring the generators back to what `read_chance` gave; those that are missing stay."""
+def write_rng_state(arrays: Mapping[str, np.ndarray]) -> None:
+    """Bring the generators back to what `read_rng_state` gave; those that are missing stay."""
     if "numpy/key" in arrays:
         position, has_gauss, gauss = arrays["numpy/rest"]
         key = arrays["numpy/key"]

@@ -14,7 +14,7 @@ import numpy as np
 _KIND = "__kind__"
 
 
-class NotPlainError(TypeError):
+class NotSerializableError(TypeError):
     """A value is none of those that can be written down."""
 
 
@@ -22,7 +22,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
     """The value as JSON; arrays go into `arrays`, under names that begin with `name`.
 
     Raises:
-        NotPlainError: it, or something in it, cannot be written down.
+        NotSerializableError: it, or something in it, cannot be written down.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -43,7 +43,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
             for k, v in value.items()
         ]
         return {_KIND: "dict", "items": items}
-    raise NotPlainError(f"{type(value).__name__} in {name}")
+    raise NotSerializableError(f"{type(value).__name__} in {name}")
 
 
 def decode(document: Any, arrays: Mapping[str, np.ndarray]) -> Any:

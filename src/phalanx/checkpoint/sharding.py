@@ -12,7 +12,7 @@ import numpy as np
 
 from phalanx.checkpoint.manifest import Piece
 
-Described = Mapping[str, tuple[tuple[int, ...], str]]
+TensorSpecs = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and dtype by tensor."""
 
 
@@ -24,7 +24,7 @@ def describe(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]
     }
 
 
-def whole(tensors: Described) -> tuple[Piece, ...]:
+def whole(tensors: TensorSpecs) -> tuple[Piece, ...]:
     """Each tensor in one piece."""
     return tuple(
         Piece(tensor=name, shape=shape, dtype=dtype, start=0, rows=shape[0] if shape else 1)
@@ -32,7 +32,7 @@ def whole(tensors: Described) -> tuple[Piece, ...]:
     )
 
 
-def share_out(tensors: Described, workers: int) -> list[tuple[Piece, ...]]:
+def plan_shards(tensors: TensorSpecs, workers: int) -> list[tuple[Piece, ...]]:
     """Each worker's pieces: about equally many bytes for all.
 
     Tensors larger than a worker's fair share are cut along their first axis; then the

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.checkpoint.dtypes import as_bits, of_dtype
+from phalanx.checkpoint.dtypes import from_storage, to_storage
 from phalanx.checkpoint.serialization import decode, encode
 
 SCHEMA = 1
@@ -45,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CapturedStep:
+class StepCapture:
     """What is known of a step beside its arrays.
 
     Attributes:
@@ -78,7 +78,7 @@ class CapturedStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captured:
+class CaptureInfo:
     """A step, read back.
 
     Attributes:
@@ -89,14 +89,14 @@ class Captured:
         config: what `keras.saving.serialize_keras_object` gave of the model, or None.
     """
 
-    about: CapturedStep
+    about: StepCapture
     batches: tuple[Any, ...]
     weights: Mapping[str, np.ndarray]
     paths: Mapping[str, str]
     config: Mapping[str, Any] | None
 
 
-def write_captured(folder: Path, captured: Captured) -> Path:
+def write_captured(folder: Path, captured: CaptureInfo) -> Path:
     """Write it below `folder`, whole or not at all; one of the same name is replaced.
 
     Returns:
@@ -126,7 +126,7 @@ def write_captured(folder: Path, captured: Captured) -> Path:
     return target
 
 
-def read_captured(directory: Path) -> Captured:
+def read_captured(directory: Path) -> CaptureInfo:
     """What `write_captured` wrote.
 
     Raises:
@@ -140,8 +140,8 @@ def read_captured(directory: Path) -> Captured:
     )
     arrays = _load(directory / "batch.npz", document["dtypes"]["batch"])
     model = directory / "model.json"
-    return Captured(
-        about=CapturedStep(**{**about, "parts": parts}),
+    return CaptureInfo(
+        about=StepCapture(**{**about, "parts": parts}),
         batches=tuple(_leaves(decode(each, {}), arrays) for each in document["batches"]),
         weights=_load(directory / "weights.npz", document["dtypes"]["weights"]),
         paths=document["paths"],
@@ -160,7 +160,7 @@ def captures_in(run: Path) -> list[Path]:
 def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Write the arrays; the names of their dtypes, of which NumPy's format knows not all."""
     plain = {name: np.asarray(a, "S") if a.dtype == object else a for name, a in arrays.items()}
-    bits = {name: a if a.dtype.kind == "S" else as_bits(a) for name, a in plain.items()}
+    bits = {name: a if a.dtype.kind == "S" else to_storage(a) for name, a in plain.items()}
     # By place: a name may be none that a file can have.
     by_place: dict[str, Any] = {str(i): a for i, a in enumerate(bits.values())}
     np.savez(path, **by_place)
@@ -170,7 +170,7 @@ def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
 def _load(path: Path, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
     with np.load(path, allow_pickle=False) as file:
         read = {name: file[str(i)] for i, name in enumerate(dtypes)}
-    return {n: of_dtype(a, dtypes[n]) if dtypes[n] else a for n, a in read.items()}
+    return {n: from_storage(a, dtypes[n]) if dtypes[n] else a for n, a in read.items()}
 
 
 def _named_leaves(batch: Any, arrays: dict[str, np.ndarray], prefix: str) -> Any:

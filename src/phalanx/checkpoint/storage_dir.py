@@ -11,11 +11,11 @@ from typing import Any
 
 import fsspec
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
-class Folder:
+class StorageDir:
     """A directory; nothing is made before the first file is written.
 
     Attributes:
@@ -27,7 +27,7 @@ class Folder:
     path: str
 
     @classmethod
-    def at(cls, url: str | os.PathLike[str], **options: Any) -> Folder:
+    def at(cls, url: str | os.PathLike[str], **options: Any) -> StorageDir:
         """The folder at a path or URL.
 
         Args:
@@ -35,12 +35,12 @@ class Folder:
             **options: for fsspec's file system: keys, endpoint.
 
         Raises:
-            OptionError: nothing here reaches such a URL.
+            ConfigurationError: nothing here reaches such a URL.
         """
         try:
             filesystem, path = fsspec.core.url_to_fs(os.fspath(url), **options)
         except (ImportError, ValueError) as error:
-            raise OptionError(
+            raise ConfigurationError(
                 f"Cannot reach {os.fspath(url)!r}: {error}. Give a path, or install what reaches "
                 "it (s3:// needs s3fs, gs:// needs gcsfs)."
             ) from error
@@ -49,8 +49,8 @@ class Folder:
     def __str__(self) -> str:
         return self.path
 
-    def __truediv__(self, name: str) -> Folder:
-        return Folder(self.filesystem, f"{self.path.rstrip('/')}/{name}")
+    def __truediv__(self, name: str) -> StorageDir:
+        return StorageDir(self.filesystem, f"{self.path.rstrip('/')}/{name}")
 
     def names(self) -> list[str]:
         """The names of what is in it, sorted; none where it does not exist."""

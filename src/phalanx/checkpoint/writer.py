@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from phalanx.checkpoint.dtypes import as_bits
+from phalanx.checkpoint.dtypes import to_storage
 from phalanx.checkpoint.manifest import (
     MANIFEST,
     Manifest,
@@ -29,9 +29,9 @@ from phalanx.checkpoint.manifest import (
     shard_from_json,
     shard_to_json,
 )
-from phalanx.checkpoint.retry import Patience
-from phalanx.checkpoint.sharding import describe, share_out, take, whole
-from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.retry import RetryPolicy
+from phalanx.checkpoint.sharding import describe, plan_shards, take, whole
+from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.errors import CheckpointError
 
 # Fresh memory costs many times what copying into it does: the system hands it out page by page.
@@ -84,7 +84,7 @@ def _chunks(to: np.ndarray, source: np.ndarray) -> list[tuple[np.ndarray, np.nda
 
 
 STEP = "step-{:08d}"
-GIVEN_UP = ".given-up"
+FAILED_MARKER = ".given-up"
 """Ends the name of the note of a worker that could not write its share."""
 
 
@@ -126,7 +126,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writer:
+class ShardWriter:
     """One worker's part in writing checkpoints.
 
     Attributes:
@@ -135,19 +135,19 @@ class Writer:
         workers: how many write.
         attempt: tells this start of the gang from others, whose leftovers may lie there.
         patience: how often to try again.
-        patience_for_peers: seconds that the chief waits for the others' shards.
+        peer_timeout: seconds that the chief waits for the others' shards.
         is_given_up: whether the chief is to wait for the others no longer.
         staging: the memory that a share is copied to; the next one is copied over it.
         clock: seconds since the epoch.
         sleep: waits.
     """
 
-    folder: Folder
+    folder: StorageDir
     rank: int = 0
     workers: int = 1
     attempt: str = "0"
-    patience: Patience = field(default_factory=Patience)
-    patience_for_peers: float = 120.0
+    patience: RetryPolicy = field(default_factory=RetryPolicy)
+    peer_timeout: float = 120.0
     is_given_up: Callable[[], bool] = lambda: False
     staging: Staging = field(default_factory=Staging)
     clock: Callable[[], float] = time.time
@@ -174,7 +174,7 @@ class Writer:
         return Share(snapshot=snapshot, pieces=shared + own, values=values)
 
     def _share_of(self, arrays: Mapping[str, Any]) -> tuple[Piece, ...]:
-        return share_out(describe(arrays), self.workers)[self.rank]
+        return plan_shards(describe(arrays), self.workers)[self.rank]
 
     def store(self, share: Share) -> Manifest | None:
         """Write a share; on the chief, commit once all have written theirs.
@@ -193,18 +193,18 @@ class Writer:
             self._try(f"write {note} in {place}", lambda: place.write(note, shard_to_json(shard)))
         except OSError as error:
             with suppress(OSError):  # so that the chief need not wait for it
-                place.write(self._file(self.rank) + GIVEN_UP, str(error).encode())
+                place.write(self._file(self.rank) + FAILED_MARKER, str(error).encode())
             raise
         return self._commit(place, share.snapshot) if self.rank == 0 else None
 
-    def _write_shard(self, place: Folder, share: Share) -> Shard:
-        content = save({key: as_bits(value) for key, value in share.values.items()})
+    def _write_shard(self, place: StorageDir, share: Share) -> Shard:
+        content = save({key: to_storage(value) for key, value in share.values.items()})
         name = self._file(self.rank)
         self._try(f"write {name} in {place}", lambda: place.write(name, content))
         digest = hashlib.sha256(content).hexdigest()
         return Shard(file=name, bytes=len(content), sha256=digest, pieces=share.pieces)
 
-    def _commit(self, place: Folder, snapshot: Snapshot) -> Manifest:
+    def _commit(self, place: StorageDir, snapshot: Snapshot) -> Manifest:
         manifest = Manifest(
             step=snapshot.step,
             epoch=snapshot.epoch,
@@ -218,7 +218,7 @@ class Writer:
         self._remove_leftovers(place, manifest)
         return manifest
 
-    def _remove_leftovers(self, place: Folder, manifest: Manifest) -> None:
+    def _remove_leftovers(self, place: StorageDir, manifest: Manifest) -> None:
         """Of writings of the same step that were given up, or that this one replaces."""
         files = {shard.file for shard in manifest.shards}
         known = {MANIFEST, *files, *(f"{file}.json" for file in files)}
@@ -226,18 +226,20 @@ class Writer:
             for name in set(place.names()) - known:
                 place.remove(name)
 
-    def _shards(self, place: Folder) -> list[Shard]:
+    def _shards(self, place: StorageDir) -> list[Shard]:
         notes = [f"{self._file(rank)}.json" for rank in self._ranks]
-        deadline = self.clock() + self.patience_for_peers
+        deadline = self.clock() + self.peer_timeout
         while missing := sorted(set(notes) - (there := self._names(place))):
-            if self.is_given_up() or any(self._file(r) + GIVEN_UP in there for r in self._ranks):
+            if self.is_given_up() or any(
+                self._file(r) + FAILED_MARKER in there for r in self._ranks
+            ):
                 raise CheckpointError(
                     f"Asked to write the checkpoint {place}; another worker could not write its "
                     f"share (missing: {', '.join(missing)}). Its log says why."
                 )
             if self.clock() > deadline:
                 raise CheckpointError(
-                    f"Asked to write the checkpoint {place}; after {self.patience_for_peers:.0f} s "
+                    f"Asked to write the checkpoint {place}; after {self.peer_timeout:.0f} s "
                     f"{len(missing)} of {self.workers} workers have not written their share "
                     f"(missing: {', '.join(missing)}). Is it one directory, on storage that all "
                     "workers share?"
@@ -257,11 +259,11 @@ class Writer:
     def _ranks(self) -> range:
         return range(self.workers)
 
-    def _names(self, place: Folder) -> set[str]:
+    def _names(self, place: StorageDir) -> set[str]:
         return set(self._try(f"list {place}", place.names))
 
     def _file(self, rank: int) -> str:
         return f"shard-{rank}-of-{self.workers}.{self.attempt}.safetensors"
 
     def _try(self, what: str, action: Callable[[], Any]) -> Any:
-        return self.patience.try_to(what, action)
+        return self.patience.call_with_retry(what, action)

@@ -40,11 +40,11 @@ app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
 def list_(directory: Directory) -> None:
     """Show every checkpoint: its step, when it was written, its size and metrics."""
     from phalanx.checkpoint.reader import manifest_of, steps_in
-    from phalanx.checkpoint.storage_dir import Folder
+    from phalanx.checkpoint.storage_dir import StorageDir
     from phalanx.errors import CheckpointError
 
     with _storage_of(directory):
-        folder = Folder.at(directory)
+        folder = StorageDir.at(directory)
         steps = steps_in(folder)
         if not steps:
             say(f"no checkpoint in {directory}")
@@ -62,10 +62,10 @@ def list_(directory: Directory) -> None:
 def verify_(directory: Directory) -> None:
     """Hold every byte against its checksum; exits with 1 if a checkpoint is damaged."""
     from phalanx.checkpoint.reader import verify
-    from phalanx.checkpoint.storage_dir import Folder
+    from phalanx.checkpoint.storage_dir import StorageDir
 
     with _storage_of(directory):
-        found = dict(verify(Folder.at(directory)))
+        found = dict(verify(StorageDir.at(directory)))
     if not found:
         say(f"no checkpoint in {directory}")
     for step, wrong in found.items():
@@ -88,12 +88,12 @@ def prune_(
 ) -> None:
     """Remove old checkpoints."""
     from phalanx.checkpoint.retention import Retention, prune
-    from phalanx.checkpoint.storage_dir import Folder
+    from phalanx.checkpoint.storage_dir import StorageDir
 
     named = None if best is None else tuple(best.rpartition(":")[::2])
     retention = Retention(keep=keep, best=named)  # type: ignore[arg-type]  # it checks
     with _storage_of(directory):
-        removed = prune(Folder.at(directory), retention, leftovers=leftovers)
+        removed = prune(StorageDir.at(directory), retention, leftovers=leftovers)
     say(f"removed {', '.join(removed) or 'nothing'}")
 
 

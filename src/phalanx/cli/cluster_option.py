@@ -7,19 +7,21 @@ import os
 from phalanx.cluster.detect import detect
 from phalanx.cluster.environments.host_list import from_hosts, parse_hosts
 from phalanx.cluster.local_host import Me
-from phalanx.cluster.node_group import Places
-from phalanx.errors import OptionError
+from phalanx.cluster.node_group import ClusterEnvironment
+from phalanx.errors import ConfigurationError
 
 
-def asked_places(hosts: str | None, index: int | None, cluster: str) -> Places | None:
-    """What `--hosts`, `--host-index` and `--cluster` come to; None for this host alone.
+def resolve_cluster(
+    hosts: str | None, index: int | None, cluster: str
+) -> ClusterEnvironment | None:
+    """What `--hosts`, `--node-rank` and `--cluster` come to; None for this host alone.
 
     Raises:
-        OptionError: they do not go together.
+        ConfigurationError: they do not go together.
         ClusterError: what the environment says cannot be used.
     """
     if hosts is None and index is not None:
-        raise OptionError(f"--host-index {index} is a place in --hosts: give both.")
+        raise ConfigurationError(f"--node-rank {index} is a place in --hosts: give both.")
     if hosts is not None:
         return from_hosts(parse_hosts(hosts), index, Me.here())
     return detect(os.environ, me=Me.here(), kind=cluster)

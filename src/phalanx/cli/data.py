@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from phalanx.cli.run_options import Arguments
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.script_check import check_script
 
 app = typer.Typer(help="Look at the input of a script.", no_args_is_help=True)
@@ -51,7 +51,7 @@ def bench(
 ) -> None:
     """Measure in a process of its own, and leave with its exit code."""
     if not seconds > 0:
-        raise OptionError(f"--seconds must be more than 0; found {seconds}.")
+        raise ConfigurationError(f"--seconds must be more than 0; found {seconds}.")
     _look("bench", str(seconds), script, arguments or [])
 
 
@@ -63,7 +63,7 @@ def inspect(
 ) -> None:
     """Look in a process of its own, and leave with its exit code: 1 where something is wrong."""
     if workers < 1:
-        raise OptionError(f"--workers must be at least 1; found {workers}.")
+        raise ConfigurationError(f"--workers must be at least 1; found {workers}.")
     _look("inspect", str(workers), script, arguments or [])
 
 

@@ -41,8 +41,8 @@ def where(
     """Find the run, look once, and print what is to be said."""
     # numpy takes its time, which --help has no use for.
     from phalanx.report.run_lookup import find_run
-    from phalanx.report.run_status import look_where
+    from phalanx.report.run_status import read_status
 
-    found = look_where(find_run(run, run_dir), attempt=attempt, now=time.time())
+    found = read_status(find_run(run, run_dir), attempt=attempt, now=time.time())
     text = json.dumps(found.to_json(), indent=2) if as_json else "\n".join(found.lines)
     sys.stdout.write(text + "\n")

@@ -14,16 +14,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from phalanx.cli.cluster_option import asked_places
+from phalanx.cli.cluster_option import resolve_cluster
 from phalanx.cli.console import say
 from phalanx.cli.run_options import Arguments, HostIndex
 from phalanx.cluster.local_host import Me
-from phalanx.cluster.node_group import Places
-from phalanx.errors import OptionError
+from phalanx.cluster.node_group import ClusterEnvironment
+from phalanx.errors import ConfigurationError
 from phalanx.launch.script_check import check_script
 
 if TYPE_CHECKING:
-    from phalanx.diagnostics.doctor.machine import Here
+    from phalanx.diagnostics.doctor.machine import MachineInfo
     from phalanx.diagnostics.doctor.result import Result
 
 HELP = """See whether this machine is fit for training, and what mends it where it is not.
@@ -76,8 +76,8 @@ def doctor(
             show_default="what the cluster's variables say",
         ),
     ] = None,
-    host_index: HostIndex = None,
-    startup_timeout: Annotated[
+    node_rank: HostIndex = None,
+    rendezvous_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long to wait for the other hosts.")
     ] = _TIMEOUT,
     arguments: Arguments = None,
@@ -88,7 +88,7 @@ def doctor(
     if kind is not None:
         raise typer.Exit(_script(kind, script, arguments or []))
     if script is not None:
-        raise OptionError(
+        raise ConfigurationError(
             f"phalanx doctor looks at a script for a kind of machine; found {script!r} and no "
             f"--for. Say which: --for {'|'.join(KINDS)}."
         )
@@ -96,18 +96,18 @@ def doctor(
         directory=directory,
         as_json=as_json,
         parameters=parse_parameters(model_parameters),
-        startup_timeout=startup_timeout,
+        rendezvous_timeout=rendezvous_timeout,
     )
     if not cluster:
-        if hosts is not None or host_index is not None:
-            raise OptionError(
-                "--hosts and --host-index are for all hosts together. Add --cluster, and give the "
+        if hosts is not None or node_rank is not None:
+            raise ConfigurationError(
+                "--hosts and --node-rank are for all hosts together. Add --cluster, and give the "
                 "same command on each host."
             )
         raise typer.Exit(this_machine(wish))
-    places = asked_places(hosts, host_index, "auto")
+    places = resolve_cluster(hosts, node_rank, "auto")
     if places is None or len(places.hosts) == 1:
-        raise OptionError(
+        raise ConfigurationError(
             "--cluster looks at several hosts; found "
             f"{'no cluster' if places is None else f'one host by {places.kind}'}. Start it as "
             "phalanx run is started on each host: with --hosts a,b,c, or by srun, mpiexec or in "
@@ -119,9 +119,9 @@ def doctor(
 def _script(kind: str, script: str | None, arguments: list[str]) -> int:
     """Look at the script in a process of its own; gives its exit code."""
     if kind not in KINDS:
-        raise OptionError(f"--for must be one of {', '.join(KINDS)}; found {kind!r}.")
+        raise ConfigurationError(f"--for must be one of {', '.join(KINDS)}; found {kind!r}.")
     if script is None:
-        raise OptionError(f"--for {kind} looks at a script; found none. Name it after the options.")
+        raise ConfigurationError(f"--for {kind} looks at a script; found none. Name it after the options.")
     check_script(Path(script))
     quiet = {
         "KERAS_BACKEND": "tensorflow",
@@ -155,39 +155,39 @@ class Wish:
         directory: where runs are to be written.
         as_json: print JSON, once all is known.
         parameters: of the model whose steps are spoken of.
-        startup_timeout: seconds to wait for other hosts.
+        rendezvous_timeout: seconds to wait for other hosts.
     """
 
     directory: Path
     as_json: bool
     parameters: int
-    startup_timeout: float
+    rendezvous_timeout: float
 
 
 def this_machine(wish: Wish) -> int:
     """Look at this machine; gives the exit code."""
     from phalanx.diagnostics.doctor.all_reduce import on_this_machine
-    from phalanx.diagnostics.doctor.run_checks import check_up
+    from phalanx.diagnostics.doctor.run_checks import run_checks
 
     told = _Told(as_json=wish.as_json)
-    for result in check_up(replace(_here(wish), all_reduced=on_this_machine())):
+    for result in run_checks(replace(_here(wish), all_reduced=on_this_machine())):
         told.take(result)
     return told.end("fit for training")
 
 
-def all_hosts(wish: Wish, places: Places) -> int:
+def all_hosts(wish: Wish, places: ClusterEnvironment) -> int:
     """Look at all hosts; gives the exit code."""
-    from phalanx.diagnostics.doctor.cluster_check.coordinator import Doctors
-    from phalanx.diagnostics.doctor.run_checks import check_up
+    from phalanx.diagnostics.doctor.cluster_check.coordinator import NodeClients
+    from phalanx.diagnostics.doctor.run_checks import run_checks
 
     say(f"{places.kind}: {places.why}")
-    doctors = Doctors(
+    doctors = NodeClients(
         places=places,
         root=wish.directory,
-        look=lambda: list(check_up(_here(wish))),
+        look=lambda: list(run_checks(_here(wish))),
         announce=say,
         parameters=wish.parameters,
-        startup_timeout=wish.startup_timeout,
+        rendezvous_timeout=wish.rendezvous_timeout,
     )
     if not places.leads:
         code = doctors.follow()
@@ -198,13 +198,13 @@ def all_hosts(wish: Wish, places: Places) -> int:
     return told.end("fit for training together", links=[asdict(link) for link in links])
 
 
-def _here(wish: Wish) -> Here:
-    from phalanx.diagnostics.doctor.machine import Here, TensorFlowHere
+def _here(wish: Wish) -> MachineInfo:
+    from phalanx.diagnostics.doctor.machine import MachineInfo, TensorFlowInfo
 
-    return Here(
+    return MachineInfo(
         environment=os.environ,
         directory=wish.directory.absolute(),
-        tensorflow=TensorFlowHere.asked(),
+        tensorflow=TensorFlowInfo.asked(),
         parameters=wish.parameters,
         me=Me.here(),
     )
@@ -225,9 +225,9 @@ class _Told:
 
     def end(self, said: str, **more: Any) -> int:
         """Say what it comes to; gives the exit code."""
-        from phalanx.diagnostics.doctor.run_checks import is_fit
+        from phalanx.diagnostics.doctor.run_checks import is_passing
 
-        fit = is_fit(self.results)
+        fit = is_passing(self.results)
         if self.as_json:
             found = {"fit": fit, "results": [asdict(each) for each in self.results], **more}
             print(json.dumps(found, indent=1))

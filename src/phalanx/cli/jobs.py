@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from phalanx.cli.console import say
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.submit import kubernetes_client, ray_client, slurm_client
-from phalanx.submit.job_registry import Submitted, find_job
+from phalanx.submit.job_registry import SubmittedJob, find_job
 from phalanx.submit.subprocess_client import call
 
 STATUS_HELP = """Say how a submitted job is: waiting, running, ended.
@@ -81,8 +81,8 @@ def cancel(job: Job, run_dir: RunDir = Path("runs")) -> None:
     say(f"cancelled {found.name}")
 
 
-def _log_of(job: Submitted) -> str:
+def _log_of(job: SubmittedJob) -> str:
     path = Path(str(job.log))
     if not path.exists():
-        raise OptionError(f"Job {job.job} has said nothing yet: there is no {path}.")
+        raise ConfigurationError(f"Job {job.job} has said nothing yet: there is no {path}.")
     return path.read_text(encoding="utf-8", errors="replace")

@@ -8,7 +8,7 @@ from pathlib import Path
 from phalanx.cli import run_options as asked
 from phalanx.cluster.debug_options import Switches, parse_profile
 from phalanx.cluster.task_types import DEFAULT_SHARDING
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.options import (
     GRACE,
     HANG_TIMEOUT,
@@ -27,13 +27,13 @@ class ReadRun:
     Attributes:
         options: what each launcher is asked to do.
         hosts: as `--hosts` names them; None leaves it to the cluster.
-        host_index: which of them this is.
+        node_rank: which of them this is.
         cluster: whose variables tell of other hosts.
     """
 
     options: RunOptions
     hosts: str | None
-    host_index: int | None
+    node_rank: int | None
     cluster: str
 
 
@@ -45,7 +45,7 @@ def read_run(
     strategy: asked.Strategy = "auto",
     communication: asked.Communication = "auto",
     ps: asked.Servers = None,
-    shard_variables: asked.Sharding = DEFAULT_SHARDING,
+    variable_partitioner: asked.Sharding = DEFAULT_SHARDING,
     data_workers: asked.DataWorkers = 0,
     devices_per_worker: asked.Devices = None,
     threads_per_worker: asked.Threads = None,
@@ -56,9 +56,9 @@ def read_run(
     tee: asked.Tee = "chief",
     log_level: asked.Logging = "auto",
     hosts: asked.Hosts = None,
-    host_index: asked.HostIndex = None,
+    node_rank: asked.HostIndex = None,
     cluster: asked.Cluster = "auto",
-    startup_timeout: asked.StartupTimeout = STARTUP_TIMEOUT,
+    rendezvous_timeout: asked.StartupTimeout = STARTUP_TIMEOUT,
     resume: asked.Resume = False,
     hang_timeout: asked.HangTimeout = HANG_TIMEOUT,
     grace: asked.Grace = GRACE,
@@ -68,12 +68,12 @@ def read_run(
     fast_dev_run: asked.FastDevRun = None,
     overfit_batches: asked.OverfitBatches = None,
     profile: asked.Profile = None,
-    profile_workers: asked.ProfileWorkers = None,
+    profile_ranks: asked.ProfileWorkers = None,
 ) -> ReadRun:
     """Read the flags, and refuse what cannot work.
 
     Raises:
-        OptionError: an option, or two of them together, cannot work.
+        ConfigurationError: an option, or two of them together, cannot work.
     """
     least, most = (None, None) if workers is None else parse_workers(workers)
     options = RunOptions(
@@ -85,7 +85,7 @@ def read_run(
         strategy=strategy,
         communication=communication,
         servers=ps,
-        sharding=shard_variables,
+        sharding=variable_partitioner,
         data_workers=data_workers,
         devices=parse_devices(devices_per_worker) if devices_per_worker is not None else None,
         seed=seed,
@@ -97,21 +97,21 @@ def read_run(
         threads=threads_per_worker,
         hang_timeout=hang_timeout,
         grace=grace,
-        startup_timeout=startup_timeout,
+        rendezvous_timeout=rendezvous_timeout,
         resume=resume,
         switches=Switches(
             debug=debug,
             debug_worker=debug_worker,
             trial_batches=_at_least_one("--fast-dev-run", fast_dev_run),
             overfit_batches=_at_least_one("--overfit-batches", overfit_batches),
-            profile=parse_profile(profile, profile_workers),
+            profile=parse_profile(profile, profile_ranks),
         ),
         env=parse_env(env or []),
     )
-    return ReadRun(options=options, hosts=hosts, host_index=host_index, cluster=cluster)
+    return ReadRun(options=options, hosts=hosts, node_rank=node_rank, cluster=cluster)
 
 
 def _at_least_one(option: str, batches: int | None) -> int:
     if batches is not None and batches < 1:
-        raise OptionError(f"{option} must be at least 1; found {batches}.")
+        raise ConfigurationError(f"{option} must be at least 1; found {batches}.")
     return batches or 0

@@ -11,7 +11,7 @@ import typer
 
 from phalanx.cli.console import say
 from phalanx.cli.run_options import RunDir
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from phalanx.report.run_data import RunData
@@ -85,11 +85,11 @@ def write_page(path: Path, text: str) -> None:
     """Write the file, whole.
 
     Raises:
-        OptionError: it cannot be written.
+        ConfigurationError: it cannot be written.
     """
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise OptionError(
+        raise ConfigurationError(
             f"Cannot write the report to {path}: {error.strerror or error}. Give another --output."
         ) from error

@@ -10,10 +10,10 @@ from typing import Any
 
 import typer
 
-from phalanx.cli.cluster_option import asked_places
+from phalanx.cli.cluster_option import resolve_cluster
 from phalanx.cli.console import say, say_error
 from phalanx.cli.parse_run import read_run
-from phalanx.launch.context import Surroundings
+from phalanx.launch.context import LaunchContext
 from phalanx.launch.resources import Machine
 from phalanx.launch.run import run as launch
 from phalanx.launch.showing import Showing
@@ -46,14 +46,14 @@ def run(**flags: Any) -> None:
     output = Showing(sys.stdout)
     result = launch(
         options,
-        Surroundings(
+        LaunchContext(
             environment=os.environ,
             machine=Machine.here({**os.environ, **options.env}),
             output=output,
             argv=sys.argv,
             terminal=output.isatty(),
             announce=say,
-            places=asked_places(asked.hosts, asked.host_index, asked.cluster),
+            places=resolve_cluster(asked.hosts, asked.node_rank, asked.cluster),
         ),
     )
     if result.report is not None:

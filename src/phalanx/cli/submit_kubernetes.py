@@ -17,14 +17,14 @@ from phalanx.cli.submit_options import (
     check_gpus_per_worker,
     check_run,
 )
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.options import GRACE, parse_env
 from phalanx.launch.script_check import check_script
 from phalanx.submit import kubernetes_client
-from phalanx.submit.job_registry import Submitted
+from phalanx.submit.job_registry import SubmittedJob
 from phalanx.submit.kubernetes import KINDS, KubernetesJob, manifests
 from phalanx.submit.pod_template import CODE_DIR
-from phalanx.submit.submit_spec import AskedRun, name_for, split_options
+from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 from phalanx.submit.yaml import to_yaml
 
 HELP = """Make an Indexed Job with a launcher in each pod, and a headless Service for their names.
@@ -95,11 +95,11 @@ def kubernetes(
 ) -> None:
     """Read the flags, make the objects, hand them to Kubernetes."""
     if not image:
-        raise OptionError("Pods need an image with Phalanx in it: give --image.")
+        raise ConfigurationError("Pods need an image with Phalanx in it: give --image.")
     if code not in CODES:
-        raise OptionError(f"--code must be one of {', '.join(CODES)}; found {code!r}.")
+        raise ConfigurationError(f"--code must be one of {', '.join(CODES)}; found {code!r}.")
     script = _text_of(target) if code == "configmap" else None
-    run = AskedRun(
+    run = SubmitSpec(
         name=name or name_for(target, datetime.now()),
         target=target if script is None else f"{CODE_DIR}/{Path(target).name}",
         arguments=tuple(arguments or ()),
@@ -134,9 +134,9 @@ def kubernetes(
     place = kubernetes_client.namespace_of(namespace, client)
     kubernetes_client.apply(objects, place, client)
     made = str(objects[-1]["kind"])
-    Submitted(kind="kubernetes", job=run.name, name=run.name, namespace=place, object=made).write(
-        jobs_dir
-    )
+    SubmittedJob(
+        kind="kubernetes", job=run.name, name=run.name, namespace=place, object=made
+    ).write(jobs_dir)
     say(f"made {made} {run.name} in {place}: phalanx status, logs or cancel {run.name}")
 
 
@@ -150,5 +150,5 @@ def _labels(items: list[str]) -> dict[str, str] | None:
     pairs = [item.partition("=") for item in items]
     for name, equals, _ in pairs:
         if not name or not equals:
-            raise OptionError(f"--node-selector must be LABEL=VALUE; found {name!r}.")
+            raise ConfigurationError(f"--node-selector must be LABEL=VALUE; found {name!r}.")
     return {name: value for name, _, value in pairs} or None

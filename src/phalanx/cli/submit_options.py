@@ -12,10 +12,10 @@ import typer
 from phalanx.cli.optional_value_option import WithOptionalValue
 from phalanx.cli.parse_run import ReadRun, read_run
 from phalanx.cluster.strategies import kind_named
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.options import RunOptions
 from phalanx.launch.resources import check_spread
-from phalanx.submit.submit_spec import AskedRun
+from phalanx.submit.submit_spec import SubmitSpec
 
 JobName = Annotated[
     str | None,
@@ -34,7 +34,7 @@ RunOptionsText = Annotated[
 # A job may wait for hours, and should not end in its first second.
 
 
-def check_run(run: AskedRun) -> RunOptions:
+def check_run(run: SubmitSpec) -> RunOptions:
     """Read a run's words as its launchers will, and refuse what they would.
 
     Returns:
@@ -42,17 +42,17 @@ def check_run(run: AskedRun) -> RunOptions:
         host, which is the fewest.
 
     Raises:
-        OptionError: an option of `--run-options` is wrong, or does not go with the others.
+        ConfigurationError: an option of `--run-options` is wrong, or does not go with the others.
     """
     read = _read(run)
     options = read.options
-    if read.hosts is not None or read.host_index is not None or read.cluster != "auto":
-        raise OptionError(
-            "--hosts, --host-index and --cluster of a submitted run are what the cluster says; "
+    if read.hosts is not None or read.node_rank is not None or read.cluster != "auto":
+        raise ConfigurationError(
+            "--hosts, --node-rank and --cluster of a submitted run are what the cluster says; "
             f"found one in --run-options {shlex.join(run.options)!r}. Leave it out."
         )
     if (options.name, options.run_dir) != (run.name, Path(run.run_dir)):
-        raise OptionError(
+        raise ConfigurationError(
             f"--name and --run-dir of a submitted run are those of phalanx submit; found others "
             f"in --run-options {shlex.join(run.options)!r}. Give them to phalanx submit."
         )
@@ -70,23 +70,23 @@ def check_gpus_per_worker(gpus: float, options: RunOptions, more: str) -> None:
         more: the words of `phalanx submit` that ask for so many workers with one GPU each.
 
     Raises:
-        OptionError: each worker uses one GPU, and would have more.
+        ConfigurationError: each worker uses one GPU, and would have more.
     """
     kind = kind_named(options.strategy)
     if gpus <= 1 or (kind is not None and kind.many_devices):
         return
-    raise OptionError(
+    raise ConfigurationError(
         f"--gpus-per-worker {gpus:g} under --strategy {options.strategy}, where a worker uses one "
         f"GPU. More GPUs are more workers: {more}."
     )
 
 
-def _read(run: AskedRun) -> ReadRun:
+def _read(run: SubmitSpec) -> ReadRun:
     words = run.words("--workers", str(run.hosts))[1:]
     # What is no option at all is refused in there.
     read = _reader()(words, prog_name="phalanx run", standalone_mode=False)
     if not isinstance(read, ReadRun) or read.options.target != run.target:
-        raise OptionError(
+        raise ConfigurationError(
             "--run-options must be options of phalanx run and nothing else; found "
             f"{shlex.join(run.options)!r}. What the script takes follows the script."
         )

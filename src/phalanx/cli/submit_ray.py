@@ -19,14 +19,14 @@ from phalanx.cli.submit_options import (
     check_gpus_per_worker,
     check_run,
 )
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.options import GRACE, parse_workers
 from phalanx.launch.script_check import check_module, check_script
 from phalanx.submit import ray_client
 from phalanx.submit.job_registry import refuse_taken
 from phalanx.submit.ray_command import RayJob, launcher_words, shell_text
 from phalanx.submit.ray_driver.plan import RayPlan
-from phalanx.submit.submit_spec import AskedRun, name_for, split_options
+from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 
 HELP = """Submit a job to Ray that starts launchers on the cluster's nodes, a worker in each.
 
@@ -99,7 +99,7 @@ def ray(
     least, most = parse_workers(workers)
     root = run_dir.absolute()
     is_brought = as_module or working_dir is not None
-    run = AskedRun(
+    run = SubmitSpec(
         name=name or name_for(target, datetime.now()),
         target=target if is_brought else str(script.absolute()),
         arguments=tuple(arguments or ()),
@@ -111,7 +111,7 @@ def ray(
     )
     options = check_run(run)
     if (options.min_workers, options.workers) != (None, most):
-        raise OptionError(
+        raise ConfigurationError(
             f"--run-options {run_options!r} has --workers, which are bundles of Ray's: give "
             "--workers to phalanx submit ray itself."
         )

@@ -18,7 +18,7 @@ from phalanx.launch.script_check import check_module, check_script
 from phalanx.submit.job_registry import refuse_taken
 from phalanx.submit.slurm_client import submit
 from phalanx.submit.slurm_script import SlurmJob, batch_script
-from phalanx.submit.submit_spec import AskedRun, name_for, split_options
+from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 from phalanx.submit.subprocess_client import call
 
 HELP = """Write a batch script for Slurm that starts a launcher on each node, and submit it.
@@ -88,7 +88,7 @@ def slurm(
     else:
         check_script(Path(target))
     root = run_dir.absolute()
-    run = AskedRun(
+    run = SubmitSpec(
         name=name or name_for(target, datetime.now()),
         target=target if as_module else str(Path(target).absolute()),
         arguments=tuple(arguments or ()),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 _STEPS = re.compile(r"(?P<first>\d+)(?::(?P<last>\d+))?")
 
@@ -61,20 +61,20 @@ class Switches:
 
 
 def parse_profile(steps: str | None, workers: str | None) -> ProfiledSteps | None:
-    """`10:15` and `0,1`, as given to `--profile` and `--profile-workers`.
+    """`10:15` and `0,1`, as given to `--profile` and `--profile-ranks`.
 
     Raises:
-        OptionError: one of them is not of that form.
+        ConfigurationError: one of them is not of that form.
     """
     if steps is None:
         if workers is not None:
-            raise OptionError(f"--profile-workers {workers} needs steps: give --profile as well.")
+            raise ConfigurationError(f"--profile-ranks {workers} needs steps: give --profile as well.")
         return None
     match = _STEPS.fullmatch(steps.strip())
     first = int(match["first"]) if match else 0
     last = int(match["last"] or first) if match else 0
     if not 1 <= first <= last:
-        raise OptionError(
+        raise ConfigurationError(
             "--profile must be a step or FIRST:LAST, counted from 1, such as 10:15; "
             f"found {steps!r}."
         )
@@ -82,6 +82,6 @@ def parse_profile(steps: str | None, workers: str | None) -> ProfiledSteps | Non
         return ProfiledSteps(first=first, last=last)
     ranks = workers.split(",")
     if not all(rank.strip().isdecimal() for rank in ranks):
-        raise OptionError(f"--profile-workers must be ranks, such as 0 or 0,1; found {workers!r}.")
+        raise ConfigurationError(f"--profile-ranks must be ranks, such as 0 or 0,1; found {workers!r}.")
     chosen = tuple(sorted({int(rank) for rank in ranks}))
     return ProfiledSteps(first=first, last=last, workers=chosen)

@@ -16,11 +16,11 @@ from phalanx.cluster.environments import (
     tpu_vm,
 )
 from phalanx.cluster.local_host import Me
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.spec import WORKER_VARIABLE
-from phalanx.errors import ClusterError, OptionError
+from phalanx.errors import ClusterError, ConfigurationError
 
-Detector = Callable[[Mapping[str, str], Me | None], Places | None]
+Detector = Callable[[Mapping[str, str], Me | None], ClusterEnvironment | None]
 
 DETECTORS: tuple[tuple[str, Detector], ...] = (
     ("hosts", host_list.detect),
@@ -51,13 +51,13 @@ class Look:
     """
 
     kind: str
-    places: Places | None = None
+    places: ClusterEnvironment | None = None
     error: ClusterError | None = None
 
 
 def detect(
     environment: Mapping[str, str], *, me: Me | None = None, kind: str = "auto"
-) -> Places | None:
+) -> ClusterEnvironment | None:
     """Where the launchers of this run are; None where this one is alone.
 
     Args:
@@ -66,11 +66,11 @@ def detect(
         kind: one of `CLUSTER_NAMES`: "auto" asks all in order, "none" takes no cluster.
 
     Raises:
-        OptionError: there is no such kind.
+        ConfigurationError: there is no such kind.
         ClusterError: what was found contradicts itself, or two clusters contradict each other.
     """
     if kind not in CLUSTER_NAMES:
-        raise OptionError(f"--cluster must be one of {', '.join(CLUSTER_NAMES)}; found {kind!r}.")
+        raise ConfigurationError(f"--cluster must be one of {', '.join(CLUSTER_NAMES)}; found {kind!r}.")
     if kind == "none":
         return None
     if kind != "auto":
@@ -100,7 +100,7 @@ def _look(kind: str, detector: Detector, environment: Mapping[str, str], me: Me 
         return Look(kind=kind, error=error)
 
 
-def _forced(environment: Mapping[str, str], me: Me | None, kind: str) -> Places:
+def _forced(environment: Mapping[str, str], me: Me | None, kind: str) -> ClusterEnvironment:
     found = dict(DETECTORS)[kind](environment, me)
     found = _with_job(found, environment)
     if found is None:
@@ -111,8 +111,10 @@ def _forced(environment: Mapping[str, str], me: Me | None, kind: str) -> Places:
     return found
 
 
-def _with_job(places: Places | None, environment: Mapping[str, str]) -> Places | None:
-    """PHALANX_JOB names the run where the cluster does not."""
+def _with_job(
+    places: ClusterEnvironment | None, environment: Mapping[str, str]
+) -> ClusterEnvironment | None:
+    """PHALANX_RUN_ID names the run where the cluster does not."""
     if places is None or places.job is not None:
         return places
     return replace(places, job=environment.get(host_list.JOB) or None)
@@ -136,5 +138,5 @@ def _refuse_two(chosen: Look, looks: list[Look]) -> None:
             )
 
 
-def _who(places: Places) -> tuple[int, int]:
+def _who(places: ClusterEnvironment) -> tuple[int, int]:
     return places.index, len(places.hosts)

@@ -8,7 +8,7 @@ from phalanx.errors import ClusterError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class ClusterEnvironment:
     """All launchers of a run, and which of them this process is.
 
     Each starts workers of its own on its host. Two may share a host, as two tasks of a Slurm

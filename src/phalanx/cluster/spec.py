@@ -12,7 +12,7 @@ from phalanx.cluster.strategies import StrategyName
 from phalanx.cluster.task_types import DEFAULT_SHARDING, Role, place_of
 from phalanx.errors import ClusterError
 
-WORKER_VARIABLE = "PHALANX_WORKER"
+WORKER_VARIABLE = "PHALANX_WORKER_SPEC"
 """The one environment variable that the launcher adds to TF_CONFIG."""
 
 LogLevel = Literal["auto", "debug", "info", "warning", "error"]

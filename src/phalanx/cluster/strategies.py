@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 StrategyName = str
 """One of `STRATEGY_NAMES`."""
@@ -93,7 +93,7 @@ def check_communication(communication: str, strategy: StrategyName) -> None:
     """Refuse a way to communicate that the strategy does not have.
 
     Raises:
-        OptionError: says which names it has, or which strategies have that way.
+        ConfigurationError: says which names it has, or which strategies have that way.
     """
     if communication == "auto":
         return
@@ -102,12 +102,12 @@ def check_communication(communication: str, strategy: StrategyName) -> None:
         return
     if kind is None or communication not in COMMUNICATION_NAMES:
         known = "; ".join(f"{k.name} has {', '.join(k.communication)}" for k in _with_a_choice())
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked for communication {communication!r} under strategy {strategy!r}. Name a "
             f"strategy that has it: {known}."
         )
     takes = " or ".join(("auto", *kind.communication))
-    raise OptionError(
+    raise ConfigurationError(
         f"Asked for communication {communication!r}, but the {strategy} strategy takes {takes}."
     )
 
@@ -116,10 +116,10 @@ def check_gpus(communication: str, gpus: int) -> None:
     """Refuse NCCL where there is no GPU.
 
     Raises:
-        OptionError: there is none.
+        ConfigurationError: there is none.
     """
     if communication == "nccl" and gpus == 0:
-        raise OptionError(
+        raise ConfigurationError(
             "Asked for communication 'nccl', which connects NVIDIA GPUs; found none. Leave it "
             "out, or see that CUDA_VISIBLE_DEVICES and --devices-per-worker allow GPUs."
         )

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 Role = Literal["chief", "worker", "ps"]
 """A task's job in TF_CONFIG; "ps" is a parameter server, which keeps variables."""
@@ -37,7 +37,7 @@ def parse_sharding(text: str) -> Sharding:
     """`min-size:256KiB`, `fixed-shards:2` or `none` as a value.
 
     Raises:
-        OptionError: the text is none of these.
+        ConfigurationError: the text is none of these.
     """
     match = _SHARDING.fullmatch(text.strip())
     if match is not None and match["none"]:
@@ -46,8 +46,8 @@ def parse_sharding(text: str) -> Sharding:
         return Sharding(min_bytes=int(match["size"]) * _SIZES[match["unit"].lower()])
     if match is not None and match["shards"] and int(match["shards"]) > 0:
         return Sharding(shards=int(match["shards"]))
-    raise OptionError(
-        "--shard-variables must be min-size:BYTES (such as min-size:256KiB), fixed-shards:N or "
+    raise ConfigurationError(
+        "--variable-partitioner must be min-size:BYTES (such as min-size:256KiB), fixed-shards:N or "
         f"none; found {text!r}."
     )
 

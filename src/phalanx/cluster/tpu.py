@@ -27,7 +27,7 @@ _LINE = re.compile(r"^(\w+): '(.*)'$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TpuPlace:
+class TpuEndpoint:
     """A TPU that was found.
 
     Attributes:
@@ -42,7 +42,7 @@ class TpuPlace:
     reason: str
 
 
-def find_tpu(environment: Mapping[str, str], fetch: FetchAttribute) -> TpuPlace | None:
+def find_tpu(environment: Mapping[str, str], fetch: FetchAttribute) -> TpuEndpoint | None:
     """The TPU that this process is to use; None where there is none.
 
     TPU_NAME decides where it is set. On a machine of a slice with several hosts only
@@ -53,7 +53,7 @@ def find_tpu(environment: Mapping[str, str], fetch: FetchAttribute) -> TpuPlace 
     """
     if name := environment.get("TPU_NAME", "").strip():
         kind = environment.get("TPU_ACCELERATOR_TYPE") or None
-        return TpuPlace(address=name, accelerator=kind, reason=f"TPU_NAME is {name}")
+        return TpuEndpoint(address=name, accelerator=kind, reason=f"TPU_NAME is {name}")
     if hosts := environment.get("TPU_WORKER_HOSTNAMES", "").strip():
         return _of_slice(
             hosts.split(","),
@@ -74,9 +74,9 @@ def find_tpu(environment: Mapping[str, str], fetch: FetchAttribute) -> TpuPlace 
     )
 
 
-def tpu_for_auto(
+def autodetect_tpu(
     environment: Mapping[str, str], fetch: FetchAttribute, device_files: Path = Path("/dev")
-) -> TpuPlace | None:
+) -> TpuEndpoint | None:
     """The TPU to use where nobody asked for one: found only where something speaks for it.
 
     That is a variable of the environment, or the file of a chip (`accel0`, `vfio/0`): so other
@@ -112,14 +112,14 @@ def metadata_server(environment: Mapping[str, str]) -> FetchAttribute:
     return fetch
 
 
-def _of_slice(hosts: list[str], worker: str, accelerator: str | None, source: str) -> TpuPlace:
+def _of_slice(hosts: list[str], worker: str, accelerator: str | None, source: str) -> TpuEndpoint:
     if not worker.isdigit() or int(worker) >= len(hosts):
         raise ClusterError(
             f"{source} describes a TPU of {len(hosts)} hosts and calls this one worker "
             f"{worker!r}. Set TPU_NAME to the TPU's name or grpc:// address."
         )
     if len(hosts) == 1:
-        return TpuPlace(
+        return TpuEndpoint(
             address="local", accelerator=accelerator, reason=f"{source} tells of a TPU here"
         )
     if int(worker) > 0:
@@ -127,7 +127,7 @@ def _of_slice(hosts: list[str], worker: str, accelerator: str | None, source: st
             f"This is host {worker} of a TPU with {len(hosts)} hosts. One process drives all of "
             f"them: start phalanx run on host 0 ({hosts[0]}) alone."
         )
-    return TpuPlace(
+    return TpuEndpoint(
         address=",".join(f"grpc://{host}:{_PORT}" for host in hosts),
         accelerator=accelerator,
         reason=f"{source} tells of a TPU with {len(hosts)} hosts",

@@ -12,20 +12,20 @@ from phalanx.data.array_batches import ArrayBatches
 from phalanx.data.batches import BatchSource, with_free_batch_axis
 from phalanx.data.dataset_batches import DatasetBatches
 from phalanx.data.iterator_position import Position
-from phalanx.data.pipelines.registry import is_derived, pipeline_of
+from phalanx.data.pipelines.registry import is_transformed, pipeline_of
 from phalanx.data.prefetch_counter import Lookahead
-from phalanx.distributed.datasets import OwnPart
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.datasets import ShardedDataset
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
 from phalanx.keras_compat.data_adapters import adapt, arrays_of
 from phalanx.keras_compat.tf_distribute import spec_of_one_replica
 
 
-def global_batches(
+def make_batch_source(
     x: Any,
     y: Any = None,
     *,
-    place: ReplicaPlace,
+    place: ReplicaTopology,
     seed: int | None,
     sample_weight: Any = None,
     batch_size: int | None = None,
@@ -55,14 +55,14 @@ def global_batches(
     """
     beside = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
     if isinstance(x, tf.distribute.DistributedDataset):
-        _refuse_beside("a distributed dataset", **beside)
+        _reject_with("a distributed dataset", **beside)
         distributed = DistributedBatches(x)
-        return distributed if only is None else FirstBatches(distributed, only)
+        return distributed if only is None else TakeFirst(distributed, only)
     if (known := pipeline_of(x)) is not None:
-        _refuse_beside("what phalanx.data.pipeline gives", **beside)
+        _reject_with("what phalanx.data.pipeline gives", **beside)
         batches = known.batches(place)
-        return batches if only is None else FirstBatches(batches, only)
-    if place.has_peers and is_derived(x):
+        return batches if only is None else TakeFirst(batches, only)
+    if place.has_peers and is_transformed(x):
         raise DataError(
             "Asked to train on a dataset made by further steps from phalanx.data.pipeline's, which "
             "holds this worker's share alone. Give the steps to pipeline itself (map=, augment=, "
@@ -93,7 +93,7 @@ def _ignore_for_datasets(x: Any, shuffle: bool | str) -> bool | str:
     return False if isinstance(x, tf.data.Dataset) else shuffle
 
 
-def _refuse_beside(what: str, **arguments: Any) -> None:
+def _reject_with(what: str, **arguments: Any) -> None:
     given = [name for name, value in arguments.items() if value is not None]
     if given:
         raise DataError(
@@ -102,7 +102,7 @@ def _refuse_beside(what: str, **arguments: Any) -> None:
         )
 
 
-class FirstBatches:
+class TakeFirst:
     """A pass over `source` that ends after some batches, and begins where the last one did.
 
     For sources that begin alike whenever they are opened at position 0.
@@ -121,7 +121,7 @@ class FirstBatches:
         self.counted = source.counted
         self.num_samples: int | None = None
         self.batch_size = source.batch_size
-        self.ends_unknown = source.ends_unknown
+        self.length_unknown = source.length_unknown
         self.fingerprint = source.fingerprint
         self.seed = source.seed
 
@@ -130,7 +130,7 @@ class FirstBatches:
         del position
         return self._source.open(0)
 
-    def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
         """The pass that stood at `position`."""
         del state
         if position.taken is None:
@@ -174,14 +174,14 @@ class DistributedBatches:
         self.batch_spec = with_free_batch_axis(spec_of_one_replica(dataset.element_spec))
         self.may_be_empty = True
         # TensorFlow's own iterators ask the other workers by themselves.
-        self.ends_unknown = isinstance(dataset, OwnPart) and self.num_batches is None
+        self.length_unknown = isinstance(dataset, ShardedDataset) and self.num_batches is None
 
     def open(self, position: int) -> Any:
         """A new pass over the dataset."""
         del position
         return self._open()
 
-    def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
         """The pass that stood at `position`, read again up to there."""
         del state
         for _ in range(position.passes - (position.taken is not None) + position.unread):
@@ -194,7 +194,7 @@ class DistributedBatches:
         return iterator
 
     def _open(self) -> Any:
-        if not self.ends_unknown:
+        if not self.length_unknown:
             return iter(self._dataset)
         self.ahead = Lookahead()
         return iter(self.ahead.over(self._dataset.dataset))

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import as_written, with_free_batch_axis
+from phalanx.data.batches import no_autograph, with_free_batch_axis
 from phalanx.data.iterator_position import Position
-from phalanx.data.sampler import ListedOrder, PlainOrder, rows_in
-from phalanx.distributed.topology import ReplicaPlace, rows_of
+from phalanx.data.sampler import ListedOrder, ShuffleSampler, rows_in
+from phalanx.distributed.topology import ReplicaTopology, rows_of
 from phalanx.errors import DataError
 from phalanx.keras_compat.data_adapters import Arrays, shuffled_rows, spec_of, take_rows
 
@@ -27,10 +27,10 @@ class ArrayBatches:
 
     endless = True
     counted = True
-    ends_unknown = False
+    length_unknown = False
     has_state = False
 
-    def __init__(self, arrays: Arrays, place: ReplicaPlace, seed: int | None) -> None:
+    def __init__(self, arrays: Arrays, place: ReplicaTopology, seed: int | None) -> None:
         """Share out `arrays`; without a `seed`, in the order that Keras draws."""
         self._arrays = arrays
         self._place = place
@@ -39,7 +39,7 @@ class ArrayBatches:
         self._order = (
             ListedOrder(shuffled_rows(arrays), arrays.batch_size)
             if self._is_listed
-            else PlainOrder(arrays.num_samples, arrays.batch_size, arrays.shuffle)
+            else ShuffleSampler(arrays.num_samples, arrays.batch_size, arrays.shuffle)
         )
         self.num_batches: int | None = self._order.num_batches
         self.num_samples: int | None = arrays.num_samples
@@ -52,10 +52,10 @@ class ArrayBatches:
         """An endless iterator: pass after pass, each in its own order."""
         largest = tf.int64.max
         positions = tf.data.Dataset.range(position, largest)
-        shares = positions.map(as_written(self._shares), num_parallel_calls=tf.data.AUTOTUNE)
+        shares = positions.map(no_autograph(self._shares), num_parallel_calls=tf.data.AUTOTUNE)
         return iter(shares.prefetch(tf.data.AUTOTUNE))
 
-    def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
         """The same as `open`: a position is all there is.
 
         Raises:

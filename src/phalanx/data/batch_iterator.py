@@ -9,10 +9,10 @@ from typing import Any
 from phalanx.data.batches import BatchSource
 from phalanx.data.iterator_position import Position
 from phalanx.data.iterator_state import read_iterator
-from phalanx.monitoring.phase_tracker import pulse
+from phalanx.monitoring.phase_tracker import phase_tracker
 
 
-class BatchStream:
+class BatchIterator:
     """Where training stands in its data, and how many steps come next.
 
     Without `steps_per_epoch` an epoch is one pass over the source. With it, a pass goes
@@ -90,7 +90,7 @@ class BatchStream:
             return None
         return read_iterator(self._iterator)
 
-    def go_on(self, position: Position, state: Mapping[str, Any] | None) -> None:
+    def restore(self, position: Position, state: Mapping[str, Any] | None) -> None:
         """Stand where `position` was taken; the next epoch begins in the midst.
 
         Args:
@@ -107,13 +107,13 @@ class BatchStream:
         self._iterator = None
         if not self.source.endless:
             self._taken, self._left_out = 0, position.taken or 0
-            self._iterator = self.source.open_again(position, state)
+            self._iterator = self.source.reopen(position, state)
 
     def _at_end_of_pass(self, since: int) -> bool:
         batches = self.source.num_batches
         return batches is not None and batches > 0 and (self._position + since) % batches == 0
 
-    def ran_out(self, *, steps_done: int) -> None:
+    def reached_end(self, *, steps_done: int) -> None:
         """Tell that the data ended after `steps_done` steps of the chunk just given."""
         self._ran_out = True
         self._steps_short = steps_done
@@ -158,12 +158,12 @@ class BatchStream:
             self._open()
             size = min(size, self.ready(self._taken, self._iterator))
             if size == 0:
-                self.ran_out(steps_done=0)
+                self.reached_end(steps_done=0)
         return size
 
     def _open(self) -> None:
         if self._iterator is None:
-            with pulse.during("input", instead_of="compute"):
+            with phase_tracker.during("input", instead_of="compute"):
                 self._iterator = self.source.open(self._position)
             self._passes += 1
             self._taken = self._left_out = 0

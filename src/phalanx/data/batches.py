@@ -19,7 +19,7 @@ from phalanx.data.iterator_position import Position
 from phalanx.distributed.topology import rows_of
 from phalanx.errors import DataError
 
-as_written = tf.autograph.experimental.do_not_convert
+no_autograph = tf.autograph.experimental.do_not_convert
 """Python that TensorFlow traces as it stands."""
 
 
@@ -34,7 +34,7 @@ class BatchSource(Protocol):
         counted: whether elements are `(total, parts)`, as described above.
         num_samples: samples in one pass, None where nobody has counted.
         batch_size: samples in every batch but the last of a pass, None where unknown.
-        ends_unknown: whether nobody can know where a pass ends until it does, and workers
+        length_unknown: whether nobody can know where a pass ends until it does, and workers
             that share it have to ask each other.
         has_state: whether what an open iterator holds can be saved and brought back.
         fingerprint: equal where the data is, None where that cannot be told.
@@ -46,7 +46,7 @@ class BatchSource(Protocol):
     may_be_empty: bool
     endless: bool
     counted: bool
-    ends_unknown: bool
+    length_unknown: bool
     has_state: bool
     num_samples: int | None
     batch_size: int | None
@@ -56,7 +56,7 @@ class BatchSource(Protocol):
     def open(self, position: int) -> Any:
         """An iterator over elements that starts `position` global batches into training."""
 
-    def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
         """The iterator that stood at `position`, None where a new pass begins there.
 
         Args:
@@ -151,7 +151,7 @@ def slice_rows(data: Any, start: tf.Tensor, count: tf.Tensor, static: int | None
     return keras.tree.map_structure(one, data)
 
 
-def assert_alike_shares(data: Any, replicas: int) -> Any:
+def assert_same_split(data: Any, replicas: int) -> Any:
     """`data`, where each replica takes the same share of every tensor; fails elsewhere.
 
     A replica's gradient is weighed by its share of the rows, which must be one number: of 60 rows
@@ -168,7 +168,7 @@ def assert_alike_shares(data: Any, replicas: int) -> Any:
     )
     known = [v.shape[0] for v in tensors if isinstance(v, tf.Tensor)]
     if len(known) == len(tensors) and None not in known:
-        if not all(_is_shared_alike(rows, known[0], replicas) for rows in known):
+        if not all(_is_split_equally(rows, known[0], replicas) for rows in known):
             raise DataError(
                 f"The tensors of a batch have unlike numbers of rows: {known}. {advice}"
             )
@@ -189,7 +189,7 @@ def assert_alike_shares(data: Any, replicas: int) -> Any:
         return keras.tree.map_structure(lambda v: None if v is None else tf.identity(v), data)
 
 
-def _is_shared_alike(rows: int, first: int, replicas: int) -> bool:
+def _is_split_equally(rows: int, first: int, replicas: int) -> bool:
     return all(
         rows_of(replica, replicas, rows)[1] * first == rows_of(replica, replicas, first)[1] * rows
         for replica in range(replicas)

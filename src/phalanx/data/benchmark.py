@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.batches import as_written
+from phalanx.data.batches import no_autograph
 from phalanx.data.inspection.inspected_dataset import BATCHES
 from phalanx.data.pipelines.indexed import IndexedPipeline
 from phalanx.data.pipelines.registry import pipeline_of
-from phalanx.data.service.data_service import ServedPipeline
+from phalanx.data.service.data_service import ServicePipeline
 from phalanx.data.streams.stream_pipeline import StreamPipeline
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.keras_compat.dataset_graph import Transformation, transformations
 
 SECONDS = 1.0
@@ -74,7 +74,7 @@ def _stages(dataset: tf.data.Dataset) -> Iterator[tuple[str, tf.data.Dataset, bo
 def _stages_of(
     pipeline: IndexedPipeline | StreamPipeline,
 ) -> Iterator[tuple[str, tf.data.Dataset, bool]]:
-    asked, place = pipeline.options, ReplicaPlace()
+    asked, place = pipeline.options, ReplicaTopology()
     plain = replace(asked, cache=None, map=None, augment=None, map_batches=None)
     mapped = replace(plain, map=asked.map)
     changed = replace(mapped, augment=asked.augment)
@@ -90,7 +90,7 @@ def _stages_of(
             yield name, IndexedPipeline(pipeline.source, options).dataset(place), True
         elif options is not None and isinstance(pipeline, StreamPipeline):
             yield name, StreamPipeline(pipeline.source, options).dataset(place), True
-    if asked.cache or isinstance(pipeline, ServedPipeline):
+    if asked.cache or isinstance(pipeline, ServicePipeline):
         yield "cache" if asked.cache else "service", pipeline.dataset(place), True
 
 
@@ -126,4 +126,4 @@ def _run(dataset: tf.data.Dataset, elements: int, batched: bool) -> int:
         rows = tf.shape(tf.nest.flatten(element)[0], tf.int64)[0] if batched else 1
         return count + rows
 
-    return int(taken.reduce(np.int64(0), as_written(counted)))
+    return int(taken.reduce(np.int64(0), no_autograph(counted)))

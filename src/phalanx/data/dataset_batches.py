@@ -11,9 +11,9 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.batches import (
-    as_written,
-    assert_alike_shares,
+    assert_same_split,
     cut,
+    no_autograph,
     total_rows,
     with_free_batch_axis,
 )
@@ -21,7 +21,7 @@ from phalanx.data.inspection.inspect import inspect
 from phalanx.data.iterator_position import Position
 from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
 from phalanx.data.prefetch_counter import Lookahead
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
 from phalanx.keras_compat.dataset_graph import calls_python, transformations
 
@@ -39,7 +39,7 @@ class DatasetBatches:
     num_samples: int | None = None
     seed: int | None = None
 
-    def __init__(self, adapter: Any, place: ReplicaPlace, *, only: int | None = None) -> None:
+    def __init__(self, adapter: Any, place: ReplicaTopology, *, only: int | None = None) -> None:
         """Share out what `adapter` gives, or the first `only` batches of it, which are kept."""
         self._adapter = adapter
         self._place = place
@@ -55,7 +55,7 @@ class DatasetBatches:
         self.batch_size: int | None = _static_batch_size(self._dataset.element_spec)
         self.may_be_empty = self.batch_size is None or self.batch_size < place.total
         unknown = self._dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
-        self.ends_unknown = self.num_batches is None and bool(unknown)
+        self.length_unknown = self.num_batches is None and bool(unknown)
         self.has_state = only is None and not calls_python(self._dataset)
         self.ahead: Lookahead | None = None
 
@@ -64,7 +64,7 @@ class DatasetBatches:
         del position
         return self._open(self._dataset)
 
-    def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
         """The pass that stood at `position`.
 
         Passes before it are opened, not read: a shuffle draws its seed when it is opened. When
@@ -94,8 +94,8 @@ class DatasetBatches:
         return iterator
 
     def _open(self, dataset: tf.data.Dataset) -> Any:
-        shares = dataset.map(as_written(self._shares), num_parallel_calls=tf.data.AUTOTUNE)
-        if self.ends_unknown and self._place.has_peers:
+        shares = dataset.map(no_autograph(self._shares), num_parallel_calls=tf.data.AUTOTUNE)
+        if self.length_unknown and self._place.has_peers:
             self.ahead = Lookahead()
             return iter(self.ahead.over(shares))
         return iter(shares.prefetch(tf.data.AUTOTUNE))
@@ -115,7 +115,7 @@ class DatasetBatches:
     def _shares(self, *batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
         if self._place.total > 1:
-            data = assert_alike_shares(data, self._place.total)
+            data = assert_same_split(data, self._place.total)
         parts = tuple(
             cut(
                 data,
@@ -143,7 +143,7 @@ def _static_batch_size(spec: Any) -> int | None:
 _log = logging.getLogger("phalanx")
 
 
-def order_checksum(dataset: Any, place: ReplicaPlace) -> int | None:
+def order_checksum(dataset: Any, place: ReplicaTopology) -> int | None:
     """A number that differs between workers whose shuffles have different seeds.
 
     A shuffle without a seed takes one from TensorFlow's global seed and from how many were taken

@@ -14,7 +14,7 @@ _APART = 0x9E3779B9
 """Sets the seeds of groups apart."""
 
 
-class MixedOrder(EvenBatches):
+class WeightedMixSampler(EvenBatches):
     """Each pass takes a fixed share from every group, mixed by chance.
 
     A group is walked in whole permuted passes of its own, which go on from epoch to epoch: none

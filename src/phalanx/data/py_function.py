@@ -40,7 +40,7 @@ class _Calls:
             self._running -= 1
             self._changed.notify_all()
 
-    def come_to_rest(self) -> None:
+    def drain(self) -> None:
         """Refuse what comes, wait for what runs, then until nobody asks any more."""
         until = time.monotonic() + _MOST
         with self._changed:
@@ -55,7 +55,7 @@ class _Calls:
 
 
 _calls = _Calls()
-atexit.register(_calls.come_to_rest)
+atexit.register(_calls.drain)
 
 
 def python_call(

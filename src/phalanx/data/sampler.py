@@ -55,7 +55,7 @@ class EvenBatches:
         return tf.minimum(tf.constant(self._size, tf.int64), self._samples - batch * self._size)
 
 
-class PlainOrder(EvenBatches):
+class ShuffleSampler(EvenBatches):
     """Samples as they stand, or each pass in a permutation of (seed, epoch)."""
 
     def __init__(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.data.batches import assert_alike_shares, cut, total_rows
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.data.batches import assert_same_split, cut, total_rows
+from phalanx.distributed.topology import ReplicaTopology
 
 
-def one_batch(place: ReplicaPlace, data: Any) -> Any:
+def shard_batch(place: ReplicaTopology, data: Any) -> Any:
     """`(total, parts)` of the one batch `data`; see `phalanx.data.batches`.
 
     Args:
@@ -19,6 +19,6 @@ def one_batch(place: ReplicaPlace, data: Any) -> Any:
         DataError: the tensors' rows cannot be shared out alike.
     """
     if place.total > 1:
-        data = assert_alike_shares(data, place.total)
+        data = assert_same_split(data, place.total)
     replicas = range(place.first, place.first + place.local)
     return total_rows(data), tuple(cut(data, replica, place.total) for replica in replicas)

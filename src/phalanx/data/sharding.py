@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from phalanx.distributed.topology import place_in
+from phalanx.distributed.topology import topology_of
 
 
 def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -28,7 +28,7 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     Returns:
         This worker's elements; with one worker, `dataset` itself.
     """
-    place = place_in(tf.distribute.get_strategy())
+    place = topology_of(tf.distribute.get_strategy())
     if place.workers == 1:
         return dataset
     elements = dataset.cardinality()

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 
-class OwnPart(tf.distribute.DistributedDataset):  # type: ignore[misc]
+class ShardedDataset(tf.distribute.DistributedDataset):  # type: ignore[misc]
     """What `strategy.experimental_distribute_dataset` gives; elements are this process's.
 
     Attributes:
@@ -49,7 +49,7 @@ class OwnPart(tf.distribute.DistributedDataset):  # type: ignore[misc]
         return self._length
 
 
-def own_rows(dataset: tf.data.Dataset, rank: int, size: int) -> OwnPart:
+def own_rows(dataset: tf.data.Dataset, rank: int, size: int) -> ShardedDataset:
     """Of every batch the rows of process `rank`; the first processes take the odd ones."""
 
     def cut(*batch: Any) -> Any:
@@ -61,23 +61,23 @@ def own_rows(dataset: tf.data.Dataset, rank: int, size: int) -> OwnPart:
 
         return _alone(tf.nest.map_structure(own, batch))
 
-    return OwnPart(dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE))
+    return ShardedDataset(dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE))
 
 
-def as_long_as_the_longest(dataset: tf.data.Dataset, length: int, longest: int) -> OwnPart:
+def pad_to_longest(dataset: tf.data.Dataset, length: int, longest: int) -> ShardedDataset:
     """The dataset, of `length` batches, followed by empty ones up to `longest`.
 
     Processes train in step: one whose data has ended goes on without samples.
     """
     if length == longest:
-        return OwnPart(dataset, length)
+        return ShardedDataset(dataset, length)
     empty = tf.nest.map_structure(
         lambda spec: tf.zeros([0, *(d or 1 for d in spec.shape[1:])], spec.dtype),
         dataset.element_spec,
     )
     free = dataset.map(lambda *batch: tf.nest.map_structure(_any_rows, _alone(batch)))
     more = tf.data.Dataset.from_tensors(empty).repeat(longest - length)
-    return OwnPart(free.concatenate(more), longest)
+    return ShardedDataset(free.concatenate(more), longest)
 
 
 def _alone(batch: tuple[Any, ...]) -> Any:

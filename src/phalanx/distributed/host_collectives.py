@@ -10,29 +10,29 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.distributed.desync.check import Tensor, before_collective
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import DisagreementError
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import WorkerMismatchError
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.monitoring.phase_tracker import pulse
+from phalanx.monitoring.phase_tracker import phase_tracker
 
 _WORD = np.dtype(np.int64)  # what TensorFlow gathers on every kind of device
 
 
 def all_gather_arrays(
-    strategy: tf.distribute.Strategy, place: ReplicaPlace, arrays: Sequence[Any]
+    strategy: tf.distribute.Strategy, place: ReplicaTopology, arrays: Sequence[Any]
 ) -> list[list[Any]]:
     """Every worker's `arrays`, by rank; a collective that all workers must call."""
     if not place.has_peers:
         return [list(arrays)]
-    words = to_words(arrays)
+    words = pack_bytes(arrays)
     lengths = all_gather_rows(strategy, place, np.array([words.size], _WORD))[:, 0]
     longest = np.zeros(max(lengths), _WORD)
     longest[: words.size] = words
     rows = all_gather_rows(strategy, place, longest)
-    return [from_words(row[:length]) for row, length in zip(rows, lengths, strict=True)]
+    return [unpack_bytes(row[:length]) for row, length in zip(rows, lengths, strict=True)]
 
 
-def all_gather_rows(strategy: tf.distribute.Strategy, place: ReplicaPlace, row: Any) -> Any:
+def all_gather_rows(strategy: tf.distribute.Strategy, place: ReplicaTopology, row: Any) -> Any:
     """One row per worker, by rank, from `row`: int64, one-dimensional, of equal length.
 
     A collective that all workers must call. The wait in it is not the time of a callback
@@ -41,12 +41,15 @@ def all_gather_rows(strategy: tf.distribute.Strategy, place: ReplicaPlace, row: 
     if not place.has_peers:
         return row.reshape(1, -1)
     before_collective("what workers agree on", lambda: [_described(row)])
-    with pulse.during("compute", instead_of="callbacks"), flight.collective("gather", row.nbytes):
+    with (
+        phase_tracker.during("compute", instead_of="callbacks"),
+        flight.collective("gather", row.nbytes),
+    ):
         return strategy.collectives.all_gather(tf.constant(row.reshape(1, -1))).numpy()
 
 
 def on_any_worker(
-    strategy: tf.distribute.Strategy, place: ReplicaPlace, *needs: bool
+    strategy: tf.distribute.Strategy, place: ReplicaTopology, *needs: bool
 ) -> list[bool]:
     """Of each need, whether some worker has it; a collective that all workers must call."""
     if not place.has_peers:
@@ -55,20 +58,20 @@ def on_any_worker(
     return [bool(need) for need in rows.any(axis=0)]
 
 
-def tell_all(
-    strategy: tf.distribute.Strategy, place: ReplicaPlace, arrays: Sequence[Any]
+def broadcast_array(
+    strategy: tf.distribute.Strategy, place: ReplicaTopology, arrays: Sequence[Any]
 ) -> list[Any]:
     """The chief's `arrays`, bit by bit; a collective that all workers must call.
 
     Raises:
-        DisagreementError: this worker's arrays have other shapes or dtypes.
+        WorkerMismatchError: this worker's arrays have other shapes or dtypes.
     """
     if not place.has_peers:
         return list(arrays)
-    words = to_words(arrays)
+    words = pack_bytes(arrays)
     sizes = all_gather_rows(strategy, place, np.array([words.size], _WORD))[:, 0]
     if len(set(sizes)) > 1:
-        raise DisagreementError(
+        raise WorkerMismatchError(
             "Asked all workers to take over the chief's state, but the models differ: they take "
             f"{', '.join(f'{8 * size} bytes on worker {w}' for w, size in enumerate(sizes))}. "
             "Build the same model and optimizer on every worker."
@@ -76,14 +79,14 @@ def tell_all(
     before_collective("the chief's state", lambda: [_described(words)])
     with flight.collective("hand-over of the chief's state", words.nbytes):
         (chiefs,) = strategy.collectives.broadcast([tf.constant(words)])
-    return from_words(chiefs.numpy())
+    return unpack_bytes(chiefs.numpy())
 
 
 def _described(row: Any) -> Tensor:
     return Tensor(name="a row", shape=tuple(row.shape), dtype=row.dtype.name)
 
 
-def to_words(arrays: Sequence[Any]) -> Any:
+def pack_bytes(arrays: Sequence[Any]) -> Any:
     """The arrays as one int64 vector: a JSON header and the raw bytes."""
     arrays = [np.asarray(a, "S") if a.dtype == object else a for a in arrays]
     # TensorFlow's own dtypes, bfloat16 among them, are known to NumPy by name alone.
@@ -95,8 +98,8 @@ def to_words(arrays: Sequence[Any]) -> Any:
     return np.frombuffer(raw + b"\0" * (-len(raw) % _WORD.itemsize), _WORD)
 
 
-def from_words(words: Any) -> list[Any]:
-    """What `to_words` wrote."""
+def unpack_bytes(words: Any) -> list[Any]:
+    """What `pack_bytes` wrote."""
     raw = words.tobytes()
     start = _WORD.itemsize + int(words[0])
     arrays = []

@@ -13,19 +13,19 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.distributed.host_collectives import all_gather_rows
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 
 _SECONDS_BETWEEN = 1.0
 _MOST_STEPS = 10_000
 
 
-class Rendezvous:
+class StepSync:
     """Says at which steps to meet, and what is agreed there."""
 
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
-        place: ReplicaPlace,
+        place: ReplicaTopology,
         *,
         clock: Callable[[], float],
     ) -> None:
@@ -46,18 +46,18 @@ class Rendezvous:
         """Whether to meet after `step`; the same answer on every worker."""
         return step >= self._next
 
-    def meet(self, step: int, *, chief_says: bool, one_says: bool) -> tuple[bool, bool]:
+    def meet(self, step: int, *, from_chief: bool, from_any: bool) -> tuple[bool, bool]:
         """A collective that all workers call after the same step.
 
         Args:
             step: how many steps are trained.
-            chief_says: counts where this worker is the chief.
-            one_says: counts wherever it is said.
+            from_chief: counts where this worker is the chief.
+            from_any: counts wherever it is said.
 
         Returns:
             What the chief says, and whether some worker says the other.
         """
-        own = np.array([chief_says, one_says, self._steps_ahead(step)], np.int64)
+        own = np.array([from_chief, from_any, self._steps_ahead(step)], np.int64)
         rows = all_gather_rows(self._strategy, self._place, own) if self._place.has_peers else [own]
         self._next = step + int(rows[0][2])
         return bool(rows[0][0]), any(bool(row[1]) for row in rows)

@@ -15,9 +15,9 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.distributed.collectives import Collectives
-from phalanx.distributed.datasets import OwnPart, own_rows
+from phalanx.distributed.datasets import ShardedDataset, own_rows
 from phalanx.distributed.horovod import HorovodCollectives
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]  # no types
@@ -154,11 +154,11 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     # Data.
 
-    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> OwnPart:
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> ShardedDataset:
         _refuse_options(options)
         return own_rows(dataset, self._collectives.rank, self._collectives.size)
 
-    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> OwnPart:
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> ShardedDataset:
         _refuse_options(options)
         size = self._collectives.size
         context = tf.distribute.InputContext(
@@ -166,7 +166,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
             input_pipeline_id=self._collectives.rank,
             num_replicas_in_sync=size,
         )
-        return OwnPart(dataset_fn(context))
+        return ShardedDataset(dataset_fn(context))
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
         place = (self._collectives.rank, self._collectives.size)
@@ -176,7 +176,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
 def _refuse_options(options: Any) -> None:
     per_replica = tf.distribute.InputReplicationMode.PER_REPLICA
     if options is not None and options.experimental_replication_mode == per_replica:
-        raise OptionError(
+        raise ConfigurationError(
             "Asked to distribute a dataset with InputReplicationMode.PER_REPLICA; each "
             "worker has one replica and takes PER_WORKER, which is the same here."
         )

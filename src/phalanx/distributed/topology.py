@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaPlace:
+class ReplicaTopology:
     """This process's replicas: `local` of them, numbered from `first` among `total`."""
 
     first: int = 0
@@ -38,27 +38,27 @@ class ReplicaPlace:
         return self.local < self.total
 
 
-_places: weakref.WeakKeyDictionary[Any, ReplicaPlace] = weakref.WeakKeyDictionary()
+_places: weakref.WeakKeyDictionary[Any, ReplicaTopology] = weakref.WeakKeyDictionary()
 
 
-def place_in(strategy: tf.distribute.Strategy) -> ReplicaPlace:
+def topology_of(strategy: tf.distribute.Strategy) -> ReplicaTopology:
     """Where this process stands in `strategy`; asks TensorFlow, no peer is involved."""
     if strategy.num_replicas_in_sync == 1:
-        return ReplicaPlace()
+        return ReplicaTopology()
     if strategy not in _places:
         _places[strategy] = _ask(strategy)
     return _places[strategy]
 
 
-def _ask(strategy: tf.distribute.Strategy) -> ReplicaPlace:
+def _ask(strategy: tf.distribute.Strategy) -> ReplicaTopology:
 
-    def own_id() -> Any:
+    def replica_id() -> Any:
         return tf.identity(tf.distribute.get_replica_context().replica_id_in_sync_group)
 
     # In a function: run eagerly, TensorFlow warns of its being slow.
-    own_ids = tf.function(lambda: strategy.run(own_id), autograph=False)
+    own_ids = tf.function(lambda: strategy.run(replica_id), autograph=False)
     ids = [int(i) for i in strategy.experimental_local_results(own_ids())]
-    return ReplicaPlace(first=min(ids), local=len(ids), total=strategy.num_replicas_in_sync)
+    return ReplicaTopology(first=min(ids), local=len(ids), total=strategy.num_replicas_in_sync)
 
 
 def this_replica() -> int:

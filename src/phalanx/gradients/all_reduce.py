@@ -38,11 +38,11 @@ def reduce_sum(
     Returns:
         The sums, in the order, shapes and dtypes of `values`.
     """
-    return reduce_packed(values, names, what=what, in_step=in_step).values
+    return all_reduce_packed(values, names, what=what, in_step=in_step).values
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sums:
+class PackedGradients:
     """What replicas have added up.
 
     Attributes:
@@ -56,13 +56,13 @@ class Sums:
     brought: list[tf.Tensor]
 
 
-def reduce_packed(
+def all_reduce_packed(
     values: Sequence[Gradient],
     names: Sequence[str] | None = None,
     *,
     what: str = "a sum",
     in_step: bool = True,
-) -> Sums:
+) -> PackedGradients:
     """What `reduce_sum` does, for those who look at all values at once."""
     dense = [i for i, value in enumerate(values) if _is_dense(value)]
     sparse = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
@@ -78,7 +78,7 @@ def reduce_packed(
             results[i] = tensor
     for i, total in zip(sparse, gathered, strict=True):
         results[i] = total
-    return Sums(
+    return PackedGradients(
         values=results,
         together=[*together, *(total.values for total in gathered)],
         brought=[*brought, *(values[i].values for i in sparse)],

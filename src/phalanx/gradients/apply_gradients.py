@@ -13,26 +13,30 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import Gradient, reduce_sum, scale
-from phalanx.gradients.checked_all_reduce import CheckedSum, checked_sum, sum_with_losses
-from phalanx.gradients.gradient_probe import Applied, Observation
-from phalanx.gradients.nonfinite import Health
-from phalanx.gradients.step_context import ReplicaShare
+from phalanx.gradients.checked_all_reduce import (
+    ReducedGradients,
+    all_reduce_and_check,
+    all_reduce_with_loss_flag,
+)
+from phalanx.gradients.gradient_probe import GradientProbe, GradientSnapshot
+from phalanx.gradients.nonfinite import NonFiniteGuard
+from phalanx.gradients.step_context import ReplicaBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hooks:
+class OptimizerHooks:
     """What the pipeline asks of the optimizer; see `phalanx.keras_compat.optimizer_patches`.
 
     Attributes:
         apply: clips and applies a total gradient.
-        clip_own: the clippers for a replica's own gradient.
+        clip_local: the clippers for a replica's own gradient.
         clip_total: what `apply` will clip, computed apart for those who look.
         loss_scale: the factor on the loss, so on the gradients; None for 1.
         step: the optimizer's iteration.
     """
 
     apply: Callable[[Sequence[Gradient]], None]
-    clip_own: Callable[[Sequence[Gradient]], list[Gradient]] | None
+    clip_local: Callable[[Sequence[Gradient]], list[Gradient]] | None
     clip_total: Callable[[Sequence[Gradient]], Sequence[Gradient]]
     loss_scale: Any
     step: Any
@@ -42,13 +46,13 @@ def walk(
     gradients: Sequence[Gradient],
     variables: Sequence[Any],
     *,
-    hooks: Hooks,
-    share: ReplicaShare | None,
+    hooks: OptimizerHooks,
+    share: ReplicaBatch | None,
     weighted: bool,
     replica: int,
     replicas: int,
-    health: Health | None,
-    observation: Observation | None,
+    health: NonFiniteGuard | None,
+    observation: GradientProbe | None,
 ) -> None:
     """Take one replica's gradients to the end of the pipeline.
 
@@ -66,10 +70,12 @@ def walk(
     """
     factor = _mean_factor(share, weighted, replicas)
     own = list(gradients)
-    if hooks.clip_own is not None:
+    if hooks.clip_local is not None:
         mean_of_own = _unscaled(factor, hooks.loss_scale)
         # No number where a replica holds no sample: its gradient stays zero.
-        own = scale(hooks.clip_own(scale(own, mean_of_own)), tf.math.reciprocal_no_nan(mean_of_own))
+        own = scale(
+            hooks.clip_local(scale(own, mean_of_own)), tf.math.reciprocal_no_nan(mean_of_own)
+        )
     to_sum = own if share is None or weighted or replicas == 1 else scale(own, share.weight)
     paths = _paths(variables)
     sliced = _sliced_alike(to_sum, share)
@@ -84,7 +90,7 @@ def walk(
             hooks.apply(total)
             return
         # A function of the script's own outlives the trace whose batch it would keep.
-        keep = share.keep if share is not None and share.is_at_home() else None
+        keep = share.keep if share is not None and share.in_own_strategy() else None
         health.apply(checked, hooks.apply, step=hooks.step, replica=replica, keep=keep)
 
     if observation is None:
@@ -96,7 +102,7 @@ def walk(
 
 
 def _sliced_alike(
-    gradients: Sequence[Gradient], share: ReplicaShare | None
+    gradients: Sequence[Gradient], share: ReplicaBatch | None
 ) -> dict[int, tf.IndexedSlices]:
     """The sparse gradients, by place, that have the same slices on every replica.
 
@@ -120,21 +126,21 @@ def _slices(values: tf.Tensor, like: tf.IndexedSlices) -> tf.IndexedSlices:
 def _checked_sum(
     values: Sequence[Gradient],
     paths: list[str],
-    share: ReplicaShare | None,
-    health: Health | None,
+    share: ReplicaBatch | None,
+    health: NonFiniteGuard | None,
     replicas: int,
-) -> CheckedSum | None:
+) -> ReducedGradients | None:
     """The sum, and whether it is finite; None where nobody wants to know."""
     if health is None or health.policy == "ignore":
         return None
     if health.policy != "watch":
-        return checked_sum(values, paths, replicas=replicas)
+        return all_reduce_and_check(values, paths, replicas=replicas)
     loss = None if share is None else share.loss
     if loss is None or not (
         tf.executing_eagerly() or loss.graph is tf.compat.v1.get_default_graph()
     ):
         return None  # it was computed in a function of the user's own, out of reach from here
-    return sum_with_losses(values, paths, loss, replicas=replicas)
+    return all_reduce_with_loss_flag(values, paths, loss, replicas=replicas)
 
 
 def _observed(
@@ -143,16 +149,16 @@ def _observed(
     total: Sequence[Gradient],
     variables: Sequence[Any],
     *,
-    hooks: Hooks,
-    share: ReplicaShare | None,
+    hooks: OptimizerHooks,
+    share: ReplicaBatch | None,
     replicas: int,
-) -> Applied:
+) -> GradientSnapshot:
     """Finish the step, and keep what there was to see before and after it."""
     unscaled = scale(total, _unscaled(1.0, hooks.loss_scale))
     clipped = hooks.clip_total(unscaled)
     before = [tf.identity(v) for v in variables]
     finish()
-    return Applied(
+    return GradientSnapshot(
         paths=_paths(variables),
         local=local,
         total=unscaled,
@@ -173,7 +179,7 @@ def _paths(variables: Sequence[Any]) -> list[str]:
     return [getattr(v, "path", v.name) for v in variables]
 
 
-def _mean_factor(share: ReplicaShare | None, weighted: bool, replicas: int) -> Any:
+def _mean_factor(share: ReplicaBatch | None, weighted: bool, replicas: int) -> Any:
     """What makes a replica's gradient, as it came, the mean over its own samples."""
     if share is None:
         return float(replicas)  # by convention it was divided by the global batch

@@ -12,7 +12,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from phalanx.gradients.all_reduce import Gradient, reduce_packed
+from phalanx.gradients.all_reduce import Gradient, all_reduce_packed
 
 _NAME = "whether the losses are finite"
 
@@ -22,7 +22,7 @@ be so by them, by overflow in the sum too."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckedSum:
+class ReducedGradients:
     """Gradients that are added up.
 
     Attributes:
@@ -37,9 +37,9 @@ class CheckedSum:
     own: Callable[[], Own]
 
 
-def checked_sum(
+def all_reduce_and_check(
     gradients: Sequence[Gradient], names: Sequence[str], *, replicas: int
-) -> CheckedSum:
+) -> ReducedGradients:
     """The sum of `gradients` over all replicas, which is looked at.
 
     Args:
@@ -49,17 +49,17 @@ def checked_sum(
     """
     if replicas == 1:
         alone = list(gradients)
-        return CheckedSum(
+        return ReducedGradients(
             total=alone, finite=are_finite(alone), own=lambda: _both(tf.constant(True))
         )
-    sums = reduce_packed(gradients, names, what="gradients")
-    own = partial(_looked_at, sums.brought, replicas)
-    return CheckedSum(total=sums.values, finite=are_finite(sums.together), own=own)
+    sums = all_reduce_packed(gradients, names, what="gradients")
+    own = partial(_inspected, sums.brought, replicas)
+    return ReducedGradients(total=sums.values, finite=are_finite(sums.together), own=own)
 
 
-def sum_with_losses(
+def all_reduce_with_loss_flag(
     gradients: Sequence[Gradient], names: Sequence[str], loss: tf.Tensor, *, replicas: int
-) -> CheckedSum:
+) -> ReducedGradients:
     """The same where the loss of each replica is looked at, and not the gradients.
 
     Args:
@@ -70,13 +70,13 @@ def sum_with_losses(
     """
     is_bad = ~tf.math.is_finite(loss)
     if replicas == 1:
-        return CheckedSum(total=list(gradients), finite=~is_bad, own=lambda: _both(is_bad))
+        return ReducedGradients(total=list(gradients), finite=~is_bad, own=lambda: _both(is_bad))
     brought = [*gradients, tf.cast(is_bad, tf.float32)]
-    *total, bad = reduce_packed(brought, [*names, _NAME], what="gradients").values
-    return CheckedSum(total=total, finite=bad < 1, own=lambda: _both(is_bad))
+    *total, bad = all_reduce_packed(brought, [*names, _NAME], what="gradients").values
+    return ReducedGradients(total=total, finite=bad < 1, own=lambda: _both(is_bad))
 
 
-def _looked_at(brought: Sequence[tf.Tensor], replicas: int) -> Own:
+def _inspected(brought: Sequence[tf.Tensor], replicas: int) -> Own:
     return ~each_is_finite(brought), can_overflow(brought, replicas)
 
 
@@ -97,7 +97,7 @@ def are_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
     return tf.cond(
         tf.math.is_finite(squares),
         lambda: tf.constant(True),
-        rarely(lambda: each_is_finite(present)),
+        cold_branch(lambda: each_is_finite(present)),
     )
 
 
@@ -153,7 +153,7 @@ def _zeroed(gradient: Gradient) -> Gradient:
     return clean
 
 
-def rarely(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
+def cold_branch(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
     """`branch` as one operation of the graph.
 
     TensorFlow writes both branches of a `tf.cond` into the graph around it, where each operation of

@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.gradients.all_reduce import Gradient
-from phalanx.gradients.clippers import Clipper, Unclipped
+from phalanx.gradients.clippers import ClipInputs, Clipper
 
 OnNonfinite = Literal["raise", "skip", "zero", "ignore"]
 ON_NONFINITE: tuple[OnNonfinite, ...] = ("raise", "skip", "zero", "ignore")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientRules:
+class ClipperChain:
     """The clippers of one optimizer, and what it does when a gradient is not finite.
 
     Attributes:
@@ -39,12 +39,12 @@ class GradientRules:
     def __post_init__(self) -> None:
         for clipper in self.clippers:
             if not isinstance(clipper, Clipper):
-                raise OptionError(
+                raise ConfigurationError(
                     f"Asked to clip by {clipper!r}, which is no clipper. Use those of "
-                    "phalanx.clip, such as phalanx.clip.by_global_norm(1.0)."
+                    "phalanx.clip, such as phalanx.clip.clip_by_global_norm(1.0)."
                 )
         if self.on_nonfinite is not None and self.on_nonfinite not in ON_NONFINITE:
-            raise OptionError(
+            raise ConfigurationError(
                 f"on_nonfinite must be one of {', '.join(ON_NONFINITE)}; found "
                 f"{self.on_nonfinite!r}."
             )
@@ -88,7 +88,7 @@ class GradientRules:
             own = {name: f"clipper_{i}_{name}" for name in clipper.state_shapes()}
             weights = [tf.convert_to_tensor(v) for v in variables]
             held = {name: tf.convert_to_tensor(state[key]) for name, key in own.items()}
-            asked = Unclipped(gradients=clipped, weights=weights, paths=paths, state=held)
+            asked = ClipInputs(gradients=clipped, weights=weights, paths=paths, state=held)
             result = clipper.clip(asked)
             clipped = list(result.gradients)
             if not keep_state:

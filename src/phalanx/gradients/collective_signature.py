@@ -33,8 +33,8 @@ def compared(
         free_axis: the dimension in which workers may differ.
 
     Raises:
-        DisagreementError: a worker brings something else.
-        PeerGoneError: a worker has ended.
+        WorkerMismatchError: a worker brings something else.
+        WorkerLostError: a worker has ended.
     """
     check = current_check()
     if check is None or check.is_under_way or not tf.executing_eagerly():

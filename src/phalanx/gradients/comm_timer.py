@@ -85,7 +85,7 @@ def timed(reduce: Callable[[Any], Any], value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def timing(stopwatch: Stopwatch) -> Iterator[Stopwatch]:
+def timed_collective(stopwatch: Stopwatch) -> Iterator[Stopwatch]:
     """Hold `stopwatch` open; replicas run in threads, so this is the process's."""
     _open.append(stopwatch)
     try:

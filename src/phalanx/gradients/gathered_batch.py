@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import reduce_sum
-from phalanx.gradients.step_context import current_share
+from phalanx.gradients.step_context import current_replica_batch
 
 
 def all_gather_batch(tensor: Any) -> tf.Tensor:
@@ -36,7 +36,7 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
     strategy = tf.distribute.get_strategy()
     if strategy.num_replicas_in_sync == 1 or tf.distribute.in_cross_replica_context():
         return tensor
-    share = current_share()
+    share = current_replica_batch()
     if share is not None:  # without samples a row stands in, which is nobody's
         tensor = tensor[: tf.where(share.count > 0, tf.shape(tensor)[0], 0)]
     gathered: tf.Tensor = _gather(tensor)
@@ -52,7 +52,7 @@ def _gather(rows: tf.Tensor) -> Any:
     whole.set_shape([None, *rows.shape[1:]])
 
     def backward(asked: Any) -> tf.Tensor:
-        share = current_share()
+        share = current_replica_batch()
         asked = tf.convert_to_tensor(asked)
         weigh = None if share is None or share.any_loss_is_weighted else share
         if weigh is not None:

@@ -1,6 +1,6 @@
 """Look at the gradients of one step: each replica's own, and the total.
 
-An `Observation` is open while a step is traced; what it collects are tensors that the
+An `GradientProbe` is open while a step is traced; what it collects are tensors that the
 step returns as values, so a step that is not observed has nothing of this in its graph.
 """
 
@@ -28,7 +28,7 @@ _SALT = 0x5EED
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lens:
+class ProbeConfig:
     """What to look at.
 
     Attributes:
@@ -52,7 +52,7 @@ class Lens:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Applied:
+class GradientSnapshot:
     """What an optimizer did with a gradient, seen from one replica.
 
     All sequences run over the same variables; gradients are unscaled means.
@@ -69,7 +69,7 @@ class Applied:
     replicas: int
 
 
-class Observation:
+class GradientProbe:
     """Collects what the replicas of this process see in one step.
 
     Attributes:
@@ -77,7 +77,7 @@ class Observation:
         replicas: replicas in the gang, likewise.
     """
 
-    def __init__(self, lens: Lens, *, step: tf.Tensor, note: tf.Tensor) -> None:
+    def __init__(self, lens: ProbeConfig, *, step: tf.Tensor, note: tf.Tensor) -> None:
         """Open for one step.
 
         Args:
@@ -91,7 +91,7 @@ class Observation:
         self.replicas = 1
         self.seen: dict[int, dict[str, Any]] = {}
 
-    def record(self, replica: int, applied: Applied) -> None:
+    def record(self, replica: int, applied: GradientSnapshot) -> None:
         """Take in what `replica` saw; a second optimizer in the step adds to the first's."""
         self.replicas = applied.replicas
         keep = self._draw(applied.paths)
@@ -113,7 +113,7 @@ class Observation:
         return {layer: drawn[i] for i, layer in enumerate(layers)}
 
     def _look(
-        self, replica: int, i: int, applied: Applied, keep: dict[str, tf.Tensor]
+        self, replica: int, i: int, applied: GradientSnapshot, keep: dict[str, tf.Tensor]
     ) -> dict[str, Any]:
         views = {"local": applied.local[i]}
         if replica == 0:
@@ -141,7 +141,7 @@ class Observation:
             blank |= {f"{view}_histogram": empty for view in views}
         return {**blank, "update_ratio": zero}
 
-    def _whole(self, replica: int, applied: Applied) -> dict[str, tf.Tensor]:
+    def _whole(self, replica: int, applied: GradientSnapshot) -> dict[str, tf.Tensor]:
         own = global_norm_at_any_scale(applied.local)
         chief = tf.cast(replica == 0, tf.float32)
         # Weighed by samples, the mean of |G_r|^2 is |G|^2 + tr(Sigma) * holders / batch.
@@ -165,16 +165,16 @@ class Observation:
         }
 
 
-_open: list[Observation] = []
+_open: list[GradientProbe] = []
 
 
-def current_observation() -> Observation | None:
+def current_observation() -> GradientProbe | None:
     """The observation of the step that is being traced or run, in any thread."""
     return _open[-1] if _open else None
 
 
 @contextlib.contextmanager
-def observing(observation: Observation) -> Iterator[Observation]:
+def observing(observation: GradientProbe) -> Iterator[GradientProbe]:
     """Hold `observation` open; replicas run in threads, so this is the process's."""
     _open.append(observation)
     try:

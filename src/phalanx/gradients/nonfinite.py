@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from phalanx.gradients.all_reduce import Gradient
 from phalanx.gradients.checked_all_reduce import (
-    CheckedSum,
+    ReducedGradients,
+    cold_branch,
     nonfinite_flags,
-    rarely,
     without_nonfinite,
 )
 from phalanx.gradients.clipper_chain import OnNonfinite
@@ -32,7 +32,7 @@ notes a loss that is not finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trouble:
+class NonFiniteStep:
     """The first step with a gradient that was not finite.
 
     Attributes:
@@ -47,7 +47,7 @@ class Trouble:
     replicas: tuple[int, ...]
 
 
-class Health:
+class NonFiniteGuard:
     """The record of one optimizer, under one strategy."""
 
     def __init__(self, strategy: tf.distribute.Strategy, policy: HealthPolicy) -> None:
@@ -56,7 +56,7 @@ class Health:
         with strategy.scope():
             self._step = _counter(_NEVER, "first_nonfinite_step")
             self._variable = _counter(_NEVER, "first_nonfinite_variable")
-            self._count = _counter(0, "nonfinite_steps")
+            self._count = _counter(0, "nonfinite_count")
             self._unseen = tf.Variable(False, trainable=False, name="unseen_nonfinite_step")
             self._replicas = tf.Variable(
                 tf.zeros([strategy.num_replicas_in_sync]),
@@ -95,13 +95,13 @@ class Health:
         step, variable = (_copies(v)[0].read_value() for v in noted)
         return step, variable
 
-    def trouble(self) -> Trouble | None:
+    def trouble(self) -> NonFiniteStep | None:
         """The first such step, or None."""
         step = int(self._step.numpy())
         if step == _NEVER:
             return None
         flags = sum(copy.numpy() for copy in _copies(self._replicas))
-        return Trouble(
+        return NonFiniteStep(
             step=step,
             variable=int(self._variable.numpy()),
             replicas=tuple(int(i) for i in flags.nonzero()[0]),
@@ -109,7 +109,7 @@ class Health:
 
     def apply(
         self,
-        checked: CheckedSum,
+        checked: ReducedGradients,
         apply: Callable[[Sequence[Gradient]], None],
         *,
         step: Any,
@@ -148,12 +148,12 @@ class Health:
         if self.policy == "raise":
             # From the first bad step on nothing is applied: the weights stay what they were.
             going_on = tf.logical_and(finite, self._step < 0)
-            tf.cond(going_on, lambda: _done(apply, total), rarely(note))
+            tf.cond(going_on, lambda: _done(apply, total), cold_branch(note))
             return
         if self.policy == "skip":
-            tf.cond(finite, lambda: _done(apply, total), rarely(note))
+            tf.cond(finite, lambda: _done(apply, total), cold_branch(note))
             return
-        noted = tf.cond(finite, lambda: _done(lambda: None), rarely(note))
+        noted = tf.cond(finite, lambda: _done(lambda: None), cold_branch(note))
         with tf.control_dependencies([noted]):
             apply(without_nonfinite(total) if self.policy == "zero" else total)
 
@@ -172,21 +172,21 @@ def _counter(start: int, name: str) -> Any:
     return tf.Variable(start, dtype=tf.int64, trainable=False, name=name)
 
 
-_healths: weakref.WeakKeyDictionary[Any, Health] = weakref.WeakKeyDictionary()
+_healths: weakref.WeakKeyDictionary[Any, NonFiniteGuard] = weakref.WeakKeyDictionary()
 
 
-def health_of(optimizer: Any) -> Health | None:
+def guard_of(optimizer: Any) -> NonFiniteGuard | None:
     """The record of `optimizer`, if somebody watches it."""
     return _healths.get(optimizer)
 
 
-def watch(optimizer: Any, strategy: tf.distribute.Strategy, policy: HealthPolicy) -> Health:
+def watch(optimizer: Any, strategy: tf.distribute.Strategy, policy: HealthPolicy) -> NonFiniteGuard:
     """Clear the record of `optimizer`, or start one if its strategy or policy is another.
 
     A traced step keeps the record it was traced with.
     """
     health = _healths.get(optimizer)
     if health is None or health.strategy is not strategy or health.policy != policy:
-        health = _healths[optimizer] = Health(strategy, policy)
+        health = _healths[optimizer] = NonFiniteGuard(strategy, policy)
     health.clear()
     return health

@@ -41,7 +41,7 @@ def norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     )
 
 
-def shrinking(length: tf.Tensor, limit: float | tf.Tensor) -> tf.Tensor:
+def clip_factor(length: tf.Tensor, limit: float | tf.Tensor) -> tf.Tensor:
     """The factor that takes a norm of `length` to at most `limit`, which is above 0.
 
     Exactly 1 where nothing is to do; NaN, as Keras's `global_clipnorm` makes it, where

@@ -2,7 +2,7 @@
 
 A replica with n_r of the n samples of a global batch contributes n_r / n of the mean
 loss. Whoever computes a gradient, a loss or a statistic inside the step asks
-`current_share()`. Outside a step that Phalanx runs there is no share, and Keras's and
+`current_replica_batch()`. Outside a step that Phalanx runs there is no share, and Keras's and
 `tf.distribute`'s own conventions hold (a hand-written loop sums its replicas' gradients).
 """
 
@@ -42,7 +42,7 @@ def is_seed(variable: Any) -> bool:
     return bool(variable.path.endswith("seed_generator_state"))
 
 
-class ReplicaShare:
+class ReplicaBatch:
     """One replica's share of one global batch, while its step is traced or run.
 
     Attributes:
@@ -96,22 +96,22 @@ class ReplicaShare:
     @property
     def count(self) -> tf.Tensor:
         """Samples this replica holds."""
-        return self._count if self.is_at_home() else _published().read_value()[0]
+        return self._count if self.in_own_strategy() else _published().read_value()[0]
 
     @property
     def total(self) -> tf.Tensor:
         """Samples in the global batch."""
-        return self._total if self.is_at_home() else _published().read_value()[1]
+        return self._total if self.in_own_strategy() else _published().read_value()[1]
 
     @property
     def start(self) -> tf.Tensor:
         """The first of this replica's samples in the global batch."""
-        return self._start if self.is_at_home() else _published().read_value()[2]
+        return self._start if self.in_own_strategy() else _published().read_value()[2]
 
     @property
     def weight(self) -> tf.Tensor:
         """The share, count / total."""
-        if self.is_at_home():
+        if self.in_own_strategy():
             return self._weight
         return tf.cast(self.count, tf.float32) / tf.cast(self.total, tf.float32)
 
@@ -130,7 +130,7 @@ class ReplicaShare:
         finally:
             held.assign(_OF_ITS_OWN)
 
-    def is_at_home(self) -> bool:
+    def in_own_strategy(self) -> bool:
         """Whether what is being traced is the step itself, or its branches, and no function."""
         if tf.executing_eagerly() or not self._is_published:
             return True
@@ -143,14 +143,14 @@ class ReplicaShare:
         """Whether what runs now can read the share: not where a graph is left by `init_scope`."""
         return not (tf.executing_eagerly() and tf.is_symbolic_tensor(self._count))
 
-    def note_result(self, value: Any, result: MetricResult) -> None:
+    def record_result(self, value: Any, result: MetricResult) -> None:
         """Remember that `value`, or those of that dictionary, are a metric's result."""
         self.results.setdefault(id(value), (value, result))
         if isinstance(value, dict):
             for name, one in value.items():
-                self.note_result(one, MetricResult(result.metric, (*result.names, name)))
+                self.record_result(one, MetricResult(result.metric, (*result.names, name)))
 
-    def note_weighted_loss(self, optimizer: object) -> None:
+    def record_weighted_loss(self, optimizer: object) -> None:
         """Remember that `optimizer`'s loss, so its gradients, already carry the weight."""
         self._weighted_losses.add(id(optimizer))
 
@@ -260,16 +260,16 @@ def _published() -> tf.Variable:
 _thread = threading.local()
 
 
-def current_share() -> ReplicaShare | None:
+def current_replica_batch() -> ReplicaBatch | None:
     """The share of the replica whose step runs in this thread, or None."""
-    share: ReplicaShare | None = getattr(_thread, "share", None)
+    share: ReplicaBatch | None = getattr(_thread, "share", None)
     return share
 
 
 @contextlib.contextmanager
-def sharing(share: ReplicaShare | None) -> Iterator[ReplicaShare | None]:
+def sharing(share: ReplicaBatch | None) -> Iterator[ReplicaBatch | None]:
     """Make `share` the current one for the length of a replica's step; None: there is none."""
-    previous = current_share()
+    previous = current_replica_batch()
     _thread.share = share
     try:
         yield share

@@ -33,14 +33,14 @@ def connect(spec: WorkerSpec | None) -> Any:
         spec: this worker; None where horovodrun or mpirun has started the process.
 
     Raises:
-        OptionError: Horovod is missing or does not load.
+        ConfigurationError: Horovod is missing or does not load.
         ClusterError: worker 0 does not answer, or other hosts could not reach this one.
     """
     horovod = load()
     if horovod.is_initialized():
         return horovod
     if spec is not None and spec.world_size > 1:
-        places, interfaces = places_of(spec.addresses), _interfaces()
+        places, interfaces = host_assignments(spec.addresses), _interfaces()
         own = places[spec.rank]
         if own["local_size"] < spec.world_size:
             addresses = [address for found in interfaces.values() for address in found]
@@ -54,7 +54,7 @@ def connect(spec: WorkerSpec | None) -> Any:
     return horovod
 
 
-def places_of(addresses: Sequence[str]) -> list[dict[str, Any]]:
+def host_assignments(addresses: Sequence[str]) -> list[dict[str, Any]]:
     """What Horovod calls a slot: each rank's place on its host and across the hosts."""
     hosts = [address.rpartition(":")[0] for address in addresses]
     order = list(dict.fromkeys(hosts))
@@ -83,7 +83,7 @@ def variables(
 
     Args:
         spec: this worker.
-        place: its entry of `places_of`.
+        place: its entry of `host_assignments`.
         interfaces: addresses of this machine's network interfaces, by name.
     """
     host, _, port = spec.addresses[0].rpartition(":")

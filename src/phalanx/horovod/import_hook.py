@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 
-class AfterImport(MetaPathFinder):
+class PostImportHook(MetaPathFinder):
     """Calls `action` once, right after the module `name` has been imported."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:

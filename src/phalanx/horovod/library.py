@@ -6,17 +6,17 @@ import importlib
 import importlib.util
 from typing import Any
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 
 def load() -> Any:
     """The module `horovod.tensorflow`.
 
     Raises:
-        OptionError: it is not installed, or was built for another TensorFlow.
+        ConfigurationError: it is not installed, or was built for another TensorFlow.
     """
     if not is_installed():
-        raise OptionError(
+        raise ConfigurationError(
             "Asked for the horovod strategy; the Python package horovod is not installed. Build "
             "it for this TensorFlow by scripts/build_horovod.sh (docs/horovod.md), or use "
             "--strategy multiworker."
@@ -24,7 +24,7 @@ def load() -> Any:
     try:
         return importlib.import_module("horovod.tensorflow")
     except Exception as error:  # a library that does not load raises what it likes
-        raise OptionError(
+        raise ConfigurationError(
             "Asked for the horovod strategy; horovod is installed but does not load "
             f"({type(error).__name__}: {error}). It must be built for the TensorFlow that is "
             "installed: build it again by scripts/build_horovod.sh."

@@ -43,7 +43,7 @@ def whole(path: str) -> Iterator[str]:
 
 
 @contextmanager
-def nothing_saved_below(directory: Path) -> Iterator[None]:
+def discard_saves_under(directory: Path) -> Iterator[None]:
     """Let models saved below `directory` not be written, unless all workers must read them."""
     _asides.add(directory)
     try:
@@ -69,7 +69,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
     }
     for name in ("backup_and_restore", "tensorboard"):
         module = importlib.import_module(f"keras.src.callbacks.{name}")
-        found[(module, "file_utils")] = _WholeFiles(module.file_utils)
+        found[(module, "file_utils")] = _AtomicFileSystem(module.file_utils)
     return found
 
 
@@ -77,7 +77,7 @@ def _saving_whole(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def save(model: Any, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any) -> Any:
         path = str(filepath)
-        if _is_aside(path) and not reading_takes_all_workers(model):
+        if _is_scratch(path) and not reading_takes_all_workers(model):
             return None
         with saving(path):
             if not _is_one_new_file(path, overwrite, [*args, *kwargs.values()]):
@@ -88,7 +88,7 @@ def _saving_whole(original: Callable[..., Any]) -> Callable[..., Any]:
     return save
 
 
-def _is_aside(path: str) -> bool:
+def _is_scratch(path: str) -> bool:
     parents = Path(path).absolute().parents
     return any(aside in parents for aside in _asides)
 
@@ -100,7 +100,7 @@ def _is_one_new_file(path: str, overwrite: bool, options: list[Any]) -> bool:
     return plain and local and (overwrite or not os.path.exists(path))
 
 
-class _WholeFiles:
+class _AtomicFileSystem:
     """Keras's `file_utils`, with files that are whole or absent."""
 
     def __init__(self, original: Any) -> None:
@@ -129,5 +129,5 @@ def _written_whole(path: Any) -> Iterator[Any]:
         yield stream
 
 
-saved_files_are_whole = Patches(_replacements)
+atomic_save_patch = Patches(_replacements)
 """Enter it, and what Keras saves is whole or absent; leave it, and Keras is as it was."""

@@ -2,7 +2,7 @@
 
 Where two workers would write the same file, the chief writes it: the callbacks of all
 others work in a directory of their own that is thrown away, so that their state and their
-decisions go along. A new callback is one more line in `MANNERS`.
+decisions go along. A new callback is one more line in `CALLBACK_POLICIES`.
 
 Private names used: `BackupAndRestore._weights_path`, `._training_metadata_path` and their
 `_prev` twins, `TensorBoard._should_trace`, and the counters of batches of
@@ -26,8 +26,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.keras_compat.atomic_writes import nothing_saved_below
-from phalanx.launch.scratch import aside_prefix
+from phalanx.keras_compat.atomic_writes import discard_saves_under
+from phalanx.launch.scratch import scratch_prefix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Every:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner:
+class CallbackPolicy:
     """How the callbacks of one class are right on several workers.
 
     Attributes:
@@ -66,35 +66,37 @@ class Manner:
     shows_progress: bool = False
 
 
-def manner_of(callback: Any) -> Manner:
+def policy_of(callback: Any) -> CallbackPolicy:
     """The manner of the callback's class, or of the one it derives from."""
-    return next((m for kind, m in MANNERS if isinstance(callback, kind)), Manner())
+    return next(
+        (m for kind, m in CALLBACK_POLICIES if isinstance(callback, kind)), CallbackPolicy()
+    )
 
 
 def has_restored(callback: Any) -> bool:
     """Whether the callback has brought back a state when training began."""
-    return manner_of(callback).restores(callback)
+    return policy_of(callback).restores(callback)
 
 
 @contextmanager
-def working_aside(callbacks: Sequence[Any], *, saves: bool = False) -> Iterator[None]:
+def redirect_writes(callbacks: Sequence[Any], *, saves: bool = False) -> Iterator[None]:
     """Let these callbacks write nothing where the user asked them to; for all but the chief.
 
     Args:
         callbacks: those.
         saves: whether models are written there after all, in a directory that is removed.
     """
-    if not any(isinstance(c, kind) for c in callbacks for kind, _ in MANNERS):
+    if not any(isinstance(c, kind) for c in callbacks for kind, _ in CALLBACK_POLICIES):
         yield
         return
-    directory = Path(tempfile.mkdtemp(prefix=aside_prefix(os.getpid())))
+    directory = Path(tempfile.mkdtemp(prefix=scratch_prefix(os.getpid())))
     before: list[tuple[Any, str, Any]] = []
     try:
-        with nullcontext() if saves else nothing_saved_below(directory):
+        with nullcontext() if saves else discard_saves_under(directory):
             for i, callback in enumerate(callbacks):
                 own = directory / str(i)
                 own.mkdir()
-                for name, value in manner_of(callback).aside(callback, own).items():
+                for name, value in policy_of(callback).aside(callback, own).items():
                     before.append((callback, name, getattr(callback, name)))
                     setattr(callback, name, value)
             yield
@@ -133,13 +135,13 @@ def _csv(callback: Any, directory: Path) -> dict[str, Any]:
 
 
 def _orbax(callback: Any, directory: Path) -> dict[str, Any]:
-    return {"checkpointer": _SavesNothing(), "verbose": 0}
+    return {"checkpointer": _NullCheckpointer(), "verbose": 0}
 
 
-class _SavesNothing:
+class _NullCheckpointer:
     """Stands in for an Orbax `Checkpointer`: any call is fine, and done at once."""
 
-    def __getattr__(self, name: str) -> Callable[..., _SavesNothing]:
+    def __getattr__(self, name: str) -> Callable[..., _NullCheckpointer]:
         return lambda *_, **__: self
 
 
@@ -165,17 +167,20 @@ def _never(callback: Any) -> list[Every]:
 
 _CALLBACKS = keras.callbacks
 
-MANNERS: list[tuple[Any, Manner]] = [
-    (_CALLBACKS.ModelCheckpoint, Manner(aside=_checkpoint, reads=_saves_every)),
-    (_CALLBACKS.BackupAndRestore, Manner(aside=_backup, reads=_never, restores=_has_backup)),
-    (_CALLBACKS.OrbaxCheckpoint, Manner(aside=_orbax, reads=_saves_every)),
-    (_CALLBACKS.TensorBoard, Manner(aside=_tensorboard, reads=_writes_every)),
-    (_CALLBACKS.CSVLogger, Manner(aside=_csv)),
-    (_CALLBACKS.RemoteMonitor, Manner(chief_only=True)),
-    (_CALLBACKS.ProgbarLogger, Manner(chief_only=True, reads=_never, shows_progress=True)),
-    (_CALLBACKS.EarlyStopping, Manner(aside=_quiet)),
-    (_CALLBACKS.ReduceLROnPlateau, Manner(aside=_quiet)),
-    (_CALLBACKS.LearningRateScheduler, Manner(aside=_quiet)),
+CALLBACK_POLICIES: list[tuple[Any, CallbackPolicy]] = [
+    (_CALLBACKS.ModelCheckpoint, CallbackPolicy(aside=_checkpoint, reads=_saves_every)),
+    (
+        _CALLBACKS.BackupAndRestore,
+        CallbackPolicy(aside=_backup, reads=_never, restores=_has_backup),
+    ),
+    (_CALLBACKS.OrbaxCheckpoint, CallbackPolicy(aside=_orbax, reads=_saves_every)),
+    (_CALLBACKS.TensorBoard, CallbackPolicy(aside=_tensorboard, reads=_writes_every)),
+    (_CALLBACKS.CSVLogger, CallbackPolicy(aside=_csv)),
+    (_CALLBACKS.RemoteMonitor, CallbackPolicy(chief_only=True)),
+    (_CALLBACKS.ProgbarLogger, CallbackPolicy(chief_only=True, reads=_never, shows_progress=True)),
+    (_CALLBACKS.EarlyStopping, CallbackPolicy(aside=_quiet)),
+    (_CALLBACKS.ReduceLROnPlateau, CallbackPolicy(aside=_quiet)),
+    (_CALLBACKS.LearningRateScheduler, CallbackPolicy(aside=_quiet)),
 ]
 
 
@@ -183,7 +188,7 @@ MANNERS: list[tuple[Any, Manner]] = [
 # right after a restart, where the epochs before stay and those to be trained again go.
 
 
-def go_on_from(callback: Any, epoch: int) -> None:
+def truncate_after(callback: Any, epoch: int) -> None:
     """Keep the lines of the epochs before `epoch`, and have the callback add to them."""
     if not isinstance(callback, keras.callbacks.CSVLogger):
         return

@@ -26,7 +26,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.keras_compat.patches import Patches
-from phalanx.launch.scratch import aside_prefix
+from phalanx.launch.scratch import scratch_prefix
 from phalanx.monitoring.save_tracker import saving
 from phalanx.worker.written_once import write_once
 
@@ -130,7 +130,7 @@ def _summaries_once(original: Callable[..., Any]) -> Callable[..., Any]:
         def create() -> Any:
             return original(logdir, *args, **kwargs)
 
-        if not isinstance(logdir, str | os.PathLike) or _is_aside(os.fspath(logdir)):
+        if not isinstance(logdir, str | os.PathLike) or _is_scratch(os.fspath(logdir)):
             return create()
         instead = tf.summary.create_noop_writer
         return write_once("summaries", os.fspath(logdir), create, instead)
@@ -138,9 +138,9 @@ def _summaries_once(original: Callable[..., Any]) -> Callable[..., Any]:
     return create_file_writer
 
 
-def _is_aside(path: str) -> bool:
+def _is_scratch(path: str) -> bool:
     """Whether a callback of Keras's writes there what nobody is to see."""
-    return path.startswith(os.path.join(tempfile.gettempdir(), aside_prefix(os.getpid())))
+    return path.startswith(os.path.join(tempfile.gettempdir(), scratch_prefix(os.getpid())))
 
 
 written_once = Patches(_replacements)

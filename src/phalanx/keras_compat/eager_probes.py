@@ -38,7 +38,7 @@ class Listener(Protocol):
 
 
 @contextlib.contextmanager
-def looking_into(listener: Listener) -> Iterator[None]:
+def probe_ops(listener: Listener) -> Iterator[None]:
     """Tell `listener` all that runs eagerly in this thread."""
     callbacks = importlib.import_module("tensorflow.python.framework.op_callbacks")
 

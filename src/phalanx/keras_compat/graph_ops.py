@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def made_from_here(graph: Any) -> Callable[[], list[Any]]:
+def ops_created_by_caller(graph: Any) -> Callable[[], list[Any]]:
     """What gives the operations that are made in `graph` from now until it is called."""
     before = len(graph.get_operations())
     return lambda: list(graph.get_operations()[before:])

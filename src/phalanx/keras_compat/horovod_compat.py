@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.distributed.strategy import uses_horovod
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.keras_compat.optimizer_clippers import innermost
 from phalanx.keras_compat.patches import Patches
 
@@ -62,20 +62,20 @@ def _distributed_optimizer(
     """What `hvd.DistributedOptimizer(optimizer)` gives: the same, whose gradients are added up.
 
     Raises:
-        OptionError: the strategy is another, or an option changes what is computed.
+        ConfigurationError: the strategy is another, or an option changes what is computed.
     """
     del keras, name, places
     strategy = tf.distribute.get_strategy()
     horovod = importlib.import_module("horovod.tensorflow")
     if not uses_horovod(strategy):
-        raise OptionError(
+        raise ConfigurationError(
             "Asked for hvd.DistributedOptimizer, but this script trains under "
             f"{type(strategy).__name__}, where Horovod adds nothing up. Use phalanx run "
             "--strategy horovod, or take Horovod out of the script (docs/migrating.md)."
         )
     refused = _changing(options, horovod)
     if refused is not None:
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked for hvd.DistributedOptimizer with {refused}, which Phalanx does not follow: "
             "gradients are averaged over all processes, at each step. Leave it out; for several "
             "passes a step give the optimizer gradient_accumulation_steps."
@@ -101,7 +101,7 @@ def _changing(options: Mapping[str, Any], horovod: Any) -> str | None:
 def _refuse_other_root(callback: Any, logs: Any = None) -> None:
     del logs
     if callback.root_rank != 0:
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked to broadcast the variables of process {callback.root_rank}; Phalanx begins "
             "with those of process 0, the chief. Use BroadcastGlobalVariablesCallback(0)."
         )
@@ -116,7 +116,7 @@ def _with_names_of_keras_2(original: Callable[..., None]) -> Callable[..., None]
     def on_train_begin(callback: Any, logs: Any = None) -> None:
         momentum = getattr(innermost(callback.model.optimizer), "momentum", 0)
         if callback.momentum_correction and momentum:
-            raise OptionError(
+            raise ConfigurationError(
                 f"Asked for momentum_correction of an optimizer with momentum {momentum}, which "
                 "Keras 3 fixes when the step is traced. Pass momentum_correction=False."
             )
@@ -136,7 +136,7 @@ def _log_learning_rate(callback: Any, epoch: int, logs: Any = None) -> None:
 
 
 def _refuse_elastic(function: Any) -> Any:
-    raise OptionError(
+    raise ConfigurationError(
         f"Asked for hvd.elastic.run of {getattr(function, '__name__', function)!r}; Phalanx starts "
         "a failed gang again as a whole. Call the function itself, and use --max-restarts."
     )

@@ -1,6 +1,6 @@
 """The one place that touches what Keras computes inside a replica's step.
 
-Each replacement asks `current_share()` and does what Keras does when there is none, so a
+Each replacement asks `current_replica_batch()` and does what Keras does when there is none, so a
 step that Phalanx does not run is left alone. What is replaced, and why:
 
 - `losses.loss.scale_loss_for_distribution` and its inverse divide by the number of
@@ -33,14 +33,19 @@ import keras
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import reduce_sum
-from phalanx.gradients.step_context import MetricResult, ReplicaShare, current_share, sharing
+from phalanx.gradients.step_context import (
+    MetricResult,
+    ReplicaBatch,
+    current_replica_batch,
+    sharing,
+)
 from phalanx.keras_compat.optimizer_patches import applying_total, in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
 from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
 
 
-def _share_of_many() -> ReplicaShare | None:
-    return current_share() if in_many_replicas() else None
+def _share_of_many() -> ReplicaBatch | None:
+    return current_replica_batch() if in_many_replicas() else None
 
 
 def _replacements() -> Mapping[tuple[Any, str], Any]:
@@ -56,7 +61,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (nn, "_compute_moments_sync"): _global_moments(nn._compute_moments_sync),
         (keras.metrics.Mean, "update_state"): _weighted_mean(keras.metrics.Mean.update_state),
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
-        (keras.Variable, "assign"): _assign_if_samples(keras.Variable.assign),
+        (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
         **draws_by_rows(_rows_of_share),
         **{
@@ -89,7 +94,7 @@ def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
         share.row_sums.take_for_mean(reduced)
         return reduced
 
-    def for_share(share: ReplicaShare, values: Any, sample_weight: Any, reduction: Any) -> Any:
+    def for_share(share: ReplicaBatch, values: Any, sample_weight: Any, reduction: Any) -> Any:
         if reduction == "sum":
             return tf.reduce_sum(values) * share.inverse_weight(values.dtype)
         weights = None
@@ -166,8 +171,8 @@ def _noted_result(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def result(self: Any, *args: Any, **kwargs: Any) -> Any:
         value = original(self, *args, **kwargs)
-        if (share := current_share()) is not None:
-            share.note_result(value, MetricResult(self))
+        if (share := current_replica_batch()) is not None:
+            share.record_result(value, MetricResult(self))
         return value
 
     return result
@@ -197,7 +202,7 @@ def _are_variables(sources: Any) -> bool:
     return bool(flat) and all(isinstance(v, (tf.Variable, keras.Variable)) for v in flat)
 
 
-def _for_mean(share: ReplicaShare, target: Any) -> tuple[list[Any], list[Any]]:
+def _for_mean(share: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
     """Targets and their factors, whose gradients together are those of `share.for_mean(target)`.
 
     A target that is no scalar stands for its sum.
@@ -227,9 +232,9 @@ class _ActivityRegularizer:
         vars(layer)["activity_regularizer"] = regularizer
 
 
-def _assign_if_samples(original: Callable[..., Any]) -> Callable[..., Any]:
+def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
     def assign(self: Any, value: Any) -> Any:
-        share = current_share()
+        share = current_replica_batch()
         if share is None or applying_total():
             return original(self, value)
         if id(self) not in share.assigned:
@@ -265,5 +270,5 @@ def _rows_of_share() -> ReplicaRows | None:
     )
 
 
-steps_know_their_share = Patches(_replacements)
+weighted_loss_patch = Patches(_replacements)
 """Enter it, and what Keras computes in a step of ours is right for the global batch."""

@@ -49,7 +49,7 @@ def strategy_of(model: Any) -> tf.distribute.Strategy:
 
 
 @contextlib.contextmanager
-def on_no_strategy(model: Any) -> Iterator[None]:
+def without_strategy(model: Any) -> Iterator[None]:
     """Let `model` belong to no strategy meanwhile; its variables must be plain ones."""
     made_in, functions = model._distribute_strategy, (model.test_function, model.predict_function)
     model._distribute_strategy = None
@@ -187,7 +187,7 @@ def has_own_step(model: Any, kind: str) -> bool:
     return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
 
 
-def is_assigned_alike(model: Any, variable: Any) -> bool:
+def is_assigned_on_all(model: Any, variable: Any) -> bool:
     """Whether every replica assigns a variable the same value in a step.
 
     Seeds count calls, and synchronized BatchNormalization knows the whole batch.

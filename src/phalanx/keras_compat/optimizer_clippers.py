@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import Gradient
-from phalanx.gradients.clipper_chain import GradientRules
+from phalanx.gradients.clipper_chain import ClipperChain
 
 _RULES = "_phalanx_rules"
 _STATE = "_phalanx_rule_state"
@@ -32,13 +32,13 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
-def rules_of(optimizer: Any) -> GradientRules | None:
-    """The rules that `give_rules` gave, or None."""
-    rules: GradientRules | None = vars(innermost(optimizer)).get(_RULES)
+def clippers_of(optimizer: Any) -> ClipperChain | None:
+    """The rules that `attach_clippers` gave, or None."""
+    rules: ClipperChain | None = vars(innermost(optimizer)).get(_RULES)
     return rules
 
 
-def give_rules(optimizer: Any, rules: GradientRules) -> None:
+def attach_clippers(optimizer: Any, rules: ClipperChain) -> None:
     """Let `optimizer` clip by `rules`, before what it clips by itself."""
     inner = innermost(optimizer)
     own = vars(inner)
@@ -71,11 +71,11 @@ def give_rules(optimizer: Any, rules: GradientRules) -> None:
         rules.check([v.path for v in inner._trainable_variables])
 
 
-def clip_own(
+def clip_local(
     optimizer: Any, variables: Sequence[Any]
 ) -> Callable[[Sequence[Gradient]], list[Gradient]] | None:
     """The clippers for a replica's own gradient, None where there are none."""
-    rules = rules_of(optimizer)
+    rules = clippers_of(optimizer)
     if rules is None or tf.distribute.get_strategy().num_replicas_in_sync == 1:
         return None
     if not any(clipper.when == "before" for clipper in rules.clippers):
@@ -84,9 +84,9 @@ def clip_own(
     return lambda gradients: rules.clip("before", gradients, variables, state)
 
 
-def own_clipper_state(optimizer: Any) -> list[Any]:
+def local_clipper_state(optimizer: Any) -> list[Any]:
     """The variables in which clippers with `when="before"` remember a replica's own gradients."""
-    rules = None if optimizer is None else rules_of(optimizer)
+    rules = None if optimizer is None else clippers_of(optimizer)
     if rules is None:
         return []
     state = vars(innermost(optimizer))[_STATE]
@@ -106,7 +106,7 @@ def clip_total(
         return total
     present = [(g, v) for g, v in zip(total, variables, strict=True) if g is not None]
     gradients, known = [g for g, _ in present], [v for _, v in present]
-    rules = rules_of(inner)
+    rules = clippers_of(inner)
     if rules is not None:
         state = vars(inner)[_STATE]
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:

@@ -31,12 +31,12 @@ import tensorflow as tf
 
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.gradients.all_reduce import Gradient, scale
-from phalanx.gradients.apply_gradients import Hooks, walk
+from phalanx.gradients.apply_gradients import OptimizerHooks, walk
 from phalanx.gradients.gradient_probe import current_observation
-from phalanx.gradients.nonfinite import health_of
-from phalanx.gradients.step_context import current_share
+from phalanx.gradients.nonfinite import guard_of
+from phalanx.gradients.step_context import current_replica_batch
 from phalanx.keras_compat.horovod_compat import is_distributed
-from phalanx.keras_compat.optimizer_clippers import clip_own, clip_total, innermost
+from phalanx.keras_compat.optimizer_clippers import clip_local, clip_total, innermost
 from phalanx.keras_compat.patches import Patches
 
 _LOCAL_METHODS = (
@@ -93,7 +93,7 @@ def _must_walk(optimizer: Any) -> bool:
     """Whether `optimizer`'s `apply` is to walk the pipeline, here and now."""
     if applying_total() or tf.distribute.in_cross_replica_context():
         return False
-    healths = (health_of(optimizer), health_of(innermost(optimizer)))
+    healths = (guard_of(optimizer), guard_of(innermost(optimizer)))
     watched = current_observation() is not None or any(health is not None for health in healths)
     return watched or in_a_replica()
 
@@ -119,8 +119,8 @@ def _walk(
         _let_counters_be_local(optimizer)
     known = list(innermost(optimizer)._trainable_variables if variables is None else variables)
     context = tf.distribute.get_replica_context()
-    share = current_share()
-    health = health_of(optimizer)
+    share = current_replica_batch()
+    health = guard_of(optimizer)
     if health is not None:
         health.paths = tuple(getattr(v, "path", v.name) for v in known)
 
@@ -131,9 +131,9 @@ def _walk(
     walk(
         gradients,
         known,
-        hooks=Hooks(
+        hooks=OptimizerHooks(
             apply=finish,
-            clip_own=clip_own(optimizer, known),
+            clip_local=clip_local(optimizer, known),
             clip_total=lambda total: clip_total(optimizer, total, known),
             loss_scale=_loss_scale(optimizer),
             step=innermost(optimizer)._iterations.value,
@@ -255,14 +255,14 @@ def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]
 
 def _routed_scale_loss(original: Callable[..., Any]) -> Callable[..., Any]:
     def scale_loss(self: Any, loss: Any) -> Any:
-        share = current_share()
+        share = current_replica_batch()
         if share is not None:
             share.loss = loss
         if share is not None and in_many_replicas():
             # Before the backward pass, so that gradients which cross replicas inside it
             # (synchronized BatchNormalization) carry the right weight too.
             loss = share.weighed(loss)
-            share.note_weighted_loss(self)
+            share.record_weighted_loss(self)
         return original(self, loss)
 
     return scale_loss
@@ -272,7 +272,7 @@ optimizers_reduce_first = Patches(_replacements)
 """Enter it, and every Keras optimizer adds up before it clips; leave it, and none does."""
 
 
-def give_own_pipeline(optimizer: Any) -> None:
+def patch_instance(optimizer: Any) -> None:
     """Make one optimizer add up first, whether or not the others do."""
 
     def apply(grads: Any, trainable_variables: Any = None) -> Any:

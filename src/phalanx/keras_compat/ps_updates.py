@@ -21,10 +21,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.gradients.comm_timer import now
-from phalanx.keras_compat.graph_ops import made_from_here
-from phalanx.keras_compat.optimizer_clippers import innermost, rules_of
+from phalanx.keras_compat.graph_ops import ops_created_by_caller
+from phalanx.keras_compat.optimizer_clippers import clippers_of, innermost
 from phalanx.keras_compat.patches import Patches
 from phalanx.keras_compat.ps_ema import move_averages
 from phalanx.keras_compat.ps_variables import in_step_on_servers, is_sharded, shards_of, value_of
@@ -57,22 +57,22 @@ def check_optimizer(optimizer: Any) -> None:
     """Refuse what cannot be right where workers train each at its own pace.
 
     Raises:
-        OptionError: says what, and what to do.
+        ConfigurationError: says what, and what to do.
     """
     name = type(optimizer).__name__
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked to train under parameter-server with {name}, whose scale all workers would "
             "change at once. Train in float32 or bfloat16."
         )
     if type(optimizer)._backend_update_step is not _Optimizer._backend_update_step:
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked to train under parameter-server with {name}, which keeps a state of all "
             f"variables together that workers would change at once. Use {', '.join(ROW_BY_ROW)}."
         )
     for option, advice in _NOT_TOGETHER.items():
         if value := getattr(optimizer, option, None):
-            raise OptionError(
+            raise ConfigurationError(
                 f"Asked to train under parameter-server with {option}={value}, which several "
                 f"workers would change at once. {advice}"
             )
@@ -82,22 +82,22 @@ def check_shards(optimizer: Any, variables: Sequence[Any]) -> None:
     """Refuse variables in shards where the optimizer must see them whole.
 
     Raises:
-        OptionError: says which, and what to do.
+        ConfigurationError: says which, and what to do.
     """
     sharded = [v for v in variables if is_sharded(v)]
     if not sharded:
         return
     kinds = tuple(getattr(keras.optimizers, name) for name in ROW_BY_ROW)
-    if not isinstance(optimizer, kinds) or rules_of(optimizer) is not None:
-        what = "Phalanx's clippers" if rules_of(optimizer) else type(optimizer).__name__
-        raise OptionError(
+    if not isinstance(optimizer, kinds) or clippers_of(optimizer) is not None:
+        what = "Phalanx's clippers" if clippers_of(optimizer) else type(optimizer).__name__
+        raise ConfigurationError(
             f"{sharded[0].path} is cut into {len(shards_of(sharded[0]))} shards, and {what} must "
-            "see a variable whole. Use --shard-variables none, or another optimizer."
+            "see a variable whole. Use --variable-partitioner none, or another optimizer."
         )
 
 
 @contextlib.contextmanager
-def noting_updates() -> Iterator[list[Any]]:
+def recording_updates() -> Iterator[list[Any]]:
     """Note the optimizer's count when a gradient is there, its norm, and the time."""
     _thread.notes = []
     try:
@@ -120,7 +120,7 @@ def _apply(original: Callable[..., Any]) -> Callable[..., Any]:
         gradients = _clip(self, pieces)
         _note(self, [piece.gradient for piece in pieces])
         for piece, gradient in zip(pieces, gradients, strict=True):
-            with turn_at(piece.held, gradient) as own:
+            with variable_lock(piece.held, gradient) as own:
                 _update(self, piece, own)
         move_averages(self, trainable_variables)
         return None
@@ -216,7 +216,7 @@ updates_on_servers = Patches(_replacements)
 
 
 @contextlib.contextmanager
-def turn_at(held: Any, gradient: Any) -> Iterator[Any]:
+def variable_lock(held: Any, gradient: Any) -> Iterator[Any]:
     """In a graph: nobody else updates `held` and its slots while the operations made here run.
 
     The turn begins when the gradient has reached the server, and all that is done in it is done
@@ -235,7 +235,7 @@ def turn_at(held: Any, gradient: Any) -> Iterator[Any]:
         mutex = tf.raw_ops.MutexV2(shared_name=f"phalanx/turn/{held.name}")
         with tf.control_dependencies(tf.nest.flatten(here, expand_composites=True)):
             lock = tf.raw_ops.MutexLock(mutex=mutex)
-        made = made_from_here(lock.graph)
+        made = ops_created_by_caller(lock.graph)
         with tf.control_dependencies([lock]):
             yield here
         with tf.control_dependencies(made()):

@@ -103,7 +103,7 @@ def draws_by_rows(find: Find) -> Mapping[tuple[Any, str], Any]:
     return (
         {(stateless, n): _advanced(getattr(stateless, n), c, find) for n, c in counted.items()}
         | {(stateful, name): _of_whole(getattr(stateful, name), find) for name in whole}
-        | {(tf.random, name): _by_own_seed(getattr(tf.random, name), find) for name in by_seed}
+        | {(tf.random, name): _by_replica_seed(getattr(tf.random, name), find) for name in by_seed}
         | {prepare: _for_whole(getattr(*prepare), find)}
     )
 
@@ -122,11 +122,11 @@ def _advanced(original: Callable[..., Any], counters: int, find: Find) -> Callab
         if rows is None:
             return original(shape, key=key, counter=counter, alg=alg, **options)
         shape = _as_tensor(shape)
-        own = _own_rows(rows, shape)
+        own = _local_rows(rows, shape)
         if own is None:
             return original(shape, key=key, counter=counter, alg=alg, **options)
         if _is_threefry(alg):
-            key = tf.bitcast(own_seed(tf.bitcast(key, tf.int64), rows.replica), tf.uint64)
+            key = tf.bitcast(replica_seed(tf.bitcast(key, tf.int64), rows.replica), tf.uint64)
             return original(shape, key=key, counter=counter, alg=alg, **options)
         dtype = tf.as_dtype(options.get("dtype") or getattr(options.get("minval"), "dtype", "f4"))
         block = 2 if dtype.size == 8 else 4  # values that one call of Philox gives
@@ -162,7 +162,7 @@ def _of_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
 
     def draw(shape: Any, *args: Any, **options: Any) -> Any:
         rows = find()
-        own = None if rows is None or _on_tpu() else _own_rows(rows, shape := _as_tensor(shape))
+        own = None if rows is None or _on_tpu() else _local_rows(rows, shape := _as_tensor(shape))
         if own is None:
             return original(shape, *args, **options)
         drawn = original(_whole(shape, own), *args, **options)
@@ -176,7 +176,7 @@ def _of_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
     return draw
 
 
-def _by_own_seed(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
+def _by_replica_seed(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
     """Draw from a seed of the replica's own, where it draws by rows."""
     signature = inspect.signature(original)
 
@@ -187,8 +187,8 @@ def _by_own_seed(original: Callable[..., Any], find: Find) -> Callable[..., Any]
         given = signature.bind(*args, **options)
         of = given.arguments
         shape = _as_tensor(of["shape"]) if "shape" in of else tf.shape(of["logits"])
-        if _own_rows(rows, shape) is not None:
-            of["seed"] = own_seed(of["seed"], rows.replica)
+        if _local_rows(rows, shape) is not None:
+            of["seed"] = replica_seed(of["seed"], rows.replica)
         return original(*given.args, **given.kwargs)
 
     return draw
@@ -199,20 +199,20 @@ def _for_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
 
     def prepare(self: Any, shape: Any) -> Any:
         rows = find()
-        own = None if rows is None else _own_rows(rows, shape := _as_tensor(shape))
+        own = None if rows is None else _local_rows(rows, shape := _as_tensor(shape))
         return original(self, shape if own is None else _whole(shape, own))
 
     return prepare
 
 
-def own_seed(seed: Any, replica: Any) -> Any:
+def replica_seed(seed: Any, replica: Any) -> Any:
     """A seed that only `replica` has, its first number moved; that of replica 0 is `seed`."""
     seed = tf.convert_to_tensor(seed)
     offset = tf.cast(replica, tf.int64) * SEED_STRIDE
     return seed + tf.pad(tf.cast(offset, seed.dtype)[None], [[0, tf.size(seed) - 1]])
 
 
-def _own_rows(rows: ReplicaRows, shape: Any) -> _Own | None:
+def _local_rows(rows: ReplicaRows, shape: Any) -> _Own | None:
     """The replica's rows of a draw of `shape`; None where all replicas draw the same.
 
     A leading dimension of several times the replica's rows holds several entries for each row.

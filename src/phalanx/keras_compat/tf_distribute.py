@@ -20,6 +20,6 @@ def spec_of_one_replica(spec: Any) -> Any:
     return keras.tree.map_structure(first, spec)
 
 
-def workers_that_serve(strategy: Any) -> int:
+def num_ps_workers(strategy: Any) -> int:
     """How many workers compute for the chief of a `ParameterServerStrategy`."""
     return int(strategy._cluster_resolver.cluster_spec().num_tasks("worker"))

@@ -24,11 +24,15 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
 
 def _read(number: Callable[[Any], Any], original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def read(variable: Any) -> Any:
-        replicated = isinstance(variable.value, tf.distribute.DistributedValues)
-        return number(variable.numpy()) if replicated and variable.ndim == 0 else original(variable)
+        replicated_job = isinstance(variable.value, tf.distribute.DistributedValues)
+        return (
+            number(variable.numpy())
+            if replicated_job and variable.ndim == 0
+            else original(variable)
+        )
 
     return read
 
 
-variables_are_numbers = Patches(_replacements)
+convert_variables_to_numbers = Patches(_replacements)
 """Enter it, and replicated variables can be read as numbers; leave it, and Keras is as it was."""

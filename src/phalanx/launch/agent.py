@@ -13,26 +13,26 @@ from pathlib import Path
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError
 from phalanx.launch.data_servers import DataServers
-from phalanx.launch.elastic import GangSize, GrowthWatch, Resized, TooFew
+from phalanx.launch.elastic import BelowMinimum, ElasticMembership, MembershipChange, ScaleUpMonitor
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.hang_detector import HangWatch
-from phalanx.launch.launcher_events import LauncherJournal
+from phalanx.launch.hang_detector import HangDetector
+from phalanx.launch.launcher_events import LauncherEvents
 from phalanx.launch.options import RunOptions
 from phalanx.launch.preemption import RESUME_EXIT_CODE, SIGNALS
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.ps_tasks import Replacements
-from phalanx.launch.rendezvous.node import Home, find_addresses
+from phalanx.launch.rendezvous.node import Node, allocate_addresses
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
-from phalanx.launch.restart_policy import Again, Enough, RestartPolicy, Restarts
-from phalanx.launch.root_cause import Ending, lost_its_port, root_cause
+from phalanx.launch.restart_policy import GiveUp, RestartBudget, RestartDecision, RestartPolicy
+from phalanx.launch.root_cause import Ending, is_port_conflict, root_cause
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.run_result import RunResult, outcome, saved_in_words
-from phalanx.launch.scratch import remove_aside
+from phalanx.launch.run_result import RunResult, outcome, preemption_message
+from phalanx.launch.scratch import remove_scratch
 from phalanx.launch.showing import Output
-from phalanx.launch.signals import SignalBox
-from phalanx.launch.supervisor import Clock, Patience, Supervisor
+from phalanx.launch.signals import SignalCatcher
+from phalanx.launch.supervisor import Clock, RetryPolicy, Supervisor
 from phalanx.launch.tee import Tee, ranks_to_show
-from phalanx.launch.worker_group import GangPlan, start_gang, worker_specs
+from phalanx.launch.worker_group import WorkerGroupSpec, start_worker_group, worker_specs
 
 PORT_TRIES = 4
 
@@ -41,20 +41,20 @@ PORT_TRIES = 4
 class Course:
     """What is kept from one attempt to the next."""
 
-    restarts: Restarts
-    size: GangSize
+    restarts: RestartBudget
+    size: ElasticMembership
     port_tries: int = PORT_TRIES
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempts:
+class Agent:
     """All attempts of one run.
 
     Attributes:
         gangs: starts the gang.
     """
 
-    gangs: Gangs
+    gangs: WorkerGroupRunner
 
     def run(self) -> RunResult:
         """Start the gang until it ends well, or no restart is left.
@@ -70,15 +70,15 @@ class Attempts:
     def _until_it_ends(self) -> RunResult:
         most = len(self.gangs.plan.shares)
         course = Course(
-            restarts=Restarts(RestartPolicy(most=self.gangs.options.max_restarts)),
-            size=GangSize(least=self.gangs.options.min_workers or most, most=most),
+            restarts=RestartBudget(RestartPolicy(most=self.gangs.options.max_restarts)),
+            size=ElasticMembership(least=self.gangs.options.min_workers or most, most=most),
         )
         for attempt in count(AttemptPaths.next(self.gangs.plan.run_dir)):
             try:
                 result = self._judge(attempt, self.gangs.run(attempt, course.size), course)
             except LaunchError as error:
                 change = course.size.could_not_start(error.rank, now=self.gangs.clock.now())
-                if not isinstance(change, Resized):
+                if not isinstance(change, MembershipChange):
                     raise
                 self._resize(attempt + 1, course.size, change)
                 continue
@@ -99,7 +99,7 @@ class Attempts:
             return result
         if not self.gangs.plan.paths(attempt).any_trained:
             self.gangs.cool()  # Whatever it was: no fork will be part of it next time.
-        if cause is not None and lost_its_port(cause) and course.port_tries > 1:
+        if cause is not None and is_port_conflict(cause) and course.port_tries > 1:
             course.port_tries -= 1
             self.gangs.journal.restart(attempt + 1, cause=cause, seconds=0.0)
             self.gangs.announce(
@@ -114,23 +114,23 @@ class Attempts:
         trained = cause is None or self.gangs.plan.paths(attempt).trained(cause.rank).exists()
         rank = cause.rank if cause is not None else None
         change = course.size.failed(rank, trained=trained, now=self.gangs.clock.now())
-        resized = isinstance(change, Resized)
-        decision: Again | Enough = Again(seconds=0.0, number=0)
-        if isinstance(change, TooFew):
-            decision = Enough(why=change.why)
-        elif not (isinstance(change, Resized) and change.at_no_cost):
+        resized = isinstance(change, MembershipChange)
+        decision: RestartDecision | GiveUp = RestartDecision(seconds=0.0, number=0)
+        if isinstance(change, BelowMinimum):
+            decision = GiveUp(why=change.why)
+        elif not (isinstance(change, MembershipChange) and change.at_no_cost):
             decision = course.restarts.after(cause, lasted=ran.seconds, is_left_out=resized)
-        if isinstance(decision, Enough):
+        if isinstance(decision, GiveUp):
             report = "\n".join(filter(None, (result.report, decision.why)))
             return replace(result, report=report)
         self._wait_for(decision, attempt + 1, cause)
         if self.gangs.signals.count():
             return self._result(attempt, replace(ran, hang=None))
-        if isinstance(change, Resized):
+        if isinstance(change, MembershipChange):
             self._resize(attempt + 1, course.size, change)
         return None
 
-    def _resize(self, attempt: int, size: GangSize, change: Resized) -> None:
+    def _resize(self, attempt: int, size: ElasticMembership, change: MembershipChange) -> None:
         self.gangs.announce(change.why)
         self.gangs.journal.resize(attempt, members=size.members, why=change.why)
 
@@ -144,11 +144,13 @@ class Attempts:
         )
         if result.exit_code == RESUME_EXIT_CODE and (self.gangs.signals.count() or not ran.to_grow):
             self.gangs.announce(
-                saved_in_words(self.gangs.plan.run_dir, named=self.gangs.options.name is not None)
+                preemption_message(
+                    self.gangs.plan.run_dir, named=self.gangs.options.name is not None
+                )
             )
         return result
 
-    def _wait_for(self, decision: Again, attempt: int, cause: Ending | None) -> None:
+    def _wait_for(self, decision: RestartDecision, attempt: int, cause: Ending | None) -> None:
         """Say that the gang starts again, and wait; a signal cuts the wait short."""
         what = "it stood still" if cause is None else f"worker {cause.rank} failed: {cause.what}"
         restart = f"restart {decision.number} of {self.gangs.options.max_restarts}"
@@ -181,7 +183,7 @@ class Ran:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gangs:
+class WorkerGroupRunner:
     """Starts a run's gangs, one after the other.
 
     Attributes:
@@ -195,30 +197,30 @@ class Gangs:
         patience: how long to wait for what.
         data_servers: read data for the workers, where asked.
         homes: where workers are started.
-        look_after: done at each look at the workers.
+        on_each_poll: done at each look at the workers.
         announce: says something to the user.
     """
 
     options: RunOptions
-    plan: GangPlan
-    journal: LauncherJournal
-    signals: SignalBox
+    plan: WorkerGroupSpec
+    journal: LauncherEvents
+    signals: SignalCatcher
     clock: Clock
     output: Output
     terminal: bool
-    patience: Patience
+    patience: RetryPolicy
     announce: Callable[[str], None]
     data_servers: DataServers
-    homes: Sequence[Home]
-    look_after: Callable[[], None] = lambda: None
+    homes: Sequence[Node]
+    on_each_poll: Callable[[], None] = lambda: None
 
-    def run(self, attempt: int, size: GangSize) -> Ran:
+    def run(self, attempt: int, size: ElasticMembership) -> Ran:
         """Start the gang once and wait for its end."""
         began = self.clock.now()
         plan = self.plan.of(size.members)
-        homes = [plan.home_of(rank) for rank in range(len(plan.shares))]
+        homes = [plan.node_of(rank) for rank in range(len(plan.shares))]
         meets = homes[:1] if plan.compares else []
-        found = find_addresses(self.homes, [*homes, *meets]) if plan.is_networked else ()
+        found = allocate_addresses(self.homes, [*homes, *meets]) if plan.is_networked else ()
         addresses, meeting = found[: len(homes)], "".join(found[len(homes) :])
         specs = worker_specs(plan, attempt=attempt, addresses=addresses, meeting=meeting)
         paths = self.plan.paths(attempt)
@@ -230,20 +232,20 @@ class Gangs:
         paths.directory.mkdir(parents=True, exist_ok=True)
         _write_cluster(paths.directory / "cluster.json", specs)
         start = partial(self._start, plan)
-        handles = start_gang(specs, start)
+        handles = start_worker_group(specs, start)
         if self.options.max_restarts:
             # Now, at low priority, so that it does not slow the start.
-            for home, spec in {plan.home_of(spec.rank): spec for spec in specs}.items():
+            for home, spec in {plan.node_of(spec.rank): spec for spec in specs}.items():
                 self.homes[home].get_ready(spec, plan.shares[spec.rank].gpus)
-        watch = HangWatch(
+        watch = HangDetector(
             timeout=self.options.hang_timeout,
             handles=handles,
             paths=paths,
             now=self.clock.now,
             sleep=self.clock.sleep,
-            on_stall=partial(self._say_stall, attempt),
+            on_stall=partial(self._report_stall, attempt),
         )
-        growth = GrowthWatch(size, self.plan.run_dir, now=self.clock.now)
+        growth = ScaleUpMonitor(size, self.plan.run_dir, now=self.clock.now)
         supervisor = Supervisor(
             handles=handles,
             failure_of=lambda rank: FailureRecord.read(paths.error(rank)),
@@ -252,15 +254,15 @@ class Gangs:
             may_save=self._may_save,
             wants_save=growth.wants_save,
             is_stuck=watch.is_stuck,
-            on_poll=partial(self._look_after, tee),
+            on_poll=partial(self._on_poll, tee),
             on_ask=lambda: self._ask(attempt),
-            on_timeout=watch.look_around,
+            on_timeout=watch.capture_status,
             on_end=lambda ending: self.journal.worker_exit(attempt, ending),
-            servants=frozenset(spec.rank for spec in specs if spec.serves),
+            ps_tasks=frozenset(spec.rank for spec in specs if spec.serves),
             replacement=Replacements(
                 specs,
-                start=partial(self._start_again, start),
-                on_replaced=partial(self._say_replaced, attempt),
+                start=partial(self._restart_workers, start),
+                on_replaced=partial(self._report_replaced, attempt),
             ),
             patience=self.patience,
         )
@@ -276,22 +278,22 @@ class Gangs:
             )
         finally:
             tee.close()
-            remove_aside(h.pid for h in handles.values() if not isinstance(h, RemoteWorker))
+            remove_scratch(h.pid for h in handles.values() if not isinstance(h, RemoteWorker))
 
-    def _look_after(self, tee: Tee) -> None:
+    def _on_poll(self, tee: Tee) -> None:
         tee.poll()
         self.data_servers.poll()
-        self.look_after()
+        self.on_each_poll()
 
     def cool(self) -> None:
         """End the processes that stand ready."""
         for home in self.homes:
             home.cool()
 
-    def _start(self, plan: GangPlan, spec: WorkerSpec) -> WorkerHandle:
-        return self.homes[plan.home_of(spec.rank)].start(spec, plan.shares[spec.rank].gpus)
+    def _start(self, plan: WorkerGroupSpec, spec: WorkerSpec) -> WorkerHandle:
+        return self.homes[plan.node_of(spec.rank)].start(spec, plan.shares[spec.rank].gpus)
 
-    def _say_stall(self, attempt: int, line: str) -> None:
+    def _report_stall(self, attempt: int, line: str) -> None:
         self.announce(line)
         self.journal.stall(attempt, line)
 
@@ -309,14 +311,14 @@ class Gangs:
             f"{self.patience.saving:g} s"
         )
 
-    def _start_again(
+    def _restart_workers(
         self, start: Callable[[WorkerSpec], WorkerHandle], spec: WorkerSpec
     ) -> WorkerHandle:
         """Start a worker in the place of one that failed; what that one wrote down is its own."""
         self.plan.paths(spec.attempt).error(spec.rank).unlink(missing_ok=True)
         return start(spec)
 
-    def _say_replaced(self, attempt: int, ending: Ending, successor: WorkerHandle) -> None:
+    def _report_replaced(self, attempt: int, ending: Ending, successor: WorkerHandle) -> None:
         self.announce(f"worker {ending.rank} failed: {ending.what}; another takes its place")
         self.journal.replaced(attempt, ending, pid=successor.pid)
 

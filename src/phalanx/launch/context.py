@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.launch.ports import PortPicker, pick_free_ports
 from phalanx.launch.resources import Machine
 from phalanx.launch.showing import Output
-from phalanx.launch.supervisor import Patience
+from phalanx.launch.supervisor import RetryPolicy
 from phalanx.launch.worker_group import WorkerCommand, worker_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class LaunchContext:
     """What a run touches outside itself, handed in so that tests can stand in for it.
 
     Attributes:
@@ -37,6 +37,6 @@ class Surroundings:
     terminal: bool = False
     pick_ports: PortPicker = pick_free_ports
     command: WorkerCommand = worker_command
-    patience: Patience = field(default_factory=Patience)
+    patience: RetryPolicy = field(default_factory=RetryPolicy)
     announce: Callable[[str], None] = lambda text: None
-    places: Places | None = None
+    places: ClusterEnvironment | None = None

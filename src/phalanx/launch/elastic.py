@@ -14,7 +14,7 @@ LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resized:
+class MembershipChange:
     """The gang changes.
 
     Attributes:
@@ -27,13 +27,13 @@ class Resized:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TooFew:
+class BelowMinimum:
     """It would have to become smaller than allowed; `why` says so."""
 
     why: str
 
 
-class GangSize:
+class ElasticMembership:
     """Who of a run's workers is in the gang.
 
     Members are numbered as at first, 0 to `most - 1`; a member's rank is its place in `members`.
@@ -67,7 +67,9 @@ class GangSize:
         """Whether all are in."""
         return self.members == self._all
 
-    def failed(self, rank: int | None, *, trained: bool, now: float) -> Resized | TooFew | None:
+    def failed(
+        self, rank: int | None, *, trained: bool, now: float
+    ) -> MembershipChange | BelowMinimum | None:
         """What an attempt that failed changes.
 
         Args:
@@ -88,7 +90,9 @@ class GangSize:
             return None
         return self._leave_out(member)
 
-    def could_not_start(self, rank: int | None, *, now: float) -> Resized | TooFew | None:
+    def could_not_start(
+        self, rank: int | None, *, now: float
+    ) -> MembershipChange | BelowMinimum | None:
         """What it changes that a worker's process could not be started at all."""
         if self._least == len(self._all) or rank is None:
             return None
@@ -99,27 +103,27 @@ class GangSize:
         """Whether all may be tried again, as soon as there is a checkpoint."""
         return not self.is_whole and now >= self._not_before
 
-    def grow(self) -> Resized:
+    def grow(self) -> MembershipChange:
         """Try all again."""
         self._smaller, self.members = self.members, self._all
-        return Resized(why=f"a checkpoint was saved: {self._going_on()} again")
+        return MembershipChange(why=f"a checkpoint was saved: {self._going_on()} again")
 
-    def _leave_out(self, member: int) -> Resized | TooFew:
+    def _leave_out(self, member: int) -> MembershipChange | BelowMinimum:
         if len(self.members) == self._least:
-            return TooFew(
+            return BelowMinimum(
                 why=f"Worker {member} cannot come back, and --workers {self._least}:"
                 f"{len(self._all)} asks for at least {self._least}."
             )
         self._striker = None
         self.members = tuple(each for each in self.members if each != member)
-        return Resized(why=f"worker {member} cannot come back: {self._going_on()}")
+        return MembershipChange(why=f"worker {member} cannot come back: {self._going_on()}")
 
-    def _go_back(self, member: int, now: float) -> Resized:
+    def _go_back(self, member: int, now: float) -> MembershipChange:
         assert self._smaller is not None
         self.members, self._smaller = self._smaller, None
         wait, self._wait = self._wait, min(2 * self._wait, self._longest)
         self._not_before = now + wait
-        return Resized(
+        return MembershipChange(
             why=f"worker {member} still cannot start: {self._going_on()}, "
             f"and trying again in {wait:.0f} s at the earliest",
             at_no_cost=True,
@@ -129,10 +133,10 @@ class GangSize:
         return f"going on with {len(self.members)} of {len(self._all)} workers"
 
 
-class GrowthWatch:
+class ScaleUpMonitor:
     """Whether a gang that is too small should save and stop, so that all can be tried again."""
 
-    def __init__(self, size: GangSize, run_dir: Path, *, now: Callable[[], float]) -> None:
+    def __init__(self, size: ElasticMembership, run_dir: Path, *, now: Callable[[], float]) -> None:
         """Begin with an attempt.
 
         Args:

@@ -17,12 +17,12 @@ from statistics import median
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.worker_diagnosis import (
-    batches_that_differ,
+    diagnose_wait,
+    diff_batch_specs,
     lines_about,
     refined,
-    who_waits_for_whom,
 )
-from phalanx.launch.worker_status import Position, Whereabouts, last_position, whereabouts
+from phalanx.launch.worker_status import Position, WorkerStatus, last_position, whereabouts
 from phalanx.monitoring.events import records_path
 
 TIMES_AS_LONG = 20.0
@@ -34,7 +34,7 @@ _INTERVALS = 30
 _LEAST_INTERVALS = 3
 
 
-class Pace:
+class StepTimeTracker:
     """Takes in how far training is, at each look, and keeps the seconds a step of late."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ _SECONDS_FOR_STACKS = 1.0
 
 
 @dataclass(kw_only=True)
-class HangWatch:
+class HangDetector:
     """Finds out whether a gang stands still, and says where each worker is.
 
     Attributes:
@@ -106,7 +106,7 @@ class HangWatch:
     on_stall: Callable[[str], None] = lambda line: None
     verdict: str | None = None
     seen: str | None = None
-    pace: Pace = field(default_factory=Pace)
+    pace: StepTimeTracker = field(default_factory=StepTimeTracker)
 
     def __post_init__(self) -> None:
         self._begun = self._looked = self.now()
@@ -124,23 +124,23 @@ class HangWatch:
         if self.timeout and stands_still(everybody, self.timeout, self._looked):
             self.verdict = self._verdict(self._find(positions))
         else:
-            self._look_for_a_stall(positions)
+            self._check_for_stall(positions)
         return self.verdict is not None
 
-    def look_around(self) -> None:
+    def capture_status(self) -> None:
         """A collective has timed out: see where the workers are that are still there."""
         if self.seen is None and (running := self._running()):
             found = self._find({rank: self._position(rank) for rank in running})
-            self.seen = "\n".join([*lines_about(found, self.now()), self._stacks_in_words()])
+            self.seen = "\n".join([*lines_about(found, self.now()), self._format_stacks()])
 
-    def _look_for_a_stall(self, positions: Mapping[int, Position]) -> None:
+    def _check_for_stall(self, positions: Mapping[int, Position]) -> None:
         patience = self.pace.patience(self.timeout)
         if patience is None or not stands_still(list(positions.values()), patience, self._looked):
             self._told = False
         elif not self._told:
             self._told = True
             usual = f"a step takes {self.pace.usual:.2g} s as a rule"
-            self.on_stall(f"{who_waits_for_whom(self._find(positions), self.now())} ({usual})")
+            self.on_stall(f"{diagnose_wait(self._find(positions), self.now())} ({usual})")
 
     def _running(self) -> list[int]:
         return [rank for rank, handle in self.handles.items() if handle.poll() is None]
@@ -151,7 +151,7 @@ class HangWatch:
             return Position(phase="start", since=self._begun)
         return found
 
-    def _find(self, positions: Mapping[int, Position]) -> dict[int, Whereabouts]:
+    def _find(self, positions: Mapping[int, Position]) -> dict[int, WorkerStatus]:
         stacks = self._stacks(list(positions))
         return {
             rank: whereabouts(refined(each, self.paths.flight(rank)), stacks.get(rank, ""))
@@ -170,19 +170,19 @@ class HangWatch:
                 found[rank] = self.paths.stacks(rank).read_text(errors="replace")
         return found
 
-    def _verdict(self, found: Mapping[int, Whereabouts]) -> str:
+    def _verdict(self, found: Mapping[int, WorkerStatus]) -> str:
         now = self.now()
         return "\n".join(
             [
-                f"The run stands still: {who_waits_for_whom(found, now)}.",
+                f"The run stands still: {diagnose_wait(found, now)}.",
                 *lines_about(found, now),
-                *batches_that_differ(found),
-                f"{self._stacks_in_words()} What only some workers call may have parted them. If "
+                *diff_batch_specs(found),
+                f"{self._format_stacks()} What only some workers call may have parted them. If "
                 "they were all at work, give --hang-timeout more seconds.",
             ]
         )
 
-    def _stacks_in_words(self) -> str:
+    def _format_stacks(self) -> str:
         return f"Their stacks: {self.paths.stacks(0).parent / 'worker-*.stacks.txt'}."
 
 

@@ -17,7 +17,7 @@ from phalanx.launch.root_cause import Ending
 from phalanx.monitoring.events import RecordWriter, launcher_records_path
 
 
-class LauncherJournal:
+class LauncherEvents:
     """Writes to `<run>/records/launcher.jsonl`; `docs/records.md` says what."""
 
     def __init__(self, run_dir: Path, *, clock: Callable[[], float]) -> None:

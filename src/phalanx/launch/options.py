@@ -18,7 +18,7 @@ from phalanx.cluster.strategies import (
     kind_named,
 )
 from phalanx.cluster.task_types import DEFAULT_SHARDING, parse_sharding
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 TeeMode = Literal["all", "chief", "none"]
 TEE_MODES: tuple[TeeMode, ...] = get_args(TeeMode)
@@ -56,14 +56,14 @@ class RunOptions:
         log_level: what the workers' `logging` says.
         hang_timeout: seconds after which a run that stands still is ended; 0 for never.
         grace: seconds that training has to save and stop after SIGTERM or SIGUSR1.
-        startup_timeout: seconds to wait for the launchers of other hosts.
+        rendezvous_timeout: seconds to wait for the launchers of other hosts.
         resume: go on with the run of that name, however it ended.
         threads: CPU threads for each worker; None shares the cores out.
         switches: what is done so that mistakes are found.
         env: variables added to every worker's environment.
 
     Raises:
-        OptionError: an option, or two of them together, cannot work.
+        ConfigurationError: an option, or two of them together, cannot work.
     """
 
     target: str
@@ -85,7 +85,7 @@ class RunOptions:
     log_level: LogLevel = "auto"
     hang_timeout: float = HANG_TIMEOUT
     grace: float = GRACE
-    startup_timeout: float = STARTUP_TIMEOUT
+    rendezvous_timeout: float = STARTUP_TIMEOUT
     resume: bool = False
     threads: int | None = None
     switches: Switches = field(default_factory=Switches)
@@ -101,24 +101,24 @@ class RunOptions:
         _one_of("--tee", self.tee, TEE_MODES)
         _one_of("--log-level", self.log_level, LOG_LEVELS)
         if not self.hang_timeout >= 0:
-            raise OptionError(
+            raise ConfigurationError(
                 f"--hang-timeout must be seconds, or 0 for never; found {self.hang_timeout}."
             )
         if not self.grace >= 0:
-            raise OptionError(f"--grace must be 0 or more seconds; found {self.grace}.")
-        if not self.startup_timeout > 0:
-            raise OptionError(
-                f"--startup-timeout must be seconds, more than 0; found {self.startup_timeout}."
+            raise ConfigurationError(f"--grace must be 0 or more seconds; found {self.grace}.")
+        if not self.rendezvous_timeout > 0:
+            raise ConfigurationError(
+                f"--rendezvous-timeout must be seconds, more than 0; found {self.rendezvous_timeout}."
             )
         if self.resume and self.name is None:
-            raise OptionError("--resume goes on with a run: give its --name.")
+            raise ConfigurationError("--resume goes on with a run: give its --name.")
         _at_least("--max-restarts", self.max_restarts, 0)
         if self.min_workers is not None:
             _check_elastic(self)
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
-            raise OptionError(f"--seed must be 0 to {MAX_SEED}; found {self.seed}.")
+            raise ConfigurationError(f"--seed must be 0 to {MAX_SEED}; found {self.seed}.")
         if self.name is not None and not _RUN_NAME.fullmatch(self.name):
-            raise OptionError(
+            raise ConfigurationError(
                 f"--name must be letters, digits, '.', '_' and '-', a letter or digit first; "
                 f"found {self.name!r}."
             )
@@ -130,13 +130,13 @@ def check_servers(servers: int | None, sharding: str, strategy: StrategyName) ->
     """Refuse parameter servers where the strategy has none.
 
     Raises:
-        OptionError: says which option to change.
+        ConfigurationError: says which option to change.
     """
     _at_least("--ps", servers, 1)
     parse_sharding(sharding)
     if strategy != "parameter-server" and (servers is not None or sharding != DEFAULT_SHARDING):
-        option = "--ps" if servers is not None else "--shard-variables"
-        raise OptionError(
+        option = "--ps" if servers is not None else "--variable-partitioner"
+        raise ConfigurationError(
             f"{option} is for --strategy parameter-server; found --strategy {strategy}. Leave it "
             "out, or choose that strategy."
         )
@@ -145,13 +145,13 @@ def check_servers(servers: int | None, sharding: str, strategy: StrategyName) ->
 def _check_elastic(options: RunOptions) -> None:
     asked = f"--workers {options.min_workers}:{options.workers}"
     if options.workers is None or not 1 <= (options.min_workers or 0) <= options.workers:
-        raise OptionError(f"{asked}: MIN must be at least 1 and at most MAX.")
+        raise ConfigurationError(f"{asked}: MIN must be at least 1 and at most MAX.")
     if options.max_restarts == 0:
-        raise OptionError(
+        raise ConfigurationError(
             f"{asked} goes on with fewer workers by starting again: give --max-restarts as well."
         )
     if options.strategy == "parameter-server":
-        raise OptionError(
+        raise ConfigurationError(
             f"{asked} is for workers that train in step. Under --strategy parameter-server a "
             "worker that fails is replaced: give --workers one number."
         )
@@ -159,17 +159,17 @@ def _check_elastic(options: RunOptions) -> None:
 
 def _check_switches(options: RunOptions) -> None:
     switches = options.switches
-    _at_least("--debug-worker", switches.debug_worker, 0)
+    _at_least("--debug-rank", switches.debug_worker, 0)
     if switches.debug_worker and not switches.debug:
-        raise OptionError(
-            f"--debug-worker {switches.debug_worker} gives a worker the terminal of --debug: give "
+        raise ConfigurationError(
+            f"--debug-rank {switches.debug_worker} gives a worker the terminal of --debug: give "
             "that as well."
         )
     if switches.trial_batches and (options.name is not None or options.resume):
-        raise OptionError("--fast-dev-run keeps nothing of its run: leave out --name and --resume.")
+        raise ConfigurationError("--fast-dev-run keeps nothing of its run: leave out --name and --resume.")
     if switches.trial_batches and (switches.overfit_batches or switches.profile):
         other = "--overfit-batches" if switches.overfit_batches else "--profile"
-        raise OptionError(
+        raise ConfigurationError(
             f"--fast-dev-run trains on few batches and keeps nothing; found {other} beside it. "
             "Leave one of them out."
         )
@@ -180,7 +180,7 @@ def _check_switches(options: RunOptions) -> None:
             ("--profile", switches.profile),
         ):
             if value:
-                raise OptionError(
+                raise ConfigurationError(
                     f"{option} is for workers that train in step; found --strategy "
                     "parameter-server. Leave it out, or choose another strategy."
                 )
@@ -197,12 +197,12 @@ def check_workers_fit(
         devices: of each worker.
 
     Raises:
-        OptionError: says which option to change, and to what.
+        ConfigurationError: says which option to change, and to what.
     """
     kind = kind_named(strategy)
     several_workers = workers is not None and workers > 1
     if several_workers and kind is not None and not kind.many_workers:
-        raise OptionError(
+        raise ConfigurationError(
             f"--strategy {strategy} trains on {kind.trains_on}, but there are {workers} workers. "
             "Use --workers 1, or --strategy multiworker to train on all of them."
         )
@@ -210,12 +210,12 @@ def check_workers_fit(
         return
     asked = f"--devices-per-worker {_spelt(devices)}"
     if kind is not None and not kind.many_devices:
-        raise OptionError(
+        raise ConfigurationError(
             f"--strategy {strategy} trains on {kind.trains_on}; found {asked}. "
             f"{_instead(workers, strategy, devices, kind.many_workers)}"
         )
     if several_workers:
-        raise OptionError(
+        raise ConfigurationError(
             f"{asked} with {workers} workers: each of several workers has one device. "
             f"{_instead(workers, strategy, devices, True)}"
         )
@@ -240,12 +240,12 @@ def _spelt(devices: DeviceSpec) -> str:
 
 def _at_least(option: str, value: int | None, least: int) -> None:
     if value is not None and value < least:
-        raise OptionError(f"{option} must be at least {least}; found {value}.")
+        raise ConfigurationError(f"{option} must be at least {least}; found {value}.")
 
 
 def _one_of(option: str, value: str, names: tuple[str, ...]) -> None:
     if value not in names:
-        raise OptionError(f"{option} must be one of {', '.join(names)}; found {value!r}.")
+        raise ConfigurationError(f"{option} must be one of {', '.join(names)}; found {value!r}.")
 
 
 _WORKERS = re.compile(r"(?:(?P<least>\d+):)?(?P<most>\d+)")
@@ -258,11 +258,11 @@ def parse_workers(text: str) -> tuple[int | None, int]:
     """`3` as (None, 3), and `2:3`, the fewest and the most, as (2, 3).
 
     Raises:
-        OptionError: the text is neither.
+        ConfigurationError: the text is neither.
     """
     match = _WORKERS.fullmatch(text.strip())
     if match is None:
-        raise OptionError(f"--workers must be a number, or MIN:MAX such as 2:4; found {text!r}.")
+        raise ConfigurationError(f"--workers must be a number, or MIN:MAX such as 2:4; found {text!r}.")
     least = match["least"]
     return (None if least is None else int(least)), int(match["most"])
 
@@ -271,11 +271,11 @@ def parse_devices(text: str) -> DeviceSpec:
     """`2`, `cpu:2` or `gpu:1` as a value.
 
     Raises:
-        OptionError: the text is none of these.
+        ConfigurationError: the text is none of these.
     """
     match = _DEVICES.fullmatch(text.strip().lower())
     if match is None or int(match["count"]) < 1:
-        raise OptionError(
+        raise ConfigurationError(
             f"--devices-per-worker must be a number of at least 1, such as 2, cpu:2 or gpu:1; "
             f"found {text!r}."
         )
@@ -286,13 +286,13 @@ def parse_env(items: list[str]) -> dict[str, str]:
     """`["A=1", "B=x=y"]` as a mapping.
 
     Raises:
-        OptionError: an item has no name or no `=`.
+        ConfigurationError: an item has no name or no `=`.
     """
     env: dict[str, str] = {}
     for item in items:
         match = _VARIABLE.fullmatch(item)
         if match is None:
-            raise OptionError(f"--env must be NAME=VALUE; found {item!r}.")
+            raise ConfigurationError(f"--env must be NAME=VALUE; found {item!r}.")
         env[match["name"]] = match["value"]
     return env
 

@@ -29,7 +29,7 @@ OF_ONE_WORKER = {WORKER_VARIABLE, "TF_CONFIG", "CUDA_VISIBLE_DEVICES"}
 """What a worker's environment may hold of its own: nothing reads it before the fork."""
 
 
-class WarmStart:
+class PreforkPool:
     """Starts workers, from the process that stands ready where there is one."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 from phalanx.errors import LaunchError
 from phalanx.launch.parent_death import tied_to_this_process
 
-HOST_LOST = 1000
+EXIT_NODE_LOST = 1000
 """The exit code of a worker whose host is gone; no process has such a one."""
 
 

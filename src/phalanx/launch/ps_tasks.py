@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.resources import Share
-from phalanx.launch.root_cause import Ending, lost_its_port
+from phalanx.launch.root_cause import Ending, is_port_conflict
 
 MOST_REPLACEMENTS = 10
 """Of the workers of one attempt, all together: more than that is no accident."""
 
 
-def with_chief_and_servers(workers: Sequence[Share], servers: int) -> list[Share]:
+def add_chief_and_ps(workers: Sequence[Share], servers: int) -> list[Share]:
     """The shares of a whole gang, by rank: a chief, the workers, the servers.
 
     The chief and the servers compute on CPUs, whatever the workers do.
@@ -50,7 +50,7 @@ class Replacements:
         A chief knows where training is, and a server has variables: those are not replaced.
         """
         spec = self._specs[ending.rank]
-        if not spec.serves or spec.role != "worker" or lost_its_port(ending) or not self._left:
+        if not spec.serves or spec.role != "worker" or is_port_conflict(ending) or not self._left:
             return None
         self._left -= 1
         handle = self._start(spec)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from phalanx.cluster.spec import DeviceSpec
 from phalanx.cluster.strategies import StrategyName, kind_named
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.options import check_workers_fit
 
 _GPU_NODE = re.compile(r"nvidia\d+")
@@ -112,10 +112,10 @@ def check_spread(workers: int, hosts: int) -> None:
     """Refuse a number of workers that cannot be spread evenly.
 
     Raises:
-        OptionError: says which numbers can.
+        ConfigurationError: says which numbers can.
     """
     if workers % hosts:
-        raise OptionError(
+        raise ConfigurationError(
             f"--workers counts those of the whole run, which is spread over {hosts} hosts "
             f"evenly; found {workers}. Give a multiple of {hosts}."
         )
@@ -139,7 +139,7 @@ def share_out_over(
         threads: CPU threads of each worker; None shares a machine's cores out.
 
     Raises:
-        OptionError: they cannot be spread evenly, or a machine has not what its share needs.
+        ConfigurationError: they cannot be spread evenly, or a machine has not what its share needs.
     """
     if workers is not None:
         check_spread(workers, len(machines))
@@ -148,7 +148,7 @@ def share_out_over(
     for home, machine in enumerate(machines):
         default = default_workers(machine, strategy, devices)
         count = default if workers is None else workers // len(machines)
-        shares += share_out(
+        shares += plan_shards(
             machine, workers=count, strategy=strategy, devices=devices, threads=threads
         )
         homes += [home] * count
@@ -156,7 +156,7 @@ def share_out_over(
     return shares, homes
 
 
-def share_out(
+def plan_shards(
     machine: Machine,
     *,
     workers: int,
@@ -167,7 +167,7 @@ def share_out(
     """What each of `workers` gets, by rank.
 
     Raises:
-        OptionError: there are not enough GPUs, or the strategy cannot use the devices.
+        ConfigurationError: there are not enough GPUs, or the strategy cannot use the devices.
     """
     if threads is None and workers > 1:
         threads = max(1, machine.cores // workers)
@@ -189,7 +189,7 @@ def share_out(
     check_workers_fit(workers, strategy, devices)
     each = devices.count if devices is not None else 1
     if each * workers > len(machine.gpus):
-        raise OptionError(
+        raise ConfigurationError(
             f"{workers} worker{'s' * (workers > 1)} with {each} GPU{'s' * (each > 1)} each need "
             f"{each * workers} GPUs; this machine shows {len(machine.gpus)}. Use fewer --workers, "
             "or --devices-per-worker cpu:1."
@@ -208,7 +208,7 @@ def share_out(
 def _split_gpu(machine: Machine, devices: DeviceSpec, threads: int | None) -> Share:
     """The first GPU, which the one worker is to split."""
     if not machine.gpus:
-        raise OptionError(
+        raise ConfigurationError(
             f"--devices-per-worker logical-gpu:{devices.count} splits a GPU, and this machine "
             "shows none. Use cpu:N to try several devices without one."
         )

@@ -26,7 +26,7 @@ class RestartPolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
+class RestartDecision:
     """Start again, in so many seconds; the `number`-th restart of the budget."""
 
     seconds: float
@@ -34,13 +34,13 @@ class Again:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Enough:
+class GiveUp:
     """Do not start again; `why` says more than the failure itself does."""
 
     why: str | None = None
 
 
-class Restarts:
+class RestartBudget:
     """Keeps the budget of one run."""
 
     def __init__(self, policy: RestartPolicy) -> None:
@@ -51,7 +51,7 @@ class Restarts:
 
     def after(
         self, cause: Ending | None, *, lasted: float, is_left_out: bool = False
-    ) -> Again | Enough:
+    ) -> RestartDecision | GiveUp:
         """What to do now that an attempt has failed.
 
         The same exception at the same step, twice in a row, is a bug and not a fault: it would
@@ -63,11 +63,11 @@ class Restarts:
             is_left_out: whether the run goes on without the worker that failed.
         """
         if self._policy.most == 0:
-            return Enough()
-        failure = cause.failure if cause is not None and not cause.is_consequence else None
+            return GiveUp()
+        failure = cause.failure if cause is not None and not cause.is_secondary else None
         again = failure is not None and self._last is not None and _is_same(failure, self._last)
         if again and failure is not None and not is_left_out:
-            return Enough(
+            return GiveUp(
                 why=f"The same failure came before{_where(failure)}, so it is a bug that another "
                 "start would meet again: not started again."
             )
@@ -76,10 +76,10 @@ class Restarts:
             self._used = 0
         if self._used >= self._policy.most:
             times = f"{self._used} time{'s' * (self._used != 1)}"
-            return Enough(why=f"It had been started again {times}, as many as --max-restarts asks.")
+            return GiveUp(why=f"It had been started again {times}, as many as --max-restarts asks.")
         seconds = min(self._policy.first * 2**self._used, self._policy.longest)
         self._used += 1
-        return Again(seconds=seconds, number=self._used)
+        return RestartDecision(seconds=seconds, number=self._used)
 
 
 def _is_same(one: FailureRecord, other: FailureRecord) -> bool:

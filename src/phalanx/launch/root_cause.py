@@ -11,7 +11,7 @@ from pathlib import Path
 from phalanx.launch.failure import FailureRecord, plain_line
 from phalanx.launch.log_lines import LineAssembler, is_startup_noise, without_style
 from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.launch.process import HOST_LOST
+from phalanx.launch.process import EXIT_NODE_LOST
 
 # What the others see when a peer dies: they are not to blame.
 TIMED_OUT = "DeadlineExceededError"
@@ -19,7 +19,7 @@ _CONSEQUENCE_TYPES = {
     "UnavailableError",
     "AbortedError",
     "CancelledError",
-    "PeerGoneError",
+    "WorkerLostError",
     TIMED_OUT,
 }
 _CONSEQUENCE_TEXTS = re.compile(
@@ -66,7 +66,7 @@ class Ending:
     @property
     def failed(self) -> bool:
         """Whether it failed by itself, not because the launcher ended it."""
-        return self.failure is not None or not (self.stopped or self.is_orderly)
+        return self.failure is not None or not (self.stopped or self.is_clean)
 
     @property
     def has_saved(self) -> bool:
@@ -74,14 +74,14 @@ class Ending:
         return self.exit_code == RESUME_EXIT_CODE
 
     @property
-    def is_orderly(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether it came to its end, or saved and stopped."""
         return self.exit_code in (0, RESUME_EXIT_CODE)
 
     @property
-    def is_consequence(self) -> bool:
+    def is_secondary(self) -> bool:
         """Whether it failed only because another worker had gone."""
-        return self.failure is not None and is_consequence(self.failure)
+        return self.failure is not None and is_secondary(self.failure)
 
     @property
     def time(self) -> float:
@@ -98,12 +98,12 @@ class Ending:
         """The exit code as a shell would give it: 128 + the number of a fatal signal."""
         if self.failure is not None and (self.stopped or self.exit_code == 0):
             return self.failure.exit_code
-        if self.exit_code == HOST_LOST:
+        if self.exit_code == EXIT_NODE_LOST:
             return 1
         return 128 - self.exit_code if self.exit_code < 0 else self.exit_code
 
 
-def is_consequence(failure: FailureRecord) -> bool:
+def is_secondary(failure: FailureRecord) -> bool:
     """Whether a failure is what a worker sees when one of its peers has gone."""
     if failure.type in _CONSEQUENCE_TYPES:
         return True
@@ -113,7 +113,7 @@ def is_consequence(failure: FailureRecord) -> bool:
 def root_cause(endings: Sequence[Ending]) -> Ending | None:
     """The earliest failure; one that a peer's death explains counts only if all are such."""
     failures = [ending for ending in endings if ending.failed]
-    return min(failures, key=lambda ending: (ending.is_consequence, ending.time), default=None)
+    return min(failures, key=lambda ending: (ending.is_secondary, ending.time), default=None)
 
 
 def can_resume(endings: Sequence[Ending]) -> bool:
@@ -122,11 +122,11 @@ def can_resume(endings: Sequence[Ending]) -> bool:
     A worker leaves with `RESUME_EXIT_CODE` when the checkpoint is whole: one that had to be
     stopped after that has lost nothing.
     """
-    calm = all(each.is_orderly or (each.stopped and not each.failed) for each in endings)
+    calm = all(each.is_clean or (each.stopped and not each.failed) for each in endings)
     return calm and any(each.has_saved for each in endings)
 
 
-def lost_its_port(ending: Ending) -> bool:
+def is_port_conflict(ending: Ending) -> bool:
     """Whether the worker failed because another process held its port."""
     return ending.failure is not None and TAKEN_PORT in ending.failure.message
 
@@ -161,7 +161,7 @@ def describe(cause: Ending, endings: Sequence[Ending], log: Path, where: Sequenc
 
 
 def _fate(ending: Ending, cause: Ending) -> str:
-    if ending.failure is not None and ending.is_consequence:
+    if ending.failure is not None and ending.is_secondary:
         return f"failed after it, as its peer was gone ({ending.failure.type})"
     if ending.failed and _everywhere(ending.what) == _everywhere(cause.what):
         return "failed as well, in the same way"
@@ -169,7 +169,7 @@ def _fate(ending: Ending, cause: Ending) -> str:
         return f"failed as well: {ending.what}"
     if ending.stopped:
         return "was stopped"
-    if cause.is_consequence:
+    if cause.is_secondary:
         return (
             "had left without an error and without waiting for the others: see whether its "
             "script calls os._exit"
@@ -195,7 +195,7 @@ def _without_repetition(failure: FailureRecord) -> list[str]:
 
 
 def _exit(code: int) -> str:
-    if code == HOST_LOST:
+    if code == EXIT_NODE_LOST:
         return "its host, or the launcher there, is gone"
     if code >= 0:
         return f"it ended with exit code {code}"

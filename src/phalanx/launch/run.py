@@ -13,32 +13,32 @@ from functools import partial
 from pathlib import Path
 
 from phalanx.cluster.strategies import check_gpus
-from phalanx.errors import LaunchError, OptionError
-from phalanx.launch.agent import Attempts, Gangs
-from phalanx.launch.context import Surroundings
+from phalanx.errors import LaunchError, ConfigurationError
+from phalanx.launch.agent import Agent, WorkerGroupRunner
+from phalanx.launch.context import LaunchContext
 from phalanx.launch.data_servers import DataServers
-from phalanx.launch.launcher_events import LauncherJournal
+from phalanx.launch.launcher_events import LauncherEvents
 from phalanx.launch.options import MAX_SEED, RunOptions, without_env_values
 from phalanx.launch.preemption import SIGNALS
-from phalanx.launch.ps_tasks import with_chief_and_servers
+from phalanx.launch.ps_tasks import add_chief_and_ps
 from phalanx.launch.rendezvous.leader import Leader
-from phalanx.launch.rendezvous.node import find_addresses
-from phalanx.launch.rendezvous.roles import follow, hear, homes_of, lead
+from phalanx.launch.rendezvous.node import allocate_addresses
+from phalanx.launch.rendezvous.roles import follow, hear, lead, nodes_of
 from phalanx.launch.resources import Machine, Share, idle_gpus, share_out_over
 from phalanx.launch.run_dir import create_run_dir, earlier_run, git_commit, versions, write_run_file
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.run_result import RunResult, say_last_words
+from phalanx.launch.run_result import RunResult, print_summary
 from phalanx.launch.script_check import check_module, check_script
-from phalanx.launch.signals import SignalBox
+from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import WallClock
-from phalanx.launch.worker_group import GangPlan
+from phalanx.launch.worker_group import WorkerGroupSpec
 
 
-def run(options: RunOptions, surroundings: Surroundings) -> RunResult:
+def run(options: RunOptions, surroundings: LaunchContext) -> RunResult:
     """Run the user's script on a gang of workers and wait for its end.
 
     Raises:
-        OptionError: the options do not fit this machine.
+        ConfigurationError: the options do not fit this machine.
         ScriptError: the script cannot be run; no worker was started.
         LaunchError: a worker process could not be started.
     """
@@ -51,23 +51,23 @@ def run(options: RunOptions, surroundings: Surroundings) -> RunResult:
         surroundings.announce(f"{places.kind}: {places.why}")
     if places is None or len(places.hosts) == 1:
         result = _run(options, surroundings, None)
-        say_last_words(result, options.switches, surroundings.announce)
+        print_summary(result, options.switches, surroundings.announce)
         return result
     if not places.leads:
         return follow(options, surroundings, places)
     with lead(options, surroundings, places) as leader:
         result = _run(options, surroundings, leader)
         leader.end(result.exit_code, result.report)
-    say_last_words(result, options.switches, surroundings.announce)
+    print_summary(result, options.switches, surroundings.announce)
     return result
 
 
-def _run(options: RunOptions, surroundings: Surroundings, leader: Leader | None) -> RunResult:
+def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None) -> RunResult:
     machines = [surroundings.machine, *(leader.gather() if leader is not None else [])]
     plan, options = make_plan(options, surroundings, machines)
-    homes = homes_of(plan, surroundings, leader)
+    homes = nodes_of(plan, surroundings, leader)
     if options.data_workers:
-        addresses = find_addresses(homes, [0] * (1 + options.data_workers))
+        addresses = allocate_addresses(homes, [0] * (1 + options.data_workers))
         plan = replace(plan, data_addresses=addresses)
     record = _run_record(options, plan, surroundings)
     write_run_file(plan.run_dir, record)
@@ -79,7 +79,7 @@ def _run(options: RunOptions, surroundings: Surroundings, leader: Leader | None)
     )
     for notice in _about_idle_gpus(machines, plan):
         surroundings.announce(notice)
-    journal = LauncherJournal(plan.run_dir, clock=time.time)
+    journal = LauncherEvents(plan.run_dir, clock=time.time)
     journal.run_start(
         name=plan.run_dir.name,
         workers=len(plan.shares),
@@ -94,8 +94,8 @@ def _run(options: RunOptions, surroundings: Surroundings, leader: Leader | None)
             run_dir=plan.run_dir,
             announce=surroundings.announce,
         )
-        with SignalBox((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals, servers:
-            gangs = Gangs(
+        with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals, servers:
+            gangs = WorkerGroupRunner(
                 options=options,
                 plan=plan,
                 journal=journal,
@@ -107,9 +107,9 @@ def _run(options: RunOptions, surroundings: Surroundings, leader: Leader | None)
                 announce=surroundings.announce,
                 data_servers=servers,
                 homes=homes,
-                look_after=partial(hear, leader, signals),
+                on_each_poll=partial(hear, leader, signals),
             )
-            result = Attempts(gangs=gangs).run()
+            result = Agent(gangs=gangs).run()
     except LaunchError as error:
         journal.run_end(exit_code=2, report=str(error))
         raise
@@ -120,13 +120,13 @@ def _run(options: RunOptions, surroundings: Surroundings, leader: Leader | None)
 
 
 def make_plan(
-    options: RunOptions, surroundings: Surroundings, machines: Sequence[Machine]
-) -> tuple[GangPlan, RunOptions]:
+    options: RunOptions, surroundings: LaunchContext, machines: Sequence[Machine]
+) -> tuple[WorkerGroupSpec, RunOptions]:
     """Decide all that the options left open; make the run's directory."""
     environment = {**surroundings.environment, **options.env}
     backend = environment.get("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
-        raise OptionError(
+        raise ConfigurationError(
             f"KERAS_BACKEND is {backend!r}, but Phalanx trains on TensorFlow. Unset it, or set "
             "it to 'tensorflow'."
         )
@@ -142,12 +142,12 @@ def make_plan(
     check_gpus(options.communication, 0 if on_cpus else len(surroundings.machine.gpus))
     workers = len(shares)
     if servers:
-        shares = with_chief_and_servers(shares, servers)
+        shares = add_chief_and_ps(shares, servers)
         homes = [0, *homes, *(number % len(machines) for number in range(servers))]
     run_dir = create_run_dir(options.run_dir, options.name, datetime.now(), resume=options.resume)
     before = earlier_run(run_dir) or {}
     drawn = before.get("seed", secrets.randbelow(MAX_SEED + 1))
-    plan = GangPlan(
+    plan = WorkerGroupSpec(
         command=surroundings.command(
             options.target, options.arguments, as_module=options.as_module
         ),
@@ -167,17 +167,17 @@ def make_plan(
     return plan, replace(options, workers=workers)
 
 
-def _about_idle_gpus(machines: Sequence[Machine], plan: GangPlan) -> list[str]:
+def _about_idle_gpus(machines: Sequence[Machine], plan: WorkerGroupSpec) -> list[str]:
     """A sentence for each machine on which GPUs are left over."""
     shares_of: list[list[Share]] = [[] for _ in machines]
     for rank, share in enumerate(plan.shares):
-        shares_of[plan.home_of(rank)].append(share)
+        shares_of[plan.node_of(rank)].append(share)
     told = [idle_gpus(*each) for each in zip(machines, shares_of, strict=True)]
     return [sentence for sentence in told if sentence]
 
 
 def _run_record(
-    options: RunOptions, plan: GangPlan, surroundings: Surroundings
+    options: RunOptions, plan: WorkerGroupSpec, surroundings: LaunchContext
 ) -> dict[str, object]:
     return {
         "schema": 1,
@@ -196,7 +196,7 @@ def _run_record(
     }
 
 
-def _words(options: RunOptions, surroundings: Surroundings) -> list[str]:
+def _words(options: RunOptions, surroundings: LaunchContext) -> list[str]:
     """The launcher's command line, as it may be written down."""
     words = list(surroundings.argv)
     own = len(words) - len(options.arguments)  # The rest is the script's.

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.preemption import RESUME_EXIT_CODE
 
 RUN_FILE = "run.json"
@@ -30,7 +30,7 @@ def create_run_dir(root: Path, name: str | None, now: datetime, *, resume: bool 
         resume: go on with the run of that name, however it ended.
 
     Raises:
-        OptionError: a run of that name has ended, or the directory cannot be made.
+        ConfigurationError: a run of that name has ended, or the directory cannot be made.
     """
     root = root.absolute()
     try:
@@ -46,7 +46,7 @@ def create_run_dir(root: Path, name: str | None, now: datetime, *, resume: bool 
                 continue
             return path
     except OSError as error:
-        raise OptionError(
+        raise ConfigurationError(
             f"Cannot make a run directory in {root}: {error.strerror or error}. Give another "
             "--run-dir."
         ) from error
@@ -58,7 +58,7 @@ def _named(path: Path, *, resume: bool) -> Path:
     if is_free or (resume and path.is_dir()) or saved_run(path) is not None:
         return path
     if path.exists():
-        raise OptionError(
+        raise ConfigurationError(
             f"There is a run in {path} already. Give another --name, move that one away, or go "
             "on with it by --resume."
         )

@@ -13,7 +13,7 @@ from phalanx.launch.hang_detector import EXIT_CODE
 from phalanx.launch.preemption import RESUME_EXIT_CODE, SIGNALS, stopped_at
 from phalanx.launch.root_cause import Ending, can_resume, describe, root_cause
 from phalanx.launch.run_layout import AttemptPaths, profile_of
-from phalanx.launch.worker_diagnosis import last_words
+from phalanx.launch.worker_diagnosis import failure_context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def outcome(
     else:
         code = cause.shell_code
         ended = {ending.rank: ending.time for ending in endings}
-        where = last_words(paths, ended, cause.rank)
+        where = failure_context(paths, ended, cause.rank)
         report = describe(cause, endings, paths.log(cause.rank), where)
         if seen is not None:
             report += f"\nWhen the wait for a peer had timed out:\n{seen}"
@@ -75,7 +75,7 @@ def _finished_anyway(endings: Sequence[Ending], signal: int) -> bool:
     return signal in SIGNALS and all(each.exit_code == 0 for each in endings)
 
 
-def saved_in_words(run_dir: Path, *, named: bool) -> str:
+def preemption_message(run_dir: Path, *, named: bool) -> str:
     """What is said of a run that has saved and stopped.
 
     Args:
@@ -88,7 +88,7 @@ def saved_in_words(run_dir: Path, *, named: bool) -> str:
     return f"every worker has saved and stopped{where}; run the same command again{name} to go on"
 
 
-def say_last_words(result: RunResult, switches: Switches, announce: Callable[[str], None]) -> None:
+def print_summary(result: RunResult, switches: Switches, announce: Callable[[str], None]) -> None:
     """Tell where a profile lies; remove the run of a trial, unless it failed.
 
     Args:
@@ -97,7 +97,7 @@ def say_last_words(result: RunResult, switches: Switches, announce: Callable[[st
         announce: says something to the user.
     """
     if switches.profile is not None:
-        announce(profile_in_words(result.run_dir, switches.profile))
+        announce(profile_message(result.run_dir, switches.profile))
     if not switches.trial_batches:
         return
     many = f"{switches.trial_batches} batch{'es' * (switches.trial_batches != 1)}"
@@ -110,7 +110,7 @@ def say_last_words(result: RunResult, switches: Switches, announce: Callable[[st
     announce(f"fast-dev-run: trained and validated on {many} at most; nothing was kept")
 
 
-def profile_in_words(run_dir: Path, asked: ProfiledSteps) -> str:
+def profile_message(run_dir: Path, asked: ProfiledSteps) -> str:
     """Which workers' steps were looked at, and how to see what was found."""
     steps = f"step{'s' * (asked.first != asked.last)} {asked.first}"
     steps += f" to {asked.last}" if asked.first != asked.last else ""

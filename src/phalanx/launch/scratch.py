@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def aside_prefix(pid: int) -> str:
+def scratch_prefix(pid: int) -> str:
     """How the names of a process's directories begin, in the directory for temporary files."""
     return f"phalanx-aside-{pid}-"
 
 
-def remove_aside(pids: Iterable[int], temporary: Path | None = None) -> None:
+def remove_scratch(pids: Iterable[int], temporary: Path | None = None) -> None:
     """Remove what processes that are gone have left.
 
     Args:
@@ -25,5 +25,5 @@ def remove_aside(pids: Iterable[int], temporary: Path | None = None) -> None:
     """
     place = Path(tempfile.gettempdir()) if temporary is None else temporary
     for pid in pids:
-        for left in place.glob(f"{aside_prefix(pid)}*"):
+        for left in place.glob(f"{scratch_prefix(pid)}*"):
             shutil.rmtree(left, ignore_errors=True)

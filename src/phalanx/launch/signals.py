@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 
-class SignalBox:
+class SignalCatcher:
     """Collects signals while it is entered, instead of letting them end the launcher.
 
     A scheduler sends the same signal to all launchers of a run: that counts once.
@@ -20,7 +20,7 @@ class SignalBox:
         self._received: Counter[tuple[int, int]] = Counter()  # by signal and launcher
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> SignalBox:
+    def __enter__(self) -> SignalCatcher:
         for number in self._numbers:
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue  # Under nohup a run is meant to outlive its terminal.

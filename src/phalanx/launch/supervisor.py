@@ -36,7 +36,7 @@ class WallClock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long the supervisor waits for what, in seconds.
 
     Attributes:
@@ -89,9 +89,9 @@ class Supervisor:
     on_timeout: Callable[[], None] = lambda: None
     on_ask: Callable[[], None] = lambda: None
     on_end: Callable[[Ending], None] = lambda ending: None
-    servants: frozenset[int] = frozenset()
+    ps_tasks: frozenset[int] = frozenset()
     replacement: Callable[[Ending], WorkerHandle | None] = lambda ending: None
-    patience: Patience = field(default_factory=Patience)
+    patience: RetryPolicy = field(default_factory=RetryPolicy)
 
     def __post_init__(self) -> None:
         self._endings: dict[int, Ending] = {}
@@ -120,37 +120,37 @@ class Supervisor:
                 if self._answered or not self.may_save():
                     return False
                 self._answered = self.interrupted()
-                self._ask_to_save()
+                self._request_checkpoint()
             if not self._asked and self.wants_save():
-                self._ask_to_save()
+                self._request_checkpoint()
             if self._is_lost():
                 return False
-            if self.servants.issuperset(self._running()):
+            if self.ps_tasks.issuperset(self._running()):
                 return True
-            end = min(end, self.clock.now() + self._patience_now())
+            end = min(end, self.clock.now() + self._current_timeouts())
             if self.clock.now() >= end:
                 return False
             self.clock.sleep(self.patience.poll)
 
-    def _ask_to_save(self) -> None:
+    def _request_checkpoint(self) -> None:
         self.on_ask()
         if self._asked:
             return  # They know; a further signal would end them.
         self._asked = True
-        for rank in set(self._running()) - self.servants:  # those are needed until the end
+        for rank in set(self._running()) - self.ps_tasks:  # those are needed until the end
             self._told.add(rank)
             self.handles[rank].ask(signal.SIGTERM)
 
     def _is_lost(self) -> bool:
         """Whether the rest cannot end well any more."""
         failures = self._failures()
-        if any(not ending.is_consequence for ending in failures):
+        if any(not ending.is_secondary for ending in failures):
             return True
         if self._asked:  # All must agree on the step at which they stop.
-            return any(not (each.is_orderly or each.failed) for each in self._endings.values())
+            return any(not (each.is_clean or each.failed) for each in self._endings.values())
         return not failures and bool(self._running()) and self.is_stuck()
 
-    def _patience_now(self) -> float:
+    def _current_timeouts(self) -> float:
         """How long the rest may still take, from now on; the least ever said counts."""
         seconds = float("inf")
         if self._failures():

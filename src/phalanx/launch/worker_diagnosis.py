@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.worker_status import LAST_MEETING, Position, Whereabouts, whereabouts
+from phalanx.launch.worker_status import EXIT_BARRIER, Position, WorkerStatus, whereabouts
 from phalanx.monitoring.flight_format import Flight, FlightEvent
 from phalanx.monitoring.flight_reader import read_flight
 
@@ -59,7 +59,7 @@ def position_of(flight: Flight) -> Position | None:
     return replace(within, epoch=epoch, batch=batch, failed=not at.is_open)
 
 
-def last_words(paths: AttemptPaths, ended: Mapping[int, float], cause: int) -> list[str]:
+def failure_context(paths: AttemptPaths, ended: Mapping[int, float], cause: int) -> list[str]:
     """Where the workers were when one failed, in a line or two; none where that is not known.
 
     Args:
@@ -74,8 +74,8 @@ def last_words(paths: AttemptPaths, ended: Mapping[int, float], cause: int) -> l
     }
     if cause not in found or not _has_trained(found[cause].position):
         return []
-    line = who_was_where(found, cause)
-    return [f"{line[0].upper()}{line[1:]}.", *batches_that_differ(found)]
+    line = diagnose_failure(found, cause)
+    return [f"{line[0].upper()}{line[1:]}.", *diff_batch_specs(found)]
 
 
 def _position_in(file: Path) -> Position | None:
@@ -155,7 +155,7 @@ _NOBODY = "no worker has begun anything new"
 _FIRST_DIMENSION = re.compile(r"\[[^,\]]+")
 
 
-def who_waits_for_whom(found: Mapping[int, Whereabouts], now: float) -> str:
+def diagnose_wait(found: Mapping[int, WorkerStatus], now: float) -> str:
     """One line: who did not come, what it does and for how long, and that the others wait."""
     late = [rank for rank, each in sorted(found.items()) if each.is_late]
     late = late or _behind_in_input(found)
@@ -170,14 +170,14 @@ def who_waits_for_whom(found: Mapping[int, Whereabouts], now: float) -> str:
     return f"{told}; {who} {verb}{_place_of_all(others)}"
 
 
-def who_was_where(found: Mapping[int, Whereabouts], cause: int) -> str:
+def diagnose_failure(found: Mapping[int, WorkerStatus], cause: int) -> str:
     """One line about a run in which worker `cause` failed first: who had waited for whom.
 
     Where nobody stands out, it is where that worker was.
     """
     before = {rank: replace(each, gone=None) for rank, each in found.items()}
     until = max((each.until or 0.0 for each in found.values()), default=0.0)
-    told = who_waits_for_whom(before, until)
+    told = diagnose_wait(before, until)
     if not told.startswith(_NOBODY):
         return told
     each = found[cause]
@@ -185,12 +185,12 @@ def who_was_where(found: Mapping[int, Whereabouts], cause: int) -> str:
     return f"it was {each.doing}{each.position.after}{batch}"
 
 
-def lines_about(found: Mapping[int, Whereabouts], now: float) -> list[str]:
+def lines_about(found: Mapping[int, WorkerStatus], now: float) -> list[str]:
     """A line for each worker."""
     return [f"Worker {rank}: {line_about(each, now)}" for rank, each in sorted(found.items())]
 
 
-def line_about(each: Whereabouts, now: float) -> str:
+def line_about(each: WorkerStatus, now: float) -> str:
     """Where one worker is, for how long, and at which line."""
     epoch = each.position.epoch
     where = "" if epoch is None else f" of epoch {epoch}"
@@ -201,7 +201,7 @@ def line_about(each: Whereabouts, now: float) -> str:
     return f"{what} for {_seconds(each, now):.0f} s{place}."
 
 
-def batches_that_differ(found: Mapping[int, Whereabouts]) -> list[str]:
+def diff_batch_specs(found: Mapping[int, WorkerStatus]) -> list[str]:
     """A line where the workers' last batches are of different form; none where they are not."""
     forms = {rank: form_of(each.position.batch) for rank, each in sorted(found.items())}
     kinds = list(dict.fromkeys(form for form in forms.values() if form))
@@ -217,11 +217,11 @@ def form_of(batch: str) -> str:
     return _FIRST_DIMENSION.sub("[samples", batch)
 
 
-def _late(rank: int, each: Whereabouts, now: float) -> str:
+def _late(rank: int, each: WorkerStatus, now: float) -> str:
     seconds = f"for {_seconds(each, now):.0f} s"
     if each.gone is not None:
         return f"worker {rank} {each.gone}, {each.doing}{each.position.after}"
-    if each.position.waits_in == LAST_MEETING:
+    if each.position.waits_in == EXIT_BARRIER:
         return f"worker {rank} has come to its script's end{each.position.after} {seconds}"
     if _was_training(each) or (each.position.arrived is not None):
         doing = each.doing if each.is_late else "waiting in next(iterator)"
@@ -229,7 +229,7 @@ def _late(rank: int, each: Whereabouts, now: float) -> str:
     return f"worker {rank} is {each.doing}{each.position.after} {seconds}"
 
 
-def _behind_in_input(found: Mapping[int, Whereabouts]) -> list[int]:
+def _behind_in_input(found: Mapping[int, WorkerStatus]) -> list[int]:
     """Of calls that train several steps: who waits for a batch that the others have."""
     arrived = {rank: each.position.arrived for rank, each in sorted(found.items())}
     known = {rank: step for rank, step in arrived.items() if step is not None}
@@ -238,7 +238,7 @@ def _behind_in_input(found: Mapping[int, Whereabouts]) -> list[int]:
     return [rank for rank, step in known.items() if step < max(known.values())]
 
 
-def _parted(found: Mapping[int, Whereabouts]) -> str | None:
+def _parted(found: Mapping[int, WorkerStatus]) -> str | None:
     """All wait, and not in one place: they have parted."""
     places: dict[tuple[str, int | None], list[int]] = {}
     for rank, each in sorted(found.items()):
@@ -260,13 +260,13 @@ def _parted(found: Mapping[int, Whereabouts]) -> str | None:
     return f"{told}: they have parted"
 
 
-def _place(each: Whereabouts) -> str:
+def _place(each: WorkerStatus) -> str:
     if each.position.waits_in is not None:
         return each.position.waits_in
     return "all-reduce" if each.position.phase == "compute" else each.position.phase
 
 
-def _place_of_all(others: Sequence[Whereabouts]) -> str:
+def _place_of_all(others: Sequence[WorkerStatus]) -> str:
     places = {_place(each) for each in others}
     is_collective = all(
         each.position.waits_in is not None or each.position.phase == "compute" for each in others
@@ -278,9 +278,9 @@ def _workers(ranks: Sequence[int]) -> str:
     return f"worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def _seconds(each: Whereabouts, now: float) -> float:
+def _seconds(each: WorkerStatus, now: float) -> float:
     return max(0.0, (now if each.until is None else each.until) - each.position.since)
 
 
-def _was_training(each: Whereabouts) -> bool:
+def _was_training(each: WorkerStatus) -> bool:
     return each.position.phase not in ("start", "idle", "validation")

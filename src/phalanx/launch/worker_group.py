@@ -23,7 +23,7 @@ WorkerCommand = Callable[..., tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GangPlan:
+class WorkerGroupSpec:
     """Everything about a gang but its ports.
 
     Attributes:
@@ -59,12 +59,12 @@ class GangPlan:
     homes: Sequence[int] = ()
     switches: Switches = field(default_factory=Switches)
 
-    def of(self, members: Sequence[int]) -> GangPlan:
+    def of(self, members: Sequence[int]) -> WorkerGroupSpec:
         """The plan of a gang of some of these workers."""
         shares = [self.shares[member] for member in members]
-        return replace(self, shares=shares, homes=[self.home_of(member) for member in members])
+        return replace(self, shares=shares, homes=[self.node_of(member) for member in members])
 
-    def home_of(self, rank: int) -> int:
+    def node_of(self, rank: int) -> int:
         """The home that a worker is started in, by index."""
         return self.homes[rank] if self.homes else 0
 
@@ -99,7 +99,7 @@ def worker_command(target: str, arguments: Sequence[str], *, as_module: bool) ->
 
 
 def worker_specs(
-    plan: GangPlan, *, attempt: int, addresses: Sequence[str], meeting: str = ""
+    plan: WorkerGroupSpec, *, attempt: int, addresses: Sequence[str], meeting: str = ""
 ) -> list[WorkerSpec]:
     """Every worker's place."""
     return [
@@ -150,7 +150,7 @@ def worker_environment(
     return environment
 
 
-def start_gang(
+def start_worker_group(
     specs: Sequence[WorkerSpec], start: Callable[[WorkerSpec], WorkerHandle]
 ) -> dict[int, WorkerHandle]:
     """Start all workers, or none.

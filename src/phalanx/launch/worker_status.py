@@ -26,7 +26,7 @@ _WORDS = {
 }
 """The phases of docs/records.md, as a person says them."""
 
-LAST_MEETING = "last meeting"
+EXIT_BARRIER = "last meeting"
 """Where workers wait for each other when their scripts have ended."""
 
 Frame = tuple[str, int, str]
@@ -79,7 +79,7 @@ class Position:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whereabouts:
+class WorkerStatus:
     """A worker, as its heartbeat and its stacks show it.
 
     Attributes:
@@ -101,7 +101,7 @@ class Whereabouts:
         """Whether others may be waiting for it: it is not waiting in TensorFlow itself."""
         if self.gone is not None or self.position.phase == "input" or self.data_frames:
             return True
-        if self.position.waits_in == LAST_MEETING:
+        if self.position.waits_in == EXIT_BARRIER:
             return True
         if self.frames:
             return not _is_in_tensorflow(self.frames)
@@ -118,8 +118,8 @@ class Whereabouts:
     def place(self) -> str:
         """At which line it does that, in words; empty where that is not known."""
         if self.data_frames:
-            return f"its data is being made at {own_place(self.data_frames)}"
-        place = own_place(self.frames)
+            return f"its data is being made at {user_frame(self.data_frames)}"
+        place = user_frame(self.frames)
         if place is None:
             return ""
         waits = "it waits in TensorFlow, called from" if not self.is_late else "it is at"
@@ -128,9 +128,9 @@ class Whereabouts:
 
 def whereabouts(
     position: Position, stacks: str, *, gone: str | None = None, until: float | None = None
-) -> Whereabouts:
-    """What can be said of a worker, from the last dump in its stacks file; see `Whereabouts`."""
-    return Whereabouts(
+) -> WorkerStatus:
+    """What can be said of a worker, from the last dump in its stacks file; see `WorkerStatus`."""
+    return WorkerStatus(
         position=position,
         frames=main_frames(stacks),
         data_frames=data_frames(stacks),
@@ -172,7 +172,7 @@ def data_frames(stacks: str) -> list[Frame]:
     return []
 
 
-def own_place(frames: Sequence[Frame]) -> str | None:
+def user_frame(frames: Sequence[Frame]) -> str | None:
     """The innermost frame of the user's code, else the innermost of all."""
     own = [frame for frame in frames if not any(part in frame[0] for part in _LIBRARIES)]
     for file, line, function in [*own, *frames][:1]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 VERSION = 1
 """The schema's version; it grows when a reader of the old one would misread the new."""
@@ -69,7 +69,7 @@ class RecordWriter:
                 finite is written as the string "nan", "inf" or "-inf", which `float` reads.
 
         Raises:
-            OptionError: a field is named `v`, `t` or `kind`, or its value is none of these.
+            ConfigurationError: a field is named `v`, `t` or `kind`, or its value is none of these.
             OSError: the file cannot be written.
             ValueError: the writer is closed.
         """
@@ -77,7 +77,7 @@ class RecordWriter:
             raise ValueError(f"The record writer of {self.path} is closed.")
         taken = [name for name in fields if name in OWN_FIELDS]
         if taken:
-            raise OptionError(
+            raise ConfigurationError(
                 f"A record's field cannot be named {taken[0]!r}, which every record has already. "
                 "Give the field another name."
             )
@@ -119,7 +119,7 @@ def _plain(value: object, name: str) -> object:
         return [_plain(each, name) for each in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _plain(each, name) for key, each in value.items()}
-    raise OptionError(
+    raise ConfigurationError(
         f"A record's field {name!r} cannot hold {value!r} ({type(value).__name__}). Give numbers, "
         "strings, booleans, None, NumPy arrays, or lists and string-keyed mappings of these."
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 from phalanx.monitoring.flight_format import NOTHING, Ending, Kind
 from phalanx.monitoring.flight_ring import Ring
 from phalanx.monitoring.mapped_pages import open_pages
-from phalanx.monitoring.recorded_spans import Arrivals, Recorded, Told
+from phalanx.monitoring.recorded_spans import Arrivals, RecordedSpan, SpanListener
 
 _log = logging.getLogger(__name__)
 _SECONDS = 1.0
@@ -43,7 +43,7 @@ class FlightRecorder:
         self._lock = threading.Lock()
         self._phase: tuple[int, int, int, int] | None = None
         self._asked = 0
-        self._under_way: list[Recorded] = []
+        self._under_way: list[RecordedSpan] = []
         self._step = 0
         self._epoch = NOTHING
         self._closed = threading.Event()
@@ -105,7 +105,9 @@ class FlightRecorder:
         self._step = self._step if step is None else step
         self._epoch = self._epoch if epoch is None else epoch
 
-    def execution(self, kind: Kind, steps: int = 1, arrivals: Arrivals | None = None) -> Recorded:
+    def execution(
+        self, kind: Kind, steps: int = 1, arrivals: Arrivals | None = None
+    ) -> RecordedSpan:
         """Steps, for the length of a block.
 
         Args:
@@ -113,13 +115,13 @@ class FlightRecorder:
             steps: how many.
             arrivals: tells which of their batches came; None where nobody does.
         """
-        return Recorded(self, kind, steps=steps, arrivals=arrivals)
+        return RecordedSpan(self, kind, steps=steps, arrivals=arrivals)
 
-    def collective(self, name: str, size: int) -> Recorded:
+    def collective(self, name: str, size: int) -> RecordedSpan:
         """A collective, for the length of a block: it sends `size` bytes from here."""
-        return Recorded(self, "collective", name, size=size)
+        return RecordedSpan(self, "collective", name, size=size)
 
-    def begun(self, block: Recorded) -> None:
+    def begun(self, block: RecordedSpan) -> None:
         """A block of steps or a collective begins."""
         if (ring := self._ring) is None:
             return
@@ -137,12 +139,12 @@ class FlightRecorder:
             )
         self._under_way.append(block)
 
-    def ended(self, block: Recorded, how: Ending, done: int | None) -> None:
+    def ended(self, block: RecordedSpan, how: Ending, done: int | None) -> None:
         """It has ended."""
         ring, event = self._ring, block.event
         if event is None:
             return
-        told = self._ask_now_and_then(block) if ring is not None else None
+        told = self._poll_arrivals(block) if ring is not None else None
         self._under_way.remove(block)
         if block.kind == "train" and how == "done":
             self._step += block.steps if done is None else done
@@ -151,7 +153,7 @@ class FlightRecorder:
                 block.take(told, ring)
                 ring.end(event, how)
 
-    def _ask_now_and_then(self, block: Recorded) -> Told | None:
+    def _poll_arrivals(self, block: RecordedSpan) -> SpanListener | None:
         """Which batches came, where steps are not so short that asking would count."""
         if block.arrivals is None or block.event is None:
             return None

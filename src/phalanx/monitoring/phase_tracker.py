@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Literal, Protocol, Self, get_args
 
 from phalanx.monitoring.memory import resident_bytes
-from phalanx.monitoring.worker_event_log import Journal
+from phalanx.monitoring.worker_event_log import EventLog
 
 Phase = Literal[
     "start", "input", "compute", "callbacks", "checkpoint", "validation", "idle"
@@ -24,7 +24,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
+class PhaseSnapshot:
     """What a process was doing at one moment.
 
     Attributes:
@@ -50,7 +50,7 @@ class Follower(Protocol):
         """How far training is; what is None stays as it was."""
 
 
-class Pulse:
+class PhaseTracker:
     """Holds the phase a process is in, and adds up how long each phase lasted.
 
     One thread says what is done; any thread may ask.
@@ -122,11 +122,13 @@ class Pulse:
         """Have `follower` told what this is told."""
         self._followers.append(follower)
 
-    def beat(self) -> Beat:
+    def beat(self) -> PhaseSnapshot:
         """What is done now."""
         with self._lock:
             seconds = self._clock() - self._since
-            return Beat(phase=self._phase, seconds=seconds, step=self._step, epoch=self._epoch)
+            return PhaseSnapshot(
+                phase=self._phase, seconds=seconds, step=self._step, epoch=self._epoch
+            )
 
     def totals(self) -> dict[Phase, float]:
         """Seconds spent in each phase so far, the one under way included."""
@@ -136,7 +138,7 @@ class Pulse:
             return totals
 
 
-pulse = Pulse()
+phase_tracker = PhaseTracker()
 """This process's own."""
 
 
@@ -153,8 +155,8 @@ class Heartbeat:
 
     def __init__(
         self,
-        journal: Journal,
-        pulse: Pulse,
+        journal: EventLog,
+        phase_tracker: PhaseTracker,
         *,
         wait: Callable[[float], bool] | None = None,
         memory: Callable[[], int] = resident_bytes,
@@ -168,7 +170,7 @@ class Heartbeat:
             memory: the bytes that the process holds.
         """
         self._journal = journal
-        self._pulse = pulse
+        self._pulse = phase_tracker
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
         self._memory = memory

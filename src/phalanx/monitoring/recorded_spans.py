@@ -14,7 +14,7 @@ _CLOCKS_DIFFER = 1000
 """Nanoseconds: TensorFlow's clock has microseconds."""
 
 
-class Told(NamedTuple):
+class SpanListener(NamedTuple):
     """Which batches had come at one moment.
 
     Attributes:
@@ -34,21 +34,21 @@ class Told(NamedTuple):
 class Arrivals(Protocol):
     """Knows which batches have come; asked from another thread too."""
 
-    def last(self) -> Told:
+    def last(self) -> SpanListener:
         """The last that came, of whichever execution."""
 
 
 class Recorder(Protocol):
     """Hears of blocks."""
 
-    def begun(self, block: Recorded) -> None:
+    def begun(self, block: RecordedSpan) -> None:
         """It begins."""
 
-    def ended(self, block: Recorded, how: Ending, done: int | None) -> None:
+    def ended(self, block: RecordedSpan, how: Ending, done: int | None) -> None:
         """It has ended."""
 
 
-class Recorded:
+class RecordedSpan:
     """Steps that run, or a collective: a block of code.
 
     Attributes:
@@ -103,7 +103,7 @@ class Recorded:
             how: Ending = "done" if kind is None else "out of data" if out else "failed"
             self._recorder.ended(self, how, self.done)
 
-    def ask(self) -> Told | None:
+    def ask(self) -> SpanListener | None:
         """Which of its batches have come; None where nobody tells."""
         if self.arrivals is None:
             return None
@@ -113,7 +113,7 @@ class Recorded:
             _log.debug("the flight recorder could not ask for arrivals", exc_info=True)
             return None
 
-    def take(self, told: Told | None, ring: Ring) -> None:
+    def take(self, told: SpanListener | None, ring: Ring) -> None:
         """Take in which batches have come."""
         if told is None or (event := self.event) is None:
             return

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.monitoring.phase_tracker import Pulse, pulse
+from phalanx.monitoring.phase_tracker import PhaseTracker, phase_tracker
 from phalanx.monitoring.worker_event_log import journal_of
 
 
 @contextmanager
 def saving(
-    path: str, *, own_pulse: Pulse = pulse, clock: Callable[[], float] = time.monotonic
+    path: str,
+    *,
+    own_pulse: PhaseTracker = phase_tracker,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Be in the phase "checkpoint" for the length of a block that saves to `path`.
 

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
 from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 from tensorboard.util import tensor_util
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 Directory = str | os.PathLike[str]
 
@@ -25,7 +25,7 @@ def read_scalars(directory: Directory) -> dict[str, list[tuple[int, float]]]:
     """Every scalar in one run's directory: tag -> (step, value), in the order of writing.
 
     Raises:
-        OptionError: there is no event file in the directory itself.
+        ConfigurationError: there is no event file in the directory itself.
     """
     accumulator = _open(directory)
     found = {
@@ -44,7 +44,7 @@ def read_histograms(directory: Directory) -> dict[str, list[tuple[int, np.ndarra
     A bucket is its left edge, its right edge and its count.
 
     Raises:
-        OptionError: there is no event file in the directory itself.
+        ConfigurationError: there is no event file in the directory itself.
     """
     return {
         tag: [(step, value.astype(np.float64)) for step, value in points]
@@ -56,7 +56,7 @@ def read_layout(directory: Directory) -> dict[str, dict[str, list[str]]]:
     """The layout of the Custom Scalars page: category -> title -> tag patterns; {} for none.
 
     Raises:
-        OptionError: there is no event file in the directory itself.
+        ConfigurationError: there is no event file in the directory itself.
     """
     found: dict[str, dict[str, list[str]]] = {}
     for _, points in _tensors(_open(directory), metadata.PLUGIN_NAME):
@@ -69,7 +69,7 @@ def read_layout(directory: Directory) -> dict[str, dict[str, list[str]]]:
 
 def _open(directory: Directory) -> Any:
     if not any(Path(directory).glob("*tfevents*")):
-        raise OptionError(f"There is no TensorBoard event file in {directory}.")
+        raise ConfigurationError(f"There is no TensorBoard event file in {directory}.")
     everything = {SCALARS: 0, TENSORS: 0}
     accumulator = EventAccumulator(
         os.fspath(directory), size_guidance=everything, purge_orphaned_data=False

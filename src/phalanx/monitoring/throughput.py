@@ -119,7 +119,7 @@ class ThroughputMeter:
         """The next lap begins now."""
         self._lap_began = self._clock()
 
-    def void_lap(self) -> None:
+    def discard_interval(self) -> None:
         """The lap under way does something that no later one does: count from after it."""
         self._is_void = True
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from phalanx.monitoring.worker_event_log import Journal
+from phalanx.monitoring.worker_event_log import EventLog
 
 SECONDS_BETWEEN_STEPS = 0.9
 """Between two `step` records, at least."""
 
 
-class FitRecorder:
+class TrainingEvents:
     """Writes down how a `fit` goes; the chief what is global, every worker its own part."""
 
     def __init__(
-        self, journal: Journal, *, fit: int, is_chief: bool, clock: Callable[[], float]
+        self, journal: EventLog, *, fit: int, is_chief: bool, clock: Callable[[], float]
     ) -> None:
         """Get ready; nothing is written yet.
 

@@ -14,7 +14,7 @@ from phalanx.monitoring.events import RecordWriter, records_path
 _log = logging.getLogger(__name__)
 
 
-class Journal(Protocol):
+class EventLog(Protocol):
     """Where records go."""
 
     def write(self, kind: str, /, **fields: object) -> None:
@@ -27,10 +27,10 @@ class WorkerJournal:
     Each record is tried, so records come back when there is space again.
     """
 
-    def __init__(self, open_writer: Callable[[], Journal]) -> None:
+    def __init__(self, open_writer: Callable[[], EventLog]) -> None:
         """Open the file at the first record, with `open_writer`."""
         self._open = open_writer
-        self._writer: Journal | None = None
+        self._writer: EventLog | None = None
         self._told = False
         self._lock = threading.Lock()
 
@@ -57,7 +57,7 @@ def journal_of(run_dir: str, rank: int) -> WorkerJournal:
     return _journals.setdefault((os.getpid(), run_dir, rank), made)
 
 
-def own_journal(environment: Mapping[str, str]) -> WorkerJournal | None:
+def worker_event_log(environment: Mapping[str, str]) -> WorkerJournal | None:
     """The journal of the worker that `environment` describes; None where it describes none."""
     spec = WorkerSpec.from_environment(environment)
     if spec is None or spec.run_dir is None:

@@ -14,7 +14,7 @@ from phalanx.report.figure_style import Figure, colour, line, not_finite_note, p
 from phalanx.report.html import Page, Section, Table
 from phalanx.report.metric_figures import TAGS, safe
 from phalanx.report.run_data import RunData
-from phalanx.report.run_page import footer, state_in_words
+from phalanx.report.run_page import footer, format_state
 from phalanx.report.series import (
     TOTAL,
     Series,
@@ -79,7 +79,7 @@ def distinct_names(runs: Sequence[RunData]) -> list[str]:
 def summary_table(summaries: Sequence[tuple[str, Summary]]) -> Table:
     """The runs' numbers beside each other."""
     rows: list[tuple[str, Callable[[Summary], str]]] = [
-        ("state", state_in_words),
+        ("state", format_state),
         ("what", lambda s: "; ".join(s.fits) or words.MISSING),
         ("workers", lambda s: words.count(s.workers)),
         ("replicas", lambda s: words.count(s.replicas)),
@@ -94,7 +94,7 @@ def summary_table(summaries: Sequence[tuple[str, Summary]]) -> Table:
         ("most memory of a worker", lambda s: words.size(s.memory_bytes)),
         ("restarts", lambda s: str(len(s.restarts))),
         ("checkpoints", lambda s: str(s.checkpoints)),
-        ("clipped steps", lambda s: words.percent(s.clipped_share)),
+        ("clipped steps", lambda s: words.percent(s.clip_fraction)),
         ("critical batch size", lambda s: words.figure(s.noise_scale)),
     ]
     names = [name for name, _ in summaries]

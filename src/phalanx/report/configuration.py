@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phalanx.report.events import FitStart, WorkerStart
-from phalanx.report.formatting import MISSING, fit_in_words
+from phalanx.report.formatting import MISSING, format_fit
 from phalanx.report.html import Table
 from phalanx.report.run_data import RunData
 
@@ -15,7 +15,7 @@ from phalanx.report.run_data import RunData
 def configuration_tables(data: RunData) -> list[Table]:
     """Calls of `fit`, the command and its options, and versions."""
     fits = [
-        (str(each.attempt), str(each.fit or 0), fit_in_words(each))
+        (str(each.attempt), str(each.fit or 0), format_fit(each))
         for each in data.of(FitStart)
         if each.rank == min(data.ranks, default=0)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from phalanx.report.event_reader import Damage
+from phalanx.report.event_reader import CorruptLines
 from phalanx.report.events import (
     Checkpoint,
     EpochLogs,
@@ -24,10 +24,10 @@ _SHOWN = 5
 def damages(data: RunData) -> list[str]:
     """What could not be read, a sentence each."""
     found = [data.file.problem] if data.file.problem else []
-    return found + [damage_in_words(each) for each in data.damage]
+    return found + [format_damage(each) for each in data.damage]
 
 
-def damage_in_words(damage: Damage) -> str:
+def format_damage(damage: CorruptLines) -> str:
     """What could not be read of one file; all the rest of it was."""
     parts = []
     if damage.damaged:

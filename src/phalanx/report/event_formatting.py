@@ -21,7 +21,7 @@ from phalanx.report.formatting import size, span
 
 
 @dataclass(frozen=True, kw_only=True)
-class Happening:
+class EventStyle:
     """How one kind of event is told.
 
     Attributes:
@@ -39,7 +39,7 @@ class Happening:
     say: Callable[[Any], str]
 
 
-def checkpoint_in_words(checkpoint: Checkpoint) -> str:
+def format_checkpoint(checkpoint: Checkpoint) -> str:
     """What was saved, where, how large and how long it took."""
     parts = [f"step {checkpoint.step}"]
     parts += [checkpoint.path] if checkpoint.path else []
@@ -48,18 +48,18 @@ def checkpoint_in_words(checkpoint: Checkpoint) -> str:
     return ", ".join(parts)
 
 
-def checkpoint_failed_in_words(failed: CheckpointFailed) -> str:
+def format_checkpoint_failed(failed: CheckpointFailed) -> str:
     """What storage said."""
     return f"step {failed.step}: {failed.error or 'unknown error'}"
 
 
-def restart_in_words(restart: Restart) -> str:
+def format_restart(restart: Restart) -> str:
     """Why the gang was started again."""
     who = "" if restart.of is None else f"worker {restart.of}: "
     return f"attempt {restart.attempt}, after {who}{restart.cause or 'unknown cause'}"
 
 
-def resize_in_words(resize: Resize) -> str:
+def format_resize(resize: Resize) -> str:
     """How many workers go on, and why no more."""
     count = len(resize.workers)
     numbers = ", ".join(map(str, resize.workers))
@@ -67,22 +67,22 @@ def resize_in_words(resize: Resize) -> str:
     return f"{count} worker{plural} ({numbers}): {resize.cause or 'unknown cause'}"
 
 
-def replaced_in_words(replaced: WorkerReplaced) -> str:
+def format_replaced(replaced: WorkerReplaced) -> str:
     """Who was lost, and why."""
     return f"worker {replaced.of}: {replaced.cause or 'unknown cause'}"
 
 
-def preemption_in_words(preemption: Preemption) -> str:
+def format_preemption(preemption: Preemption) -> str:
     """Which signal came."""
     return f"{preemption.signal or 'a signal'}: training saves and stops"
 
 
-def stall_in_words(stall: Stall) -> str:
+def format_stall(stall: Stall) -> str:
     """Who was waited for."""
     return stall.what
 
 
-def stop_in_words(stop: Stop) -> str:
+def format_stop(stop: Stop) -> str:
     """Why training was stopped early."""
     return f"at step {stop.step}: {stop.reason or 'unknown reason'}"
 
@@ -92,28 +92,28 @@ _SAVED, _LOST, _ENDED, _WARNED = "#4477aa", "#cc3311", "#aa3377", "#ee7733"
 
 def _happening(
     name: str, row: str, symbol: str, colour: str, say: Callable[[Any], str]
-) -> Happening:
-    return Happening(name=name, row=row, symbol=symbol, colour=colour, say=say)
+) -> EventStyle:
+    return EventStyle(name=name, row=row, symbol=symbol, colour=colour, say=say)
 
 
-HAPPENINGS: dict[type[Event], Happening] = {
-    Checkpoint: _happening("checkpoint", "checkpoints", "diamond", _SAVED, checkpoint_in_words),
+EVENT_STYLES: dict[type[Event], EventStyle] = {
+    Checkpoint: _happening("checkpoint", "checkpoints", "diamond", _SAVED, format_checkpoint),
     CheckpointFailed: _happening(
-        "checkpoint failed", "not saved", "diamond-x", _LOST, checkpoint_failed_in_words
+        "checkpoint failed", "not saved", "diamond-x", _LOST, format_checkpoint_failed
     ),
-    Restart: _happening("restart", "restarts", "x", _LOST, restart_in_words),
-    Resize: _happening("other workers", "other workers", "diamond-wide", _LOST, resize_in_words),
-    WorkerReplaced: _happening("worker replaced", "replaced", "cross", _LOST, replaced_in_words),
-    Stall: _happening("stall", "stalls", "hourglass", _WARNED, stall_in_words),
+    Restart: _happening("restart", "restarts", "x", _LOST, format_restart),
+    Resize: _happening("other workers", "other workers", "diamond-wide", _LOST, format_resize),
+    WorkerReplaced: _happening("worker replaced", "replaced", "cross", _LOST, format_replaced),
+    Stall: _happening("stall", "stalls", "hourglass", _WARNED, format_stall),
     Preemption: _happening(
-        "asked to go", "asked to go", "triangle-down", _ENDED, preemption_in_words
+        "asked to go", "asked to go", "triangle-down", _ENDED, format_preemption
     ),
-    Stop: _happening("stopped", "stops", "square", _ENDED, stop_in_words),
+    Stop: _happening("stopped", "stops", "square", _ENDED, format_stop),
 }
 """By kind of event; the order is that of the time line's rows."""
 
 
 def happened(event: Event) -> tuple[str, str]:
     """What kind of thing it was, and what, in words."""
-    kind = HAPPENINGS[type(event)]
+    kind = EVENT_STYLES[type(event)]
     return kind.name, kind.say(event)

@@ -17,7 +17,7 @@ _ATTEMPT_OF = ("worker_start", "attempt_start", "restart", "worker_exit")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Damage:
+class CorruptLines:
     """What could not be read of one file.
 
     Attributes:
@@ -56,9 +56,9 @@ class FileReader:
         self._error: str | None = None
 
     @property
-    def damage(self) -> Damage:
+    def damage(self) -> CorruptLines:
         """What could not be read so far."""
-        return Damage(
+        return CorruptLines(
             file=self._tail.path.name,
             damaged=tuple(self._tail.damaged),
             newer=tuple(self._tail.newer),
@@ -107,7 +107,7 @@ class RunReader:
         self._files: dict[str, FileReader] = {}
 
     @property
-    def damage(self) -> tuple[Damage, ...]:
+    def damage(self) -> tuple[CorruptLines, ...]:
         """What could not be read so far, of the files where that is something."""
         found = (file.damage for file in self._files.values())
         return tuple(each for each in found if each.is_any)

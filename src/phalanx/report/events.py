@@ -36,6 +36,7 @@ __all__ = [
     "WorkerStart",
 ]
 
+
 @dataclass(frozen=True, kw_only=True)
 class RunStart(Event):
     """The launcher began."""

@@ -19,7 +19,7 @@ def told(events: Iterable[E], say: Callable[[E], str]) -> list[tuple[Event, str]
     return [(event, say(event)) for event in events]
 
 
-def fit_in_words(start: FitStart) -> str:
+def format_fit(start: FitStart) -> str:
     """What a call of `fit` trained."""
     parts = [start.model or "a model"]
     if start.parameters is not None:
@@ -31,7 +31,7 @@ def fit_in_words(start: FitStart) -> str:
     return ", ".join(parts)
 
 
-def epoch_in_words(epoch: EpochLogs) -> str:
+def format_epoch(epoch: EpochLogs) -> str:
     """An epoch that ended, and what it came to."""
     logs = ", ".join(f"{name} {figure(value)}" for name, value in epoch.logs.items())
     return f"epoch {epoch.epoch} ended at step {epoch.step}: {logs}"

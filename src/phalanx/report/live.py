@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from phalanx.report.data_quality import damage_in_words
-from phalanx.report.event_formatting import HAPPENINGS
+from phalanx.report.data_quality import format_damage
+from phalanx.report.event_formatting import EVENT_STYLES
 from phalanx.report.event_reader import RunReader
 from phalanx.report.events import (
     EpochLogs,
@@ -124,7 +124,7 @@ class LiveRun:
             self.began = event.t if self.began is None else min(self.began, event.t)
             self.heard = event.t if self.heard is None else max(self.heard, event.t)
             self.attempt = max(self.attempt, event.attempt)
-            if type(event) in HAPPENINGS:
+            if type(event) in EVENT_STYLES:
                 self.told.append(event)
             self._take_of_run(event)
             about = event.of if isinstance(event, (WorkerExit, Straggler)) else event.rank
@@ -202,4 +202,4 @@ class Watched:
     def damages(self) -> list[str]:
         """What could not be read; a line that is still being written is not meant."""
         found = [replace(each, unfinished=False) for each in self._reader.damage]
-        return [damage_in_words(each) for each in found if each.is_any]
+        return [format_damage(each) for each in found if each.is_any]

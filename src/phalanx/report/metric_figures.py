@@ -21,8 +21,8 @@ _LOOKS: dict[str, dict[str, Any]] = {
 TAGS = (
     ("gradients/norm", "Gradient norm, before clipping", "L2 norm"),
     ("gradients/clipped_norm", "Gradient norm, after clipping", "L2 norm"),
-    ("gradients/clipped_share", "Share of sampled steps that were clipped", "share"),
-    ("gradients/cosine_to_aggregate", "Agreement of each worker with the total", "cosine"),
+    ("gradients/clip_fraction", "Share of sampled steps that were clipped", "share"),
+    ("gradients/cosine_similarity", "Agreement of each worker with the total", "cosine"),
     ("gradients/noise_scale", "Gradient noise scale: the critical batch size", "samples"),
 )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.monitoring.flight_format import Flight, FlightEvent
 from phalanx.monitoring.flight_reader import read_flight
 
@@ -33,14 +33,14 @@ def trace_of(run: Path, attempt: int | None = None) -> dict[str, Any]:
         attempt: which start of the gang; None for all.
 
     Raises:
-        OptionError: no worker has written anything.
+        ConfigurationError: no worker has written anything.
     """
     pattern = "*" if attempt is None else str(attempt)
     files = sorted(run.glob(f"attempts/{pattern}/worker-*.flight"))
     flights = [flight for file in files if (flight := read_flight(file)) and flight.events]
     if not flights:
         asked = "" if attempt is None else f" of attempt {attempt}"
-        raise OptionError(f"No flight recorder{asked} was found in {run}: no worker has begun.")
+        raise ConfigurationError(f"No flight recorder{asked} was found in {run}: no worker has begun.")
     return trace(flights)
 
 
@@ -143,7 +143,7 @@ def _shown(event: FlightEvent, flight: Flight, shift: int) -> Iterator[dict[str,
     if event.kind == "collective":
         yield slice_(event.name, _COLLECTIVES, event.begin, end)
         return
-    yield slice_(_steps_in_words(event), _STEPS, event.begin, end)
+    yield slice_(_format_steps(event), _STEPS, event.begin, end)
     if event.steps == 1 and event.done is not None:
         came = min(max(event.came or end, event.begin), end)
         if came > event.begin:  # What takes no time is shown as an arrow.
@@ -152,7 +152,7 @@ def _shown(event: FlightEvent, flight: Flight, shift: int) -> Iterator[dict[str,
             yield slice_("compute and all-reduce", _STEPS, came, end)
 
 
-def _steps_in_words(event: FlightEvent) -> str:
+def _format_steps(event: FlightEvent) -> str:
     what = _WHAT[event.kind]
     if event.kind != "train" or event.step is None:
         return what

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from phalanx.report.event_fields import integer, text, texts, texts_by_name
-from phalanx.report.event_reader import Damage, RunReader
+from phalanx.report.event_reader import CorruptLines, RunReader
 from phalanx.report.events import Event, RunEnd, RunStart, WorkerStart
 
 E = TypeVar("E", bound=Event)
@@ -31,7 +31,7 @@ class RunData:
     name: str
     file: RunFile
     events: tuple[Event, ...]
-    damage: tuple[Damage, ...]
+    damage: tuple[CorruptLines, ...]
 
     def of(self, kind: type[E]) -> list[E]:
         """All events of one kind."""

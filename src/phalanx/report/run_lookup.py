@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.report.run_data import RUN_FILE, read_run_file
 
 _SHOWN = 8
@@ -18,12 +18,12 @@ def find_run(asked: str | None, root: Path) -> Path:
         root: the directory of all runs.
 
     Raises:
-        OptionError: there is no such run; the message names those that there are.
+        ConfigurationError: there is no such run; the message names those that there are.
     """
     runs = runs_in(root)
     if asked is None:
         if not runs:
-            raise OptionError(
+            raise ConfigurationError(
                 f"There is no run in {root}. Start one by `phalanx run`, name the directory of "
                 "all runs with --run-dir, or give the path of a run."
             )
@@ -33,7 +33,7 @@ def find_run(asked: str | None, root: Path) -> Path:
             return path
     names = ", ".join(path.name for path in runs[:_SHOWN]) or "none"
     more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
-    raise OptionError(
+    raise ConfigurationError(
         f"There is no run {asked!r}, neither in {root} nor as a path. Runs in {root}: "
         f"{names}{more}."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import phalanx.report.formatting as words
 from phalanx.report.configuration import configuration_tables
 from phalanx.report.data_quality import damages, gaps
-from phalanx.report.event_formatting import HAPPENINGS, happened
+from phalanx.report.event_formatting import EVENT_STYLES, happened
 from phalanx.report.html import Page, Section, Table
 from phalanx.report.metric_figures import gradient_figures, learning_figures
 from phalanx.report.run_data import RunData
@@ -35,7 +35,7 @@ def report_page(data: RunData, now: float) -> Page:
     return Page(
         title=data.name,
         subtitle=" · ".join(summary.fits) or "No call of fit was recorded.",
-        state=state_in_words(summary),
+        state=format_state(summary),
         tone=TONES[summary.state],
         cards=cards(summary),
         trouble=summary.report,
@@ -51,7 +51,7 @@ def report_page(data: RunData, now: float) -> Page:
             Section(
                 title="What happened when",
                 figures=[timeline] if timeline else [],
-                tables=[happenings(data)],
+                tables=[formatted_events(data)],
             ),
             Section(title="Configuration and versions", tables=configuration_tables(data)),
         ),
@@ -64,7 +64,7 @@ def footer(now: float) -> str:
     return f"Made by phalanx report at {words.moment(now)}. Times are of the workers' own clocks."
 
 
-def state_in_words(summary: Summary) -> str:
+def format_state(summary: Summary) -> str:
     """How the run stands."""
     code = f", exit code {summary.exit_code}" if summary.state == "failed" else ""
     return summary.state + code
@@ -90,7 +90,7 @@ def cards(summary: Summary) -> list[tuple[str, str]]:
         ("checkpoints", str(summary.checkpoints)),
         (
             "clipped steps",
-            words.percent(summary.clipped_share),
+            words.percent(summary.clip_fraction),
         ),
         ("critical batch size", words.figure(summary.noise_scale)),
         ("stragglers", ", ".join(f"worker {rank}" for rank in summary.stragglers)),
@@ -140,9 +140,9 @@ def worker_table(workers: list[WorkerSummary]) -> Table:
     return Table(title="Each worker", columns=columns, rows=rows, numeric=(2, 4, 5, 6, 7, 8))
 
 
-def happenings(data: RunData) -> Table:
+def formatted_events(data: RunData) -> Table:
     """Restarts, checkpoints, stragglers, stops and the like, in the order of time."""
-    found = [(each.t, *happened(each)) for kind in HAPPENINGS for each in data.of(kind)]
+    found = [(each.t, *happened(each)) for kind in EVENT_STYLES for each in data.of(kind)]
     found += [(data.began + each.start, "straggler", each.text) for each in slow_spans(data)]
     rows = [(words.span(t - data.began), what, text) for t, what, text in sorted(found)]
     return Table(

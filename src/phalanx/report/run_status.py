@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.failure import FailureRecord
 from phalanx.launch.root_cause import Ending, root_cause
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.worker_diagnosis import (
-    batches_that_differ,
+    diagnose_failure,
+    diagnose_wait,
+    diff_batch_specs,
     line_about,
     position_of,
-    who_waits_for_whom,
-    who_was_where,
 )
-from phalanx.launch.worker_status import Position, Whereabouts, whereabouts
+from phalanx.launch.worker_status import Position, WorkerStatus, whereabouts
 from phalanx.monitoring.flight_format import Flight
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.report.event_reader import RunReader
@@ -51,7 +51,7 @@ class Where:
     attempts: int
     state: str
     verdict: str
-    workers: Mapping[int, Whereabouts]
+    workers: Mapping[int, WorkerStatus]
     differ: str | None
     now: float
 
@@ -77,7 +77,7 @@ class Where:
         }
 
 
-def look_where(run: Path, *, attempt: int | None = None, now: float) -> Where:
+def read_status(run: Path, *, attempt: int | None = None, now: float) -> Where:
     """Look at a run that goes on, hangs, or is over.
 
     Args:
@@ -86,12 +86,12 @@ def look_where(run: Path, *, attempt: int | None = None, now: float) -> Where:
         now: seconds since the epoch.
 
     Raises:
-        OptionError: there was no such attempt, or nothing was written of it.
+        ConfigurationError: there was no such attempt, or nothing was written of it.
     """
     attempts = AttemptPaths.next(run)
     chosen = attempts - 1 if attempt is None else attempt
     if not 0 <= chosen < attempts:
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked for attempt {chosen} of the run {run.name}; it has {attempts}, counted from 0."
         )
     paths = AttemptPaths(run=run, attempt=chosen)
@@ -102,10 +102,10 @@ def look_where(run: Path, *, attempt: int | None = None, now: float) -> Where:
         for rank in sorted({*flights, *heard.workers})
     }
     if not found:
-        raise OptionError(
+        raise ConfigurationError(
             f"Nothing is written of attempt {chosen} of the run {run.name}: no worker has begun."
         )
-    differ = batches_that_differ(found)
+    differ = diff_batch_specs(found)
     return Where(
         attempt=chosen,
         attempts=attempts,
@@ -137,7 +137,7 @@ def _flights(paths: AttemptPaths) -> dict[int, Flight]:
 
 def _worker(
     rank: int, flight: Flight | None, heard: LiveRun, paths: AttemptPaths, now: float
-) -> Whereabouts:
+) -> WorkerStatus:
     known = heard.workers.get(rank)
     position = (
         (flight and position_of(flight))
@@ -200,18 +200,20 @@ def _is_there(pid: int) -> bool:
 
 
 def _verdict(
-    found: Mapping[int, Whereabouts], heard: LiveRun, paths: AttemptPaths, now: float
+    found: Mapping[int, WorkerStatus], heard: LiveRun, paths: AttemptPaths, now: float
 ) -> str:
     exits = [w.exit for w in heard.workers.values() if w.exit is not None]
     cause = root_cause([_ending(exit_, paths) for exit_ in exits])
     if cause is not None and cause.rank in found:
-        return f"worker {cause.rank} failed first: {cause.what}; {who_was_where(found, cause.rank)}"
+        return (
+            f"worker {cause.rank} failed first: {cause.what}; {diagnose_failure(found, cause.rank)}"
+        )
     if all(each.gone in ("has ended", "has saved and stopped") for each in found.values()):
         return "all workers have ended"
     if all(each.gone is not None for each in found.values()):
         before = {rank: replace(each, gone=None) for rank, each in found.items()}
-        return f"all workers are gone; before that {who_waits_for_whom(before, now)}"
-    return who_waits_for_whom(found, now)
+        return f"all workers are gone; before that {diagnose_wait(before, now)}"
+    return diagnose_wait(found, now)
 
 
 def _ending(exit_: WorkerExit, paths: AttemptPaths) -> Ending:
@@ -224,7 +226,7 @@ def _ending(exit_: WorkerExit, paths: AttemptPaths) -> Ending:
     )
 
 
-def _as_data(rank: int, each: Whereabouts, now: float) -> dict[str, Any]:
+def _as_data(rank: int, each: WorkerStatus, now: float) -> dict[str, Any]:
     position = each.position
     return {
         "rank": rank,

@@ -21,7 +21,7 @@ from phalanx.report.events import (
     Throughput,
     WorkerStart,
 )
-from phalanx.report.formatting import fit_in_words
+from phalanx.report.formatting import format_fit
 from phalanx.report.lineage import Resumptions, lineage
 from phalanx.report.run_data import RunData
 from phalanx.report.series import TOTAL
@@ -78,7 +78,7 @@ class Summary:
     checkpoints: int
     stragglers: tuple[int, ...]
     stopped: str | None
-    clipped_share: float | None
+    clip_fraction: float | None
     noise_scale: float | None
 
 
@@ -110,7 +110,7 @@ def summarize(data: RunData) -> Summary:
         seed=data.file.seed,
         attempts=data.attempts,
         restarts=tuple(each.cause or "unknown cause" for each in data.of(Restart)),
-        fits=tuple(dict.fromkeys(map(fit_in_words, data.of(FitStart)))),
+        fits=tuple(dict.fromkeys(map(format_fit, data.of(FitStart)))),
         steps=max(filter(None, reached), default=None),
         epochs=len(epochs.kept),
         undone_readings=len(steps.lost),
@@ -122,7 +122,7 @@ def summarize(data: RunData) -> Summary:
         checkpoints=len(data.of(Checkpoint)),
         stragglers=tuple(sorted({each.of for each in data.of(Straggler) if not each.gone})),
         stopped=(stops[-1].reason or "unknown reason") if stops else None,
-        clipped_share=_last(gradients, "gradients/clipped_share"),
+        clip_fraction=_last(gradients, "gradients/clip_fraction"),
         noise_scale=_last(gradients, "gradients/noise_scale"),
     )
 

@@ -13,7 +13,7 @@ import phalanx.report.formatting as words
 from phalanx.report.event_formatting import happened
 from phalanx.report.events import Event, Numbers
 from phalanx.report.live import LiveRun, LiveWorker, validation_of
-from phalanx.report.worker_health import SAVED_WORDS, Standing, run_state, standing_of
+from phalanx.report.worker_health import SAVED_WORDS, WorkerHealth, health_of, run_state
 
 _STYLES = {
     "starting": "cyan",
@@ -51,7 +51,7 @@ def live_page(
         width: columns of the terminal.
         height: lines of the terminal; workers without trouble that do not fit are counted.
     """
-    standings = {rank: standing_of(worker, run, now) for rank, worker in run.workers.items()}
+    standings = {rank: health_of(worker, run, now) for rank, worker in run.workers.items()}
     shown = chosen(standings, None if height is None else height - _ROWS_BESIDE)
     parts: list[RenderableType] = [_title(run, name, now), *_progress(run)]
     parts.append(_table([run.workers[rank] for rank in shown], standings, now, width))
@@ -66,12 +66,12 @@ def live_page(
     return Group(*parts)
 
 
-def chosen(standings: dict[int, Standing], most: int | None) -> list[int]:
+def chosen(standings: dict[int, WorkerHealth], most: int | None) -> list[int]:
     """The ranks to show, in their order: if not all fit, those in trouble come before others."""
     ranks = sorted(standings)
     if most is None or len(ranks) <= max(most, 1):
         return ranks
-    urgent = sorted(ranks, key=lambda rank: not standings[rank].is_trouble)
+    urgent = sorted(ranks, key=lambda rank: not standings[rank].is_problem)
     return sorted(urgent[: max(most, 1)])
 
 
@@ -90,7 +90,7 @@ def _title(run: LiveRun, name: str, now: float) -> Text:
 
 
 def _progress(run: LiveRun) -> list[Text]:
-    lines = [Text(words.fit_in_words(run.fit), style="dim")] if run.fit else []
+    lines = [Text(words.format_fit(run.fit), style="dim")] if run.fit else []
     if run.logs is not None:
         lines.append(Text("latest      ") + _numbers(run.logs.logs))
         rate = run.logs.learning_rate
@@ -112,7 +112,7 @@ def _numbers(logs: Numbers) -> Text:
 
 
 def _table(
-    workers: Sequence[LiveWorker], standings: dict[int, Standing], now: float, width: int
+    workers: Sequence[LiveWorker], standings: dict[int, WorkerHealth], now: float, width: int
 ) -> Table:
     shown = [column for column in _COLUMNS if column != "doing" or width >= _WIDE]
     table = Table(
@@ -124,12 +124,12 @@ def _table(
     for worker in workers:
         standing = standings[worker.rank]
         cells = _cells(worker, standing, now)
-        style = _STYLES[standing.state] if standing.is_trouble else None
+        style = _STYLES[standing.state] if standing.is_problem else None
         table.add_row(*(cells[column] for column in shown), style=style)
     return table
 
 
-def _cells(worker: LiveWorker, standing: Standing, now: float) -> dict[str, Text]:
+def _cells(worker: LiveWorker, standing: WorkerHealth, now: float) -> dict[str, Text]:
     is_going = standing.state in ("running", "slow")
     return {
         "rank": Text(str(worker.rank)),
@@ -156,8 +156,8 @@ def _value(value: float | None) -> Text:
     return Text(words.figure(value), style="bold red" if bad else "")
 
 
-def _trouble(rank: int, standing: Standing) -> Text:
-    style = _STYLES[standing.state] if standing.is_trouble else "dim"
+def _trouble(rank: int, standing: WorkerHealth) -> Text:
+    style = _STYLES[standing.state] if standing.is_problem else "dim"
     return Text(f"worker {rank} {standing.state}: {standing.why}", style=style)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from phalanx.report.event_formatting import HAPPENINGS
+from phalanx.report.event_formatting import EVENT_STYLES
 from phalanx.report.events import EpochLogs, Event, Straggler, WorkerExit, WorkerStart
 from phalanx.report.figure_style import QUIET, Figure, escape, plot_of
-from phalanx.report.formatting import epoch_in_words, told
+from phalanx.report.formatting import format_epoch, told
 from phalanx.report.run_data import RunData
 
 _COLOURS = {
@@ -52,11 +52,11 @@ def timeline_figure(data: RunData) -> Figure | None:
         for kind, colour in _COLOURS.items()
         if any(each.kind == kind for each in found)
     ]  # fmt: skip
-    epochs = told(data.of(EpochLogs), epoch_in_words)
+    epochs = told(data.of(EpochLogs), format_epoch)
     shown = [_marks(data, "epochs", "line-ns-open", "#4477aa", epochs)] if epochs else []
     shown += [
         _marks(data, kind.row, kind.symbol, kind.colour, told(events, kind.say))
-        for kind, events in ((kind, data.of(event)) for event, kind in HAPPENINGS.items())
+        for kind, events in ((kind, data.of(event)) for event, kind in EVENT_STYLES.items())
         if events
     ]
     rows += [str(mark.name) for mark in shown]

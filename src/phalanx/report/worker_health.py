@@ -23,56 +23,62 @@ TROUBLE = ("slow", "silent", "dead")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class WorkerHealth:
     """A state, one of "starting", "running", "slow", "silent", "dead", "stopped" and "ended"."""
 
     state: str
     why: str | None = None
 
     @property
-    def is_trouble(self) -> bool:
+    def is_problem(self) -> bool:
         """Whether it should stand out."""
         return self.state in TROUBLE
 
 
-def standing_of(worker: LiveWorker, run: LiveRun, now: float) -> Standing:
+def health_of(worker: LiveWorker, run: LiveRun, now: float) -> WorkerHealth:
     """How a worker stands at the time `now`, in seconds since the epoch."""
     return _gone(worker, run) or _alive(worker, now)
 
 
-def _gone(worker: LiveWorker, run: LiveRun) -> Standing | None:
+def _gone(worker: LiveWorker, run: LiveRun) -> WorkerHealth | None:
     """How its process, or else its script, or else the whole run ended."""
     exit_, end = worker.exit, worker.end
     if exit_ is not None and exit_.is_failure:
         code = exit_.signal or f"exit code {exit_.code}"
-        return Standing(state="dead", why=f"{exit_.summary} ({code})" if exit_.summary else code)
+        return WorkerHealth(
+            state="dead", why=f"{exit_.summary} ({code})" if exit_.summary else code
+        )
     if exit_ is not None and exit_.has_saved:
-        return Standing(state="ended", why="saved and stopped")
+        return WorkerHealth(state="ended", why="saved and stopped")
     if exit_ is not None and exit_.stopped and not (end is not None and end.ok):
-        return Standing(state="stopped", why="by the launcher")
+        return WorkerHealth(state="stopped", why="by the launcher")
     if end is not None and not end.ok:
-        return Standing(state="dead", why=end.error)
+        return WorkerHealth(state="dead", why=end.error)
     if exit_ is not None or end is not None:
-        return Standing(state="ended")
+        return WorkerHealth(state="ended")
     if run.end is None:
         return None
     if run.end.exit_code == 0:
-        return Standing(state="ended")
-    return Standing(state="stopped", why="the run has ended; how this worker did is not recorded")
+        return WorkerHealth(state="ended")
+    return WorkerHealth(
+        state="stopped", why="the run has ended; how this worker did is not recorded"
+    )
 
 
-def _alive(worker: LiveWorker, now: float) -> Standing:
+def _alive(worker: LiveWorker, now: float) -> WorkerHealth:
     silence = now - worker.heard
     if silence > SILENT_SECONDS:
-        return Standing(state="silent", why=f"nothing heard for {span(silence)}")
+        return WorkerHealth(state="silent", why=f"nothing heard for {span(silence)}")
     found = worker.straggler
     if found is not None:
         factor = f"{found.factor:.2g} times as long as the others" if found.factor else "too long"
         cause = f" ({found.cause})" if found.cause else ""
-        return Standing(state="slow", why=f"takes {factor} since step {found.since_step}{cause}")
+        return WorkerHealth(
+            state="slow", why=f"takes {factor} since step {found.since_step}{cause}"
+        )
     if worker.phase in _WORKING and (worker.phase_seconds or 0.0) > LONG_PHASE_SECONDS:
-        return Standing(state="slow", why=f"in {worker.phase} for {span(worker.phase_seconds)}")
-    return Standing(state="running" if worker.begun else "starting")
+        return WorkerHealth(state="slow", why=f"in {worker.phase} for {span(worker.phase_seconds)}")
+    return WorkerHealth(state="running" if worker.begun else "starting")
 
 
 def run_state(run: LiveRun, now: float) -> str:

@@ -70,14 +70,14 @@ def _summarize(data: RunData, rank: int) -> WorkerSummary:
         shares=mean_shares(rates),
         memory_bytes=max(filter(math.isfinite, memory), default=None),
         straggled=sum(each.of == rank and not each.gone for each in data.of(Straggler)),
-        ending=ending_in_words(
+        ending=format_ending(
             [each for each in data.of(WorkerExit) if each.of == rank],
             data.of_worker(WorkerEnd, rank),
         ),
     )
 
 
-def ending_in_words(exits: Iterable[WorkerExit], ends: Iterable[WorkerEnd]) -> str:
+def format_ending(exits: Iterable[WorkerExit], ends: Iterable[WorkerEnd]) -> str:
     """How a worker ended the last time, by the launcher's word or else by its own."""
     for exit_ in reversed(list(exits)):
         if exit_.has_saved:

@@ -92,11 +92,11 @@ def job_set(job: KubernetesJob) -> Manifest:
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": metadata(job),
-        "spec": {**rules_of_set(job), "replicatedJobs": [replicated("all", {"spec": spec})]},
+        "spec": {**jobset_policy(job), "replicatedJobs": [replicated_job("all", {"spec": spec})]},
     }
 
 
-def rules_of_set(job: KubernetesJob) -> Manifest:
+def jobset_policy(job: KubernetesJob) -> Manifest:
     """How the pods of a JobSet are named, and what happens when one fails."""
     return {
         "network": {"enableDNSHostnames": True, "subdomain": job.run.name},
@@ -104,6 +104,6 @@ def rules_of_set(job: KubernetesJob) -> Manifest:
     }
 
 
-def replicated(name: str, template: Manifest) -> Manifest:
+def replicated_job(name: str, template: Manifest) -> Manifest:
     """The one Job of a JobSet."""
     return {"name": name, "replicas": 1, "template": template}

@@ -6,14 +6,14 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.run_dir import saved_run
 
 ENDING = ".job.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Submitted:
+class SubmittedJob:
     """A job that a cluster has taken.
 
     Attributes:
@@ -45,34 +45,34 @@ def refuse_taken(name: str, run_dir: Path) -> None:
     """Refuse a name under which a run lies already that is not to be gone on with.
 
     Raises:
-        OptionError: there is one, and it did not save and stop.
+        ConfigurationError: there is one, and it did not save and stop.
     """
     path = run_dir / name
     if path.is_dir() and any(path.iterdir()) and saved_run(path) is None:
-        raise OptionError(
+        raise ConfigurationError(
             f"There is a run in {path} already. Give another --name, or go on with it by --resume."
         )
 
 
-def find_job(asked: str, run_dir: Path) -> Submitted:
+def find_job(asked: str, run_dir: Path) -> SubmittedJob:
     """The job of a name, or with what the cluster calls it.
 
     Raises:
-        OptionError: none was submitted from here.
+        ConfigurationError: none was submitted from here.
     """
     known = [_read(path) for path in sorted(run_dir.glob(f"*{ENDING}"))]
     for job in filter(None, known):
         if asked in (job.name, job.job):
             return job
     names = ", ".join(job.name for job in known if job is not None) or "none"
-    raise OptionError(
+    raise ConfigurationError(
         f"There is no job {asked!r} that was submitted with --run-dir {run_dir}; there are: "
         f"{names}. Name the --run-dir it was submitted with."
     )
 
 
-def _read(path: Path) -> Submitted | None:
+def _read(path: Path) -> SubmittedJob | None:
     try:
-        return Submitted(**json.loads(path.read_text(encoding="utf-8")))
+        return SubmittedJob(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None

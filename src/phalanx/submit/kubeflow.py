@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phalanx.submit.indexed_job import Manifest, job_spec, replicated, rules_of_set
+from phalanx.submit.indexed_job import Manifest, job_spec, jobset_policy, replicated_job
 from phalanx.submit.pod_template import metadata, pod_template
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def training_runtime(job: KubernetesJob) -> Manifest:
         "spec": {
             "mlPolicy": {"numNodes": job.run.hosts},
             "template": {
-                "spec": {**rules_of_set(job), "replicatedJobs": [replicated(NODE, template)]}
+                "spec": {**jobset_policy(job), "replicatedJobs": [replicated_job(NODE, template)]}
             },
         },
     }

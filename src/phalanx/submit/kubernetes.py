@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.submit.indexed_job import Manifest, indexed_job, job_set, service
 from phalanx.submit.kubeflow import tf_job, train_job, training_runtime
 from phalanx.submit.pod_template import CODE_DIR, metadata
-from phalanx.submit.submit_spec import AskedRun
+from phalanx.submit.submit_spec import SubmitSpec
 
 KINDS = ("job", "jobset", "trainjob", "tfjob")
 REPLICATED = {"jobset": "all", "trainjob": "node"}
@@ -40,10 +40,10 @@ class KubernetesJob:
         node_selector: labels that a pod's node must have.
 
     Raises:
-        OptionError: one of them cannot work.
+        ConfigurationError: one of them cannot work.
     """
 
-    run: AskedRun
+    run: SubmitSpec
     image: str
     kind: str = "job"
     claim: str | None = None
@@ -59,29 +59,29 @@ class KubernetesJob:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise OptionError(f"--kind must be one of {', '.join(KINDS)}; found {self.kind!r}.")
+            raise ConfigurationError(f"--kind must be one of {', '.join(KINDS)}; found {self.kind!r}.")
         if self.claim is None and self.run.hosts > 1:
-            raise OptionError(
+            raise ConfigurationError(
                 f"{self.run.hosts} pods need a directory of runs that they share: give --claim "
                 "with a PersistentVolumeClaim that many nodes can write (ReadWriteMany)."
             )
         if not PurePosixPath(self.run.run_dir).is_absolute():
-            raise OptionError(
+            raise ConfigurationError(
                 f"--run-dir must be an absolute path in the pods; found {self.run.run_dir!r}."
             )
         size = len((self.script or "").encode())
         if size > MOST_BYTES:
-            raise OptionError(
+            raise ConfigurationError(
                 f"A ConfigMap takes a script of {MOST_BYTES} bytes; found {size}. Put the code "
                 "into the image, and give --code image."
             )
         if self.gpus < 0 or self.retries < 0 or self.grace < 1:
-            raise OptionError(
+            raise ConfigurationError(
                 f"--gpus-per-worker and --retries must be 0 or more, --grace 1 or more; found "
                 f"{self.gpus}, {self.retries} and {self.grace}."
             )
         if (letters := _letters_of_pods(self)) > LABEL_LETTERS:
-            raise OptionError(
+            raise ConfigurationError(
                 f"--kind {self.kind} calls pods after the run, in at most {LABEL_LETTERS} letters; "
                 f"found {letters} with --name {self.run.name}. Give a --name that is "
                 f"{letters - LABEL_LETTERS} shorter."

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from phalanx.errors import LaunchError
-from phalanx.submit.job_registry import Submitted
+from phalanx.submit.job_registry import SubmittedJob
 from phalanx.submit.pod_template import LABEL
 
 CUSTOM = {
@@ -116,21 +116,21 @@ def _delete(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> Non
             raise
 
 
-def cancel(job: Submitted, kubernetes: ModuleType) -> None:
+def cancel(job: SubmittedJob, kubernetes: ModuleType) -> None:
     """Delete the Job, its pods, and what was made with it."""
     others = ("TrainingRuntime",) if job.object == "TrainJob" else ("Service",)
     for kind in (str(job.object), *others, "ConfigMap"):
         _delete(kind, job.job, str(job.namespace), kubernetes)
 
 
-def status(job: Submitted, kubernetes: ModuleType) -> str:
+def status(job: SubmittedJob, kubernetes: ModuleType) -> str:
     """A line for each pod: its index and phase."""
     pods = _pods(job, kubernetes)
     lines = [f"{_index(pod)}  {pod.metadata.name}  {pod.status.phase}" for pod in pods]
     return "\n".join(lines) or "no pods: it has not begun, or is deleted"
 
 
-def logs(job: Submitted, index: int, kubernetes: ModuleType) -> str:
+def logs(job: SubmittedJob, index: int, kubernetes: ModuleType) -> str:
     """What the launcher in the newest pod of an index has said.
 
     Raises:
@@ -139,15 +139,15 @@ def logs(job: Submitted, index: int, kubernetes: ModuleType) -> str:
     pods = [pod for pod in _pods(job, kubernetes) if _index(pod) == str(index)]
     if not pods:
         raise LaunchError(f"There is no pod {index} of {job.name} (yet). See phalanx status.")
-    newest = max(pods, key=lambda pod: pod.metadata.creation_timestamp)
+    latest = max(pods, key=lambda pod: pod.metadata.creation_timestamp)
     core = kubernetes.client.CoreV1Api()
     answer = core.read_namespaced_pod_log(
-        newest.metadata.name, str(job.namespace), _preload_content=False
+        latest.metadata.name, str(job.namespace), _preload_content=False
     )  # else the client takes a log that looks like JSON for JSON
     return str(answer.data.decode(errors="replace"))
 
 
-def _pods(job: Submitted, kubernetes: ModuleType) -> list[Any]:
+def _pods(job: SubmittedJob, kubernetes: ModuleType) -> list[Any]:
     core = kubernetes.client.CoreV1Api()
     found = core.list_namespaced_pod(str(job.namespace), label_selector=f"{LABEL}={job.job}")
     return sorted(found.items, key=_index)

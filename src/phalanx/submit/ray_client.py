@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.errors import LaunchError
-from phalanx.submit.job_registry import Submitted
+from phalanx.submit.job_registry import SubmittedJob
 from phalanx.submit.ray_command import RayJob
 
 
@@ -40,7 +40,7 @@ def connect(address: str) -> Any:
         ) from error
 
 
-def submit(job: RayJob, address: str, notes: Path, client: Any) -> Submitted:
+def submit(job: RayJob, address: str, notes: Path, client: Any) -> SubmittedJob:
     """Hand the job over, and note it.
 
     Args:
@@ -52,7 +52,7 @@ def submit(job: RayJob, address: str, notes: Path, client: Any) -> Submitted:
     Raises:
         LaunchError: Ray did not take it.
     """
-    with _said_by_ray():
+    with _translate_errors():
         taken = {known.submission_id for known in client.list_jobs()}
         names = itertools.chain(
             [job.plan.name], (f"{job.plan.name}-{number}" for number in itertools.count(2))
@@ -62,32 +62,32 @@ def submit(job: RayJob, address: str, notes: Path, client: Any) -> Submitted:
             submission_id=next(name for name in names if name not in taken),
             runtime_env=job.runtime_env(),
         )
-    made = Submitted(kind="ray", job=submitted, name=job.plan.name, address=address)
+    made = SubmittedJob(kind="ray", job=submitted, name=job.plan.name, address=address)
     made.write(notes)
     return made
 
 
-def status(job: Submitted, client: Any) -> str:
+def status(job: SubmittedJob, client: Any) -> str:
     """Ray's word for it, and why."""
-    with _said_by_ray():
+    with _translate_errors():
         info = client.get_job_info(job.job)
     return f"{info.status.value} {info.message or ''}".strip()
 
 
-def logs(job: Submitted, client: Any) -> str:
+def logs(job: SubmittedJob, client: Any) -> str:
     """What the driver and the launchers have said."""
-    with _said_by_ray():
+    with _translate_errors():
         return str(client.get_job_logs(job.job))
 
 
-def cancel(job: Submitted, client: Any) -> None:
+def cancel(job: SubmittedJob, client: Any) -> None:
     """Tell Ray to stop the job: training saves and stops, if it listens."""
-    with _said_by_ray():
+    with _translate_errors():
         client.stop_job(job.job)
 
 
 @contextmanager
-def _said_by_ray() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except (ConnectionError, RuntimeError) as error:

@@ -7,9 +7,9 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.submit.ray_driver.plan import RayPlan
-from phalanx.submit.submit_spec import AskedRun
+from phalanx.submit.submit_spec import SubmitSpec
 
 MARGIN = 30
 """Seconds beyond the grace of training before Ray kills a job that it was told to stop."""
@@ -42,7 +42,7 @@ class RayJob:
         return {**where, "env_vars": variables}
 
 
-def launcher_words(run: AskedRun, *, cpus: float, grace: int) -> tuple[str, ...]:
+def launcher_words(run: SubmitSpec, *, cpus: float, grace: int) -> tuple[str, ...]:
     """The words of each launcher, for a plan.
 
     Args:
@@ -51,10 +51,10 @@ def launcher_words(run: AskedRun, *, cpus: float, grace: int) -> tuple[str, ...]
         grace: seconds that training has to save and stop.
 
     Raises:
-        OptionError: that is no time at all.
+        ConfigurationError: that is no time at all.
     """
     if grace < 1:
-        raise OptionError(f"--grace must be at least 1 second; found {grace}.")
+        raise ConfigurationError(f"--grace must be at least 1 second; found {grace}.")
     threads = max(1, int(cpus))
     return tuple(run.words("--grace", str(grace), "--threads-per-worker", str(threads)))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.errors import LaunchError
-from phalanx.submit.job_registry import Submitted
+from phalanx.submit.job_registry import SubmittedJob
 from phalanx.submit.slurm_script import SlurmJob, batch_script
 from phalanx.submit.subprocess_client import Call
 
@@ -14,7 +14,7 @@ STATES = "%T %M %D %R"
 """State, time, number of nodes, and the nodes or why it waits."""
 
 
-def submit(job: SlurmJob, run_dir: Path, call: Call) -> Submitted:
+def submit(job: SlurmJob, run_dir: Path, call: Call) -> SubmittedJob:
     """Write the batch script beside the runs and hand it to Slurm.
 
     Raises:
@@ -27,12 +27,12 @@ def submit(job: SlurmJob, run_dir: Path, call: Call) -> Submitted:
     number = answer.partition(";")[0]  # "17;cluster" where there are several
     if not number.isdecimal():
         raise LaunchError(f"sbatch must print the job's number; found {answer!r}.")
-    submitted = Submitted(kind="slurm", job=number, name=job.run.name, log=job.output)
+    submitted = SubmittedJob(kind="slurm", job=number, name=job.run.name, log=job.output)
     submitted.write(run_dir)
     return submitted
 
 
-def status(submitted: Submitted, call: Call) -> str:
+def status(submitted: SubmittedJob, call: Call) -> str:
     """What Slurm says of the job; it forgets jobs some minutes after their end."""
     words: Sequence[str] = ("squeue", "--noheader", "--jobs", submitted.job, "--format", STATES)
     try:
@@ -44,7 +44,7 @@ def status(submitted: Submitted, call: Call) -> str:
     return said or "ended: phalanx report tells how, and the log"
 
 
-def cancel(submitted: Submitted, call: Call) -> None:
+def cancel(submitted: SubmittedJob, call: Call) -> None:
     """End the job: its launchers get SIGTERM, and save if training listens.
 
     Raises:

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.submit.submit_spec import AskedRun
+from phalanx.submit.submit_spec import SubmitSpec
 
 ENV_PREFIX = "PHALANX_ENV_"
 MOST_REQUEUES = 100
@@ -37,10 +37,10 @@ class SlurmJob:
         env: variables of the workers' environment, which the script takes from `variables`.
 
     Raises:
-        OptionError: one of them holds a line break or cannot work.
+        ConfigurationError: one of them holds a line break or cannot work.
     """
 
-    run: AskedRun
+    run: SubmitSpec
     python: str
     output: str
     gpus_per_node: int | None = None
@@ -58,12 +58,12 @@ class SlurmJob:
         words = (self.memory, self.time, self.partition, self.account, self.output)
         for word in filter(None, (*words, *self.directives)):
             if not word.isprintable():
-                raise OptionError(f"What goes into a batch script is one line; found {word!r}.")
+                raise ConfigurationError(f"What goes into a batch script is one line; found {word!r}.")
         for option, count in (("--gpus", self.gpus_per_node), ("--cpus", self.cpus_per_node)):
             if count is not None and count < 1:
-                raise OptionError(f"{option}-per-node must be at least 1; found {count}.")
+                raise ConfigurationError(f"{option}-per-node must be at least 1; found {count}.")
         if self.grace < 1:
-            raise OptionError(f"--grace must be at least 1 second; found {self.grace}.")
+            raise ConfigurationError(f"--grace must be at least 1 second; found {self.grace}.")
 
     @property
     def variables(self) -> dict[str, str]:

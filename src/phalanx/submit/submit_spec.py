@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 MOST_LETTERS = 52
 """Kubernetes names a pod by the job's name and its index, in 63 letters."""
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedRun:
+class SubmitSpec:
     """One `phalanx run` on every host.
 
     Attributes:
@@ -31,7 +31,7 @@ class AskedRun:
         options: further options of `phalanx run`.
 
     Raises:
-        OptionError: one of them cannot work.
+        ConfigurationError: one of them cannot work.
     """
 
     name: str
@@ -46,15 +46,15 @@ class AskedRun:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > MOST_LETTERS:
-            raise OptionError(
+            raise ConfigurationError(
                 f"A job's --name must be lower-case letters, digits and '-', at most "
                 f"{MOST_LETTERS}, with a letter first and no '-' last; found {self.name!r}."
             )
         for what, value in (("hosts", self.hosts), ("workers", self.workers_per_host)):
             if value is not None and value < 1:
-                raise OptionError(f"A job needs at least 1 of its {what}; found {value}.")
+                raise ConfigurationError(f"A job needs at least 1 of its {what}; found {value}.")
         if self.max_restarts < 0:
-            raise OptionError(f"--max-restarts must be at least 0; found {self.max_restarts}.")
+            raise ConfigurationError(f"--max-restarts must be at least 0; found {self.max_restarts}.")
 
     def words(self, *placed: str) -> list[str]:
         """`phalanx run` with its options, but for the program itself.
@@ -81,12 +81,12 @@ def split_options(text: str) -> tuple[str, ...]:
     """`--strategy horovod --seed 7` as words.
 
     Raises:
-        OptionError: a quote does not end.
+        ConfigurationError: a quote does not end.
     """
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise OptionError(
+        raise ConfigurationError(
             f"--run-options must be options as a shell takes them; found {text!r} ({error})."
         ) from error
 

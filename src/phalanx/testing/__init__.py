@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from phalanx.testing.errors import GangFailedError, GangTimeoutError, WorkerFailure
-from phalanx.testing.multi_process import run_alone, run_gang
+from phalanx.testing.errors import WorkerFailure, WorkerGroupFailedError, WorkerGroupTimeoutError
+from phalanx.testing.multi_process import run_alone, run_workers
 from phalanx.testing.pool import WorkerPool
 
 __all__ = [
-    "GangFailedError",
-    "GangTimeoutError",
     "WorkerFailure",
+    "WorkerGroupFailedError",
+    "WorkerGroupTimeoutError",
     "WorkerPool",
     "run_alone",
-    "run_gang",
+    "run_workers",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phalanx.errors import PhalanxError, WorkerFailedError
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.root_cause import is_consequence
+from phalanx.launch.root_cause import is_secondary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class WorkerFailure:
     time: float
 
     @property
-    def is_consequence(self) -> bool:
+    def is_secondary(self) -> bool:
         """Whether it is what a worker sees when one of its peers has gone."""
         told = FailureRecord(
             rank=self.rank,
@@ -40,10 +40,10 @@ class WorkerFailure:
             traceback=self.traceback,
             time=self.time,
         )
-        return is_consequence(told)
+        return is_secondary(told)
 
 
-class GangFailedError(WorkerFailedError):
+class WorkerGroupFailedError(WorkerFailedError):
     """A worker of a gang raised or died; the message shows the earliest failure.
 
     One that a peer's death explains counts as the earliest only if all are such: who is killed is
@@ -60,7 +60,7 @@ class GangFailedError(WorkerFailedError):
         self.failures = list(failures)
         self.logs = list(logs)
         ended_badly = sorted(
-            (f for f in failures if f is not None), key=lambda f: (f.is_consequence, f.time)
+            (f for f in failures if f is not None), key=lambda f: (f.is_secondary, f.time)
         )
         self.first = ended_badly[0]
         self.rank = self.first.rank
@@ -81,7 +81,7 @@ class GangFailedError(WorkerFailedError):
         super().__init__("\n".join(lines))
 
 
-class GangTimeoutError(PhalanxError):
+class WorkerGroupTimeoutError(PhalanxError):
     """A gang did not finish before its deadline; the message shows where each worker stood.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The fork server of `run_gang`: all of Phalanx is imported, and workers do a test's job."""
+"""The fork server of `run_workers`: all of Phalanx is imported, and workers do a test's job."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from phalanx.testing.pool import WorkerPool
 T = TypeVar("T")
 
 
-def run_gang(
+def run_workers(
     function: Callable[..., T],
     workers: int = 2,
     *,
@@ -41,8 +41,8 @@ def run_gang(
         What `function` returned on each worker, by rank.
 
     Raises:
-        GangFailedError: a worker raised or died; names the earliest.
-        GangTimeoutError: the deadline passed; shows every worker's stacks.
+        WorkerGroupFailedError: a worker raised or died; names the earliest.
+        WorkerGroupTimeoutError: the deadline passed; shows every worker's stacks.
     """
     with WorkerPool(workers, strategy=strategy, seed=seed, devices=devices, env=env) as pool:
         return pool.run(function, args=args, deadline=deadline)
@@ -58,7 +58,7 @@ def run_alone(
     strategy: StrategyName | None = None,
     env: Mapping[str, str] | None = None,
 ) -> T:
-    """Call `function(*args)` in one fresh process, with no cluster; see `run_gang`."""
+    """Call `function(*args)` in one fresh process, with no cluster; see `run_workers`."""
     with WorkerPool(1, strategy=strategy, seed=seed, devices=devices, env=env) as pool:
         (result,) = pool.run(function, args=args, deadline=deadline)
     return result

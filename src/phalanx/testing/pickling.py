@@ -16,8 +16,8 @@ def dump_call(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
     the module (pytest's importlib mode), and need not import pytest to run it.
     """
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    by_value = module is not None and _is_test_module(module.__name__)
-    if not by_value:
+    clip_by_value = module is not None and _is_test_module(module.__name__)
+    if not clip_by_value:
         return dump_value((function, tuple(args)))
     cloudpickle.register_pickle_by_value(module)
     try:

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 from phalanx.cluster.spec import WORKER_VARIABLE, DeviceSpec, WorkerSpec
 from phalanx.cluster.strategies import StrategyName
-from phalanx.errors import LaunchError, OptionError
+from phalanx.errors import LaunchError, ConfigurationError
 from phalanx.launch import forkserver
 from phalanx.launch.forkserver import read_from
-from phalanx.testing.errors import GangFailedError, GangTimeoutError, WorkerFailure
+from phalanx.testing.errors import WorkerFailure, WorkerGroupFailedError, WorkerGroupTimeoutError
 from phalanx.testing.pickling import dump_call
 from phalanx.testing.worker import Job, Raised, Returned
 from phalanx.worker.forkserver import kill_group
@@ -88,10 +88,10 @@ class WorkerPool:
             pick_ports: gives as many free ports of this machine as it is asked for.
 
         Raises:
-            OptionError: there would be no worker.
+            ConfigurationError: there would be no worker.
         """
         if workers < 1:
-            raise OptionError(f"A gang needs at least one worker; found workers={workers}.")
+            raise ConfigurationError(f"A gang needs at least one worker; found workers={workers}.")
         self._workers = workers
         self._strategy = strategy
         self._seed = seed
@@ -135,8 +135,8 @@ class WorkerPool:
             What `function` returned on each worker, by rank.
 
         Raises:
-            GangFailedError: a worker raised or died; names the earliest.
-            GangTimeoutError: the deadline passed; shows every worker's stacks.
+            WorkerGroupFailedError: a worker raised or died; names the earliest.
+            WorkerGroupTimeoutError: the deadline passed; shows every worker's stacks.
         """
         call = dump_call(function, args)
         server = ForkServer.shared()
@@ -151,7 +151,7 @@ class WorkerPool:
                 if not self._gang:
                     self._start(server)
                 values = self._call(call, seed=seed, attempt=attempt, deadline=deadline, end=end)
-            except GangFailedError as error:
+            except WorkerGroupFailedError as error:
                 self.close()
                 if is_new and attempt + 1 < PORT_ATTEMPTS and _port_was_taken(error):
                     continue
@@ -178,13 +178,13 @@ class WorkerPool:
         _listen(gang, end)
         failures = [worker.failure for worker in gang]
         if any(failures):
-            raise GangFailedError(failures, [worker.log_tail() for worker in gang])
+            raise WorkerGroupFailedError(failures, [worker.log_tail() for worker in gang])
         late = [worker for worker in gang if not worker.settled]
         if late:
             for worker in late:
                 worker.ask_for_stacks()
             stacks = {worker.rank: worker.stacks(seconds=2.0) for worker in late}
-            raise GangTimeoutError(deadline, stacks, [worker.log_tail() for worker in gang])
+            raise WorkerGroupTimeoutError(deadline, stacks, [worker.log_tail() for worker in gang])
         return [worker.report.value for worker in gang if isinstance(worker.report, Returned)]
 
     def _job(self, rank: int, call: bytes, *, seed: int | None, attempt: int) -> Job:
@@ -225,7 +225,7 @@ def _listen(gang: list[WorkerProcess], end: float) -> None:
             end = min(end, time.monotonic() + GRACE_SECONDS)
 
 
-def _port_was_taken(error: GangFailedError) -> bool:
+def _port_was_taken(error: WorkerGroupFailedError) -> bool:
     told = [f"{f.message}\n{error.logs[f.rank]}" for f in error.failures if f is not None]
     return any(sign in text for text in told for sign in _PORT_TAKEN)
 

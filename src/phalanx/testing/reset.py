@@ -15,11 +15,11 @@ def clear(*, keeps_strategy: bool) -> None:
     import phalanx
     from phalanx.keras_compat.rng import forget_draws
     from phalanx.training.checkpoint_manager import forget_fits
-    from phalanx.training.nonfinite_capture import forget_keeping_place
+    from phalanx.training.nonfinite_capture import forget_capture_dir
 
     phalanx.disable()
     forget_fits()
-    forget_keeping_place()
+    forget_capture_dir()
     tf.config.run_functions_eagerly(False)
     # A strategy is in force on the default graph, which `clear_session` replaces.
     tf.distribute.experimental_set_strategy(None)

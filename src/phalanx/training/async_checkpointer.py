@@ -12,28 +12,28 @@ from dataclasses import replace
 from typing import Any
 
 from phalanx.callbacks.checkpoint import CheckpointOptions
-from phalanx.checkpoint.async_writer import Background
+from phalanx.checkpoint.async_writer import AsyncWriter
 from phalanx.checkpoint.retention import prune
-from phalanx.checkpoint.retry import Patience
-from phalanx.checkpoint.storage_dir import Folder
-from phalanx.checkpoint.writer import STEP, Share, Snapshot, Writer
+from phalanx.checkpoint.retry import RetryPolicy
+from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.checkpoint.writer import STEP, ShardWriter, Share, Snapshot
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.errors import CheckpointError
-from phalanx.monitoring.worker_event_log import own_journal
-from phalanx.training.context import Stage, chiefs_number
+from phalanx.monitoring.worker_event_log import worker_event_log
+from phalanx.training.context import CallContext, broadcast_int
 
 _log = logging.getLogger(__name__)
 _SECONDS_TO_FINISH = 15.0  # for a write under way when training ends in an error
 
 
-class CheckpointWrites:
+class AsyncCheckpointer:
     """This worker's part in writing one checkpoint after the other."""
 
     def __init__(
         self,
-        stage: Stage,
+        stage: CallContext,
         options: CheckpointOptions,
-        folder: Folder,
+        folder: StorageDir,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -42,7 +42,7 @@ class CheckpointWrites:
         self._options = options
         self._folder = folder
         self._clock = clock
-        self._background = Background()
+        self._background = AsyncWriter()
         self._gives_up = False
         self._count = 0
         self._step = 0
@@ -86,12 +86,12 @@ class CheckpointWrites:
             self._report(error)
         self._on_any_worker(False)  # nobody goes on before the chief has committed
 
-    def _store(self, writer: Writer, share: Share, stalled: float) -> None:
+    def _store(self, writer: ShardWriter, share: Share, stalled: float) -> None:
         began = self._clock()
         manifest = writer.store(share)
         if manifest is None:
             return
-        if (journal := own_journal(os.environ)) is not None:
+        if (journal := worker_event_log(os.environ)) is not None:
             journal.write(
                 "checkpoint",
                 step=manifest.step,
@@ -118,7 +118,7 @@ class CheckpointWrites:
             self._folder,
             error,
         )
-        if (journal := own_journal(os.environ)) is not None:
+        if (journal := worker_event_log(os.environ)) is not None:
             journal.write("checkpoint_failed", step=self._step, error=str(error))
 
     def _leave(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -130,14 +130,14 @@ class CheckpointWrites:
         return on_any_worker(self._stage.strategy, self._stage.place, flag)[0]
 
 
-def writer_of(stage: Stage, folder: Folder, patience: Patience) -> Writer:
+def writer_of(stage: CallContext, folder: StorageDir, patience: RetryPolicy) -> ShardWriter:
     """This worker's writer; its `attempt` tells what this start of the gang writes from what an
     earlier one left. All workers must come here together.
     """
-    return Writer(
+    return ShardWriter(
         folder=folder,
         rank=stage.place.rank,
         workers=stage.place.workers,
-        attempt=f"{chiefs_number(stage, uuid.uuid4().int & 0xFFFFFFFF):08x}",
+        attempt=f"{broadcast_int(stage, uuid.uuid4().int & 0xFFFFFFFF):08x}",
         patience=patience,
     )

@@ -19,7 +19,7 @@ import tensorflow as tf
 from phalanx.gradients.comm_timer import now
 from phalanx.monitoring.flight_format import DIMENSIONS
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.monitoring.recorded_spans import Told
+from phalanx.monitoring.recorded_spans import SpanListener
 
 _NUMBERS = itertools.count()
 _PLACES = ("x", "y", "sample_weight")
@@ -48,10 +48,10 @@ class _Note:
         """How many numbers are written."""
         return 1 + (self.number is None) + self.axes
 
-    def told(self, seconds: float, *rest: float) -> Told:
+    def told(self, seconds: float, *rest: float) -> SpanListener:
         """What was written, as the recorder takes it."""
         number, sizes = (self.number, rest) if self.number is not None else (rest[0], rest[1:])
-        return Told(
+        return SpanListener(
             batches=int(number),
             when=round(seconds * 1e6) * 1000,
             signature=self.signature,
@@ -59,7 +59,7 @@ class _Note:
         )
 
 
-class GraphArrivals:
+class GraphBatchProbe:
     """Notes the arrivals of batches in graphs, and reads them outside."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class GraphArrivals:
         self._resources: dict[_Note, tf.Tensor] = {}
 
     @classmethod
-    def for_recorder(cls, strategy: tf.distribute.Strategy) -> GraphArrivals | None:
+    def for_recorder(cls, strategy: tf.distribute.Strategy) -> GraphBatchProbe | None:
         """One where a flight recorder runs and graphs run on this host, not on a TPU's."""
         if not flight.is_open or isinstance(strategy, tf.distribute.TPUStrategy):
             return None
@@ -96,7 +96,7 @@ class GraphArrivals:
             floats = [tf.cast(each, tf.float64) for each in rest]
             self._assign(note, tf.stack([came, *floats]) if floats else came)
 
-    def last(self) -> Told:
+    def last(self) -> SpanListener:
         """The last batch that came."""
         resources = list(self._resources.items())  # Another thread may be tracing.
         told = [note.told(*_read(resource)) for note, resource in resources]
@@ -109,7 +109,7 @@ class GraphArrivals:
         tf.raw_ops.AssignVariableOp(resource=self._resources[note], value=value)
 
 
-_NOTHING_YET = Told(batches=0, when=0, signature="", dimensions=())
+_NOTHING_YET = SpanListener(batches=0, when=0, signature="", dimensions=())
 
 
 def _resource(size: int) -> tf.Tensor:
@@ -128,18 +128,18 @@ def _read(resource: tf.Tensor) -> list[float]:
     return [float(number) for number in numbers.ravel()]
 
 
-class HostArrival:
+class HostBatchProbe:
     """One batch that is there before the step begins."""
 
     def __init__(self, data: Any) -> None:
         """Tell of `data`, as `fit` takes it."""
         self._data = data
 
-    def last(self) -> Told:
+    def last(self) -> SpanListener:
         """That batch."""
         named = list(_named(self._data))
         shapes = [getattr(value, "shape", ()) for _, value in named]
-        return Told(
+        return SpanListener(
             batches=1,
             when=None,
             signature=", ".join(

@@ -9,12 +9,12 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.batches import with_free_batch_axis
-from phalanx.data.shard_batch import one_batch
-from phalanx.errors import OptionError
+from phalanx.data.shard_batch import shard_batch
+from phalanx.errors import ConfigurationError
 from phalanx.keras_compat.model_access import assert_compiled, class_weights_of, ordered_metrics
-from phalanx.monitoring.phase_tracker import pulse
-from phalanx.training.broadcast_initial_state import make_alike_lazily
-from phalanx.training.context import make_function, on_stage
+from phalanx.monitoring.phase_tracker import phase_tracker
+from phalanx.training.broadcast_initial_state import broadcast_on_first_build
+from phalanx.training.context import call_context, make_function
 from phalanx.training.metrics import reader_of
 from phalanx.training.parameter_server.on_batch import on_batch_of_servers
 from phalanx.training.parameter_server.ps_context import trains_on_servers
@@ -34,7 +34,7 @@ def train_on_batch(
     """One training step on one global batch, given to every worker; metrics over all of it."""
     if class_weight is not None:
         if sample_weight is not None:
-            raise OptionError(
+            raise ConfigurationError(
                 "train_on_batch takes sample_weight or class_weight; both were given. Multiply "
                 "the class weights into sample_weight."
             )
@@ -64,13 +64,13 @@ def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return
     if trains_on_servers(model):
         logs = on_batch_of_servers(model, kind, data)
         return logs if return_dict else ordered_metrics(model, logs)
-    with on_stage(model) as stage, pulse.during("compute"):
+    with call_context(model) as stage, phase_tracker.during("compute"):
         spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
         function = make_function(stage, kind, _OneBatch(spec))
         if kind == "train":
-            make_alike_lazily(stage, function)
+            broadcast_on_first_build(stage, function)
         model.reset_metrics()
-        outputs = function.on_batch(one_batch(stage.place, data))
+        outputs = function.on_batch(shard_batch(stage.place, data))
         logs, _ = reader_of(model, function).read(outputs)
         if kind == "train":
             LocalState.of(model, function).average()

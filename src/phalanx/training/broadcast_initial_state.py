@@ -8,18 +8,18 @@ from typing import Any
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.training.broadcast_variables import MadeInStep, broadcast_variables, state_variables
-from phalanx.training.context import Stage
+from phalanx.training.context import CallContext
 from phalanx.training.step_function import StepFunction
 
 
-def begin_alike(stage: Stage, function: StepFunction) -> None:
+def broadcast_initial_state(stage: CallContext, function: StepFunction) -> None:
     """Give every worker the chief's model and optimizer; all workers must call it.
 
     A script may have read weights on one worker alone, and expect them to be everybody's, as
     scripts made for Horovod do.
 
     Raises:
-        DisagreementError: workers' models or optimizers have other variables.
+        WorkerMismatchError: workers' models or optimizers have other variables.
     """
     if not isinstance(stage.strategy, MultiWorkerStrategy) or not stage.place.has_peers:
         return
@@ -30,14 +30,16 @@ def begin_alike(stage: Stage, function: StepFunction) -> None:
     if is_built_somewhere and not is_built:  # some worker has read its state, or used it
         optimizer.build(model.trainable_variables)
     known = state_variables(model)
-    make_alike_lazily(stage, function, known)
+    broadcast_on_first_build(stage, function, known)
     broadcast_variables(stage.strategy, stage.place, known)
 
 
-def make_alike_lazily(stage: Stage, function: StepFunction, known: Sequence[Any] = ()) -> None:
+def broadcast_on_first_build(
+    stage: CallContext, function: StepFunction, known: Sequence[Any] = ()
+) -> None:
     """Have the first step give every worker the chief's values of variables but those `known`."""
     if not isinstance(stage.strategy, MultiWorkerStrategy) or not stage.place.has_peers:
         return
     if not function.is_traced:
         made = MadeInStep(stage.model, stage.strategy, stage.place, known)
-        function.companions.setdefault(MadeInStep, made)
+        function.extensions.setdefault(MadeInStep, made)

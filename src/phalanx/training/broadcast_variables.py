@@ -13,15 +13,15 @@ import tensorflow as tf
 
 from phalanx.distributed.host_collectives import all_gather_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy, uses_horovod
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import DisagreementError
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import WorkerMismatchError
 from phalanx.monitoring.flight_recorder import flight
 
 _log = logging.getLogger(__name__)
 
 
 def broadcast_variables(
-    strategy: MultiWorkerStrategy, place: ReplicaPlace, variables: Sequence[Any]
+    strategy: MultiWorkerStrategy, place: ReplicaTopology, variables: Sequence[Any]
 ) -> None:
     """Assign the chief's values on every worker; a collective that all workers must call.
 
@@ -34,7 +34,7 @@ def broadcast_variables(
         variables: Keras variables, in the same order on every worker.
 
     Raises:
-        DisagreementError: they are not equally many, or have other shapes or dtypes.
+        WorkerMismatchError: they are not equally many, or have other shapes or dtypes.
     """
     kinds = [zlib.crc32(f"{v.dtype}{tuple(v.shape)}".encode()) for v in variables]
     own = np.array([len(kinds), zlib.crc32(repr(kinds).encode())], np.int64)
@@ -61,7 +61,7 @@ def _is_equal(variable: Any, value: Any) -> bool:
     return np.array_equal(variable.numpy(), value.numpy(), equal_nan=has_nan)
 
 
-def _unlike(variables: Sequence[Any], kinds: Any, numbers: Any, rank: int) -> DisagreementError:
+def _unlike(variables: Sequence[Any], kinds: Any, numbers: Any, rank: int) -> WorkerMismatchError:
     """The error that names the first variable which another worker does not have as this one."""
     first = int(np.flatnonzero((kinds != kinds[rank]).any(axis=0))[0])
     other = int(np.flatnonzero(kinds[:, first] != kinds[rank, first])[0])
@@ -71,7 +71,7 @@ def _unlike(variables: Sequence[Any], kinds: Any, numbers: Any, rank: int) -> Di
         else "no variable"
     )
     counts = ", ".join(f"{number} on worker {worker}" for worker, number in enumerate(numbers))
-    return DisagreementError(
+    return WorkerMismatchError(
         "Training needs the same variables of model and optimizer on every worker; found "
         f"{counts}, and worker {rank} has {own} where worker {other} has another or none. Build "
         "the same model and optimizer on every worker."
@@ -97,7 +97,7 @@ class MadeInStep:
         self,
         model: Any,
         strategy: MultiWorkerStrategy,
-        place: ReplicaPlace,
+        place: ReplicaTopology,
         known: Sequence[Any] = (),
     ) -> None:
         """Look for variables of model and optimizer beside those that are `known`.
@@ -114,11 +114,11 @@ class MadeInStep:
         self._known = {id(v) for v in known}
         self._done = False
 
-    def make_alike(self) -> None:
+    def broadcast_from_chief(self) -> None:
         """Called where a step has been traced and not yet run, on all workers at the same step.
 
         Raises:
-            DisagreementError: workers have made variables of other shapes or dtypes.
+            WorkerMismatchError: workers have made variables of other shapes or dtypes.
         """
         if self._done:
             return

@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from phalanx.distributed.host_collectives import all_gather_rows, on_any_worker, tell_all
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.host_collectives import all_gather_rows, broadcast_array, on_any_worker
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.keras_compat.callback_adapters import has_restored
 from phalanx.keras_compat.model_access import first_epoch, set_first_epoch, settable_learning_rates
 from phalanx.training.log_requirements import overrides
@@ -27,7 +27,7 @@ _BATCH_HOOKS = tuple(
 )
 
 
-class JointDecisions(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """The last callback of every worker's list, where there are several workers.
 
     - A state that the chief brought back when training began, all take over.
@@ -37,7 +37,7 @@ class JointDecisions(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
     - Nobody leaves before the chief's callbacks have closed their files.
     """
 
-    def __init__(self, strategy: Any, place: ReplicaPlace, callbacks: Iterable[Any]) -> None:
+    def __init__(self, strategy: Any, place: ReplicaTopology, callbacks: Iterable[Any]) -> None:
         """Look at this worker's callbacks; nothing is asked before the first hook."""
         super().__init__()
         self._strategy = strategy
@@ -54,7 +54,7 @@ class JointDecisions(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         restored = self._place.is_chief and any(map(has_restored, self._callbacks))
         [restored] = on_any_worker(self._strategy, self._place, restored)
         if restored:
-            self._take_over()
+            self._sync_restored_state()
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Find out what the workers need."""
@@ -66,23 +66,23 @@ class JointDecisions(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Learn at the chief's rate."""
-        self._share_learning_rates()
+        self._sync_learning_rate()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Stop together."""
-        self._stop_together("stop_training")
+        self._sync_stop("stop_training")
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Stop together."""
-        self._stop_together("stop_evaluating")
+        self._sync_stop("stop_evaluating")
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
         """Stop together."""
-        self._stop_together("stop_predicting")
+        self._sync_stop("stop_predicting")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Learn at the chief's rate; `fit` itself asks whether to stop."""
-        self._share_learning_rates()
+        self._sync_learning_rate()
         self.model.stop_training |= self._wants_to_stop
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -99,7 +99,7 @@ class JointDecisions(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
             self._needs = first, second
         return self._needs
 
-    def _stop_together(self, flag: str) -> None:
+    def _sync_stop(self, flag: str) -> None:
         stops = bool(getattr(self.model, flag))
         if self._ask_once()[0]:
             [stops] = on_any_worker(self._strategy, self._place, stops)
@@ -108,7 +108,7 @@ class JointDecisions(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
             self._wants_to_stop |= flag == "stop_training"
             setattr(self.model, flag, False)
 
-    def _share_learning_rates(self) -> None:
+    def _sync_learning_rate(self) -> None:
         rates = settable_learning_rates(getattr(self.model, "optimizer", None))
         if not rates or not self._ask_once()[1]:
             return
@@ -118,7 +118,7 @@ class JointDecisions(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
             if here != there:
                 rate.assign(there)
 
-    def _take_over(self) -> None:
+    def _sync_restored_state(self) -> None:
         model = self.model
         optimizer: Any = getattr(model, "optimizer", None)
         if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
@@ -126,7 +126,7 @@ class JointDecisions(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         variables = [*model.variables, *getattr(optimizer, "variables", [])]
         epoch = np.array([first_epoch(model, 0)], np.int64)
         values = [np.array(variable.numpy()) for variable in variables]
-        epoch, *values = tell_all(self._strategy, self._place, [epoch, *values])
+        epoch, *values = broadcast_array(self._strategy, self._place, [epoch, *values])
         set_first_epoch(model, int(epoch[0]))
         if not self._place.is_chief:
             for variable, value in zip(variables, values, strict=True):

@@ -11,19 +11,19 @@ from typing import Any
 import keras
 
 from phalanx.callbacks.callback import Callback, Cluster
-from phalanx.callbacks.progress import Progress, is_live
+from phalanx.callbacks.progress import Progress, is_interactive
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.host_collectives import all_gather_arrays
-from phalanx.errors import OptionError
-from phalanx.keras_compat.callback_adapters import manner_of, working_aside
-from phalanx.training.callback_sync import JointDecisions
-from phalanx.training.context import Stage
+from phalanx.errors import ConfigurationError
+from phalanx.keras_compat.callback_adapters import policy_of, redirect_writes
+from phalanx.training.callback_sync import CallbackSync
+from phalanx.training.context import CallContext
 from phalanx.training.log_requirements import shows_progress_itself
 from phalanx.training.run_switches import switches
 
 
 def callback_list(
-    stage: Stage,
+    stage: CallContext,
     callbacks: Any,
     *,
     verbose: int | str,
@@ -39,16 +39,16 @@ def callback_list(
     """
     shown = 1 if verbose == "auto" else int(verbose)
     given = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
-    chosen = _brought_in(stage, flat_callbacks(callbacks))
+    chosen = _select_callbacks(stage, flat_callbacks(callbacks))
     if given is not None:
         stage.exit.callback(setattr, given, "callbacks", given.callbacks)
         given.callbacks = chosen
         for callback in chosen:
-            if isinstance(callback, JointDecisions):
+            if isinstance(callback, CallbackSync):
                 callback.set_model(stage.model)
         return given
     if shown and stage.place.is_chief and not any(map(shows_progress_itself, chosen)):
-        live = is_live(sys.stdout, watched=_launcher_is_watched())
+        live = is_interactive(sys.stdout, watched=_launcher_is_watched())
         chosen.append(display(verbose=shown, live=live, clock=time.monotonic))
     return keras.callbacks.CallbackList(
         chosen,
@@ -61,26 +61,26 @@ def callback_list(
     )
 
 
-def _brought_in(stage: Stage, callbacks: list[Any]) -> list[Any]:
+def _select_callbacks(stage: CallContext, callbacks: list[Any]) -> list[Any]:
     """Those that run here, each knowing where it is, and last what all decide together."""
     place = stage.place
     for callback in callbacks:
         if isinstance(callback, Callback):
             _introduce(stage, callback)
     if switches().trial_batches and place.is_chief:
-        stage.exit.enter_context(working_aside(callbacks, saves=True))
+        stage.exit.enter_context(redirect_writes(callbacks, saves=True))
     if not place.has_peers:
         return callbacks
     here = [c for c in callbacks if place.is_chief or not _is_for_the_chief(c)]
     if not place.is_chief:
-        stage.exit.enter_context(working_aside(here))
-    return [*here, JointDecisions(stage.strategy, place, here)]
+        stage.exit.enter_context(redirect_writes(here))
+    return [*here, CallbackSync(stage.strategy, place, here)]
 
 
-def _introduce(stage: Stage, callback: Callback) -> None:
+def _introduce(stage: CallContext, callback: Callback) -> None:
     place = stage.place
     if callback.runs_on not in ("every worker", "chief"):
-        raise OptionError(
+        raise ConfigurationError(
             f"{type(callback).__name__}.runs_on must be 'every worker' or 'chief'; found "
             f"{callback.runs_on!r}."
         )
@@ -94,7 +94,7 @@ def _introduce(stage: Stage, callback: Callback) -> None:
 
 
 def _is_for_the_chief(callback: Any) -> bool:
-    return manner_of(callback).chief_only or getattr(callback, "runs_on", None) == "chief"
+    return policy_of(callback).chief_only or getattr(callback, "runs_on", None) == "chief"
 
 
 def flat_callbacks(callbacks: Any) -> list[Any]:

@@ -13,17 +13,17 @@ from phalanx.checkpoint import reader
 from phalanx.checkpoint.manifest import Manifest
 from phalanx.checkpoint.replica_values import Rows, assign
 from phalanx.checkpoint.retention import Retention, prune
-from phalanx.checkpoint.retry import Patience
+from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.sharding import describe
-from phalanx.checkpoint.storage_dir import Folder
+from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.variable_names import model_variables, optimizer_variables, paths_of
 from phalanx.checkpoint.writer import Snapshot
 from phalanx.distributed.host_collectives import on_any_worker
-from phalanx.distributed.topology import place_in
+from phalanx.distributed.topology import topology_of
 from phalanx.errors import CheckpointError
 from phalanx.keras_compat.model_access import steps_trained, strategy_of
 from phalanx.training.async_checkpointer import writer_of
-from phalanx.training.context import Stage
+from phalanx.training.context import CallContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +75,11 @@ def save(
         OSError: storage refused.
     """
     variables = _variables(model, "save") | optimizer_variables(model)
-    folder = Folder.at(directory, **dict(storage_options or {}))
+    folder = StorageDir.at(directory, **dict(storage_options or {}))
     with ExitStack() as stack:
         strategy = strategy_of(model)
-        stage = Stage(model=model, strategy=strategy, place=place_in(strategy), exit=stack)
-        writer = writer_of(stage, folder, Patience(retries=retries))
+        stage = CallContext(model=model, strategy=strategy, place=topology_of(strategy), exit=stack)
+        writer = writer_of(stage, folder, RetryPolicy(retries=retries))
         snapshot = Snapshot(
             step=steps_trained(model) if step is None else step,
             epoch=epoch,
@@ -114,22 +114,22 @@ def restore(
         storage_options: for fsspec's file system.
 
     Raises:
-        NoCheckpointError: there is none.
-        DamagedCheckpointError: the one that was asked for is not whole.
-        MismatchedCheckpointError: it is of another model; nothing has changed.
-        NewerCheckpointError: a newer Phalanx wrote it.
+        CheckpointNotFoundError: there is none.
+        CheckpointCorruptedError: the one that was asked for is not whole.
+        CheckpointMismatchError: it is of another model; nothing has changed.
+        CheckpointVersionError: a newer Phalanx wrote it.
         CheckpointError: the model is not built.
     """
     variables = _variables(model, "restore")
-    folder = Folder.at(directory, **dict(storage_options or {}))
-    loaded = reader.newest(folder) if step is None else reader.read(folder, step)
+    folder = StorageDir.at(directory, **dict(storage_options or {}))
+    loaded = reader.latest(folder) if step is None else reader.read(folder, step)
     if optimizer and getattr(model, "optimizer", None) is not None:
         if not model.optimizer.built:
             with strategy_of(model).scope():
                 model.optimizer.build(model.trainable_variables)
         variables |= optimizer_variables(model)
     described = describe({name: Rows(variable) for name, variable in variables.items()})
-    reader.assert_fits(loaded.manifest, described, str(folder), paths=paths_of(variables))
+    reader.check_compatible(loaded.manifest, described, str(folder), paths=paths_of(variables))
     for name, variable in variables.items():
         assign(variable, loaded.arrays[name])
     manifest = loaded.manifest
@@ -145,7 +145,7 @@ def list(  # read as `phalanx.checkpoint.list`
     directory: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> builtins.list[Manifest]:
     """What the checkpoints in a directory hold, the oldest first; damaged manifests left out."""
-    folder = Folder.at(directory, **dict(storage_options or {}))
+    folder = StorageDir.at(directory, **dict(storage_options or {}))
     found = []
     for step in reader.steps_in(folder):
         try:
@@ -159,7 +159,7 @@ def verify(
     directory: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> dict[int, str | None]:
     """For each checkpoint, by step, what is wrong with it; None where every byte is right."""
-    return dict(reader.verify(Folder.at(directory, **dict(storage_options or {}))))
+    return dict(reader.verify(StorageDir.at(directory, **dict(storage_options or {}))))
 
 
 def _variables(model: Any, what: str) -> dict[str, Any]:

@@ -11,19 +11,19 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from phalanx.callbacks.checkpoint import Checkpoint, checkpoint_among
-from phalanx.checkpoint.reader import Loaded, newest, read
-from phalanx.checkpoint.retry import Patience
-from phalanx.checkpoint.storage_dir import Folder
+from phalanx.callbacks.checkpoint import Checkpoint, find_checkpoint
+from phalanx.checkpoint.reader import LoadedCheckpoint, latest, read
+from phalanx.checkpoint.retry import RetryPolicy
+from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.distributed.host_collectives import on_any_worker
-from phalanx.distributed.step_sync import Rendezvous
-from phalanx.errors import DisagreementError, NoCheckpointError, OptionError
-from phalanx.keras_compat.callback_adapters import go_on_from
+from phalanx.distributed.step_sync import StepSync
+from phalanx.errors import WorkerMismatchError, CheckpointNotFoundError, ConfigurationError
+from phalanx.keras_compat.callback_adapters import truncate_after
 from phalanx.keras_compat.model_access import steps_trained
 from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.monitoring.phase_tracker import pulse
-from phalanx.training.async_checkpointer import CheckpointWrites
-from phalanx.training.context import Stage, chiefs_number
+from phalanx.monitoring.phase_tracker import phase_tracker
+from phalanx.training.async_checkpointer import AsyncCheckpointer
+from phalanx.training.context import CallContext, broadcast_int
 from phalanx.training.save_policy import SaveSchedule
 from phalanx.training.train_state import Capture, Moment
 from phalanx.worker import preemption
@@ -38,12 +38,12 @@ def forget_fits() -> None:
     _fits_done.clear()
 
 
-class Checkpointing:
+class CheckpointManager:
     """Saves one `fit` and brings it back; every worker has one, and all do the same."""
 
     def __init__(
         self,
-        stage: Stage,
+        stage: CallContext,
         callback: Checkpoint,
         capture: Capture,
         *,
@@ -65,11 +65,11 @@ class Checkpointing:
         self._capture = capture
         self._check = check
         self._folder = self._options.folder(os.environ)
-        self._writes = CheckpointWrites(stage, self._options, self._folder, clock=clock)
-        self._rendezvous = Rendezvous(stage.strategy, stage.place, clock=clock)
+        self._writes = AsyncCheckpointer(stage, self._options, self._folder, clock=clock)
+        self._rendezvous = StepSync(stage.strategy, stage.place, clock=clock)
         self._fit = _fits_done[str(self._folder)]
         self.logs: dict[str, float] = {}
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedCheckpoint | None = None
         self._begun = False
         self._schedule = SaveSchedule(
             self._options.every, self._options.retention.best, clock=clock
@@ -87,21 +87,21 @@ class Checkpointing:
             callbacks: those of this worker, which have not heard of the training yet.
 
         Raises:
-            OptionError: there is one, and the user has asked not to go on from any.
-            MismatchedCheckpointError, NewerCheckpointError: it is not for this model, or not
+            ConfigurationError: there is one, and the user has asked not to go on from any.
+            CheckpointMismatchError, CheckpointVersionError: it is not for this model, or not
                 for this Phalanx; nothing has changed.
         """
-        with pulse.during("checkpoint"):
-            found = newest_for_all(self._stage, self._folder, self._options.patience)
+        with phase_tracker.during("checkpoint"):
+            found = latest_on_all_workers(self._stage, self._folder, self._options.patience)
             if found is None:
                 return
             state = found.manifest.state
             assert_of_a_fit(found, self._folder)
             if state["fit"] < self._fit:
-                assert_behind(found, self._folder, self._step)
+                check_not_ahead(found, self._folder, self._step)
                 return
             assert_wanted(found, self._folder, resume=self._options.resume)
-            self._capture.assert_fits(found, str(self._folder))
+            self._capture.check_compatible(found, str(self._folder))
             self._capture.write_variables(found)
             self._loaded = found
             self._step = found.manifest.step
@@ -110,7 +110,7 @@ class Checkpointing:
             self._begun = state["fit"] == self._fit and not state["complete"]
             self.logs = dict(found.manifest.metrics)
             for callback in callbacks:
-                go_on_from(callback, found.manifest.epoch)
+                truncate_after(callback, found.manifest.epoch)
         if self._stage.place.is_chief:
             _log.warning("%s", in_words(found, self._folder))
 
@@ -123,7 +123,7 @@ class Checkpointing:
         done = of_later_fit or manifest.state["stopped"]
         return max(epochs, manifest.epoch) if done else manifest.epoch
 
-    def is_to_end(self, begin: int, epochs: int) -> bool:
+    def has_work_left(self, begin: int, epochs: int) -> bool:
         """Whether the training of the epochs from `begin` has an end before it still."""
         return epochs > begin or self._begun
 
@@ -132,12 +132,12 @@ class Checkpointing:
         self._capture.note_callbacks(callbacks)
         self._writes.prepare(self._capture.shared())
 
-    def bring_back(self) -> int:
+    def restore_state(self) -> int:
         """Write the rest back, once; the batch of the epoch that comes next."""
         loaded, self._loaded = self._loaded, None
         if loaded is None:
             return 0
-        with pulse.during("checkpoint"):
+        with phase_tracker.during("checkpoint"):
             self._capture.write(loaded)
         return int(loaded.manifest.state["position"]["batch"])
 
@@ -196,14 +196,14 @@ class Checkpointing:
         """Whether a checkpoint is due by the chief's clock, and whether some worker is to go."""
         return self._rendezvous.meet(
             self._step,
-            chief_says=self._schedule.is_due_by_the_clock(),
-            one_says=preemption.requested(),
+            from_chief=self._schedule.is_due_by_the_clock(),
+            from_any=preemption.requested(),
         )
 
     def _save(self, moment: Moment, logs: Mapping[str, Any] | None = None) -> None:
         read, best = self._capture.read, self._schedule.best
         read_state = partial(read, moment, fit=self._fit, best=best, logs=logs or {})
-        with pulse.during("checkpoint"):
+        with phase_tracker.during("checkpoint"):
             self._check()
             self._writes.write(read_state)
         self._schedule.saved(moment.step)
@@ -219,12 +219,12 @@ class Checkpointing:
 
 
 def checkpointing_of(
-    stage: Stage,
+    stage: CallContext,
     callbacks: list[Any],
     capture: Callable[..., Capture],
     *,
     check: Callable[[], None],
-) -> Checkpointing | NoCheckpoints:
+) -> CheckpointManager | NullCheckpointManager:
     """What keeps the checkpoints of a `fit` with these callbacks.
 
     Args:
@@ -234,24 +234,24 @@ def checkpointing_of(
         check: raises where training has gone wrong.
 
     Raises:
-        DisagreementError: some workers have a `Checkpoint` and some have not.
+        WorkerMismatchError: some workers have a `Checkpoint` and some have not.
     """
-    callback = checkpoint_among(callbacks)
+    callback = find_checkpoint(callbacks)
     has_none = callback is None
     missing, given = on_any_worker(stage.strategy, stage.place, has_none, not has_none)
     if missing and given:
-        raise DisagreementError(
+        raise WorkerMismatchError(
             "fit needs a Checkpoint on every worker or on none, since all write a share; found "
             f"{'none' if callback is None else 'one'} on this worker. Give it to every worker."
         )
     if callback is None:
-        return NoCheckpoints()
+        return NullCheckpointManager()
     keeps_iterator = callback.options.data == "iterator"
-    return Checkpointing(stage, callback, capture(keeps_iterator=keeps_iterator), check=check)
+    return CheckpointManager(stage, callback, capture(keeps_iterator=keeps_iterator), check=check)
 
 
-class NoCheckpoints:
-    """Stands where `Checkpointing` would, and does nothing."""
+class NullCheckpointManager:
+    """Stands where `CheckpointManager` would, and does nothing."""
 
     def __init__(self) -> None:
         """There were no epochs before this `fit`."""
@@ -267,11 +267,11 @@ class NoCheckpoints:
         """Training begins where it was asked to."""
         return None
 
-    def is_to_end(self, begin: int, epochs: int) -> bool:
+    def has_work_left(self, begin: int, epochs: int) -> bool:
         """Whether there is an epoch to train."""
         return epochs > begin
 
-    def bring_back(self) -> int:
+    def restore_state(self) -> int:
         """An epoch begins at its first batch."""
         return 0
 
@@ -285,55 +285,57 @@ class NoCheckpoints:
         """Nothing is due."""
 
 
-def newest_for_all(stage: Stage, folder: Folder, patience: Patience) -> Loaded | None:
+def latest_on_all_workers(
+    stage: CallContext, folder: StorageDir, patience: RetryPolicy
+) -> LoadedCheckpoint | None:
     """The newest whole checkpoint, None where there is none; all workers must ask together.
 
     The chief looks for it, so that a damaged one is passed over by all.
 
     Raises:
-        NewerCheckpointError: the newest was written by a newer Phalanx.
-        DamagedCheckpointError: another worker reads something else there than the chief.
+        CheckpointVersionError: the newest was written by a newer Phalanx.
+        CheckpointCorruptedError: another worker reads something else there than the chief.
     """
-    found: Loaded | None = None
+    found: LoadedCheckpoint | None = None
     if stage.place.is_chief:
-        with suppress(NoCheckpointError):
-            found = patience.try_to(f"read {folder}", lambda: newest(folder))
-    step = chiefs_number(stage, -1 if found is None else found.manifest.step)
+        with suppress(CheckpointNotFoundError):
+            found = patience.call_with_retry(f"read {folder}", lambda: latest(folder))
+    step = broadcast_int(stage, -1 if found is None else found.manifest.step)
     if step < 0:
         return None
-    return found or patience.try_to(f"read {folder}", lambda: read(folder, step))
+    return found or patience.call_with_retry(f"read {folder}", lambda: read(folder, step))
 
 
-def assert_of_a_fit(found: Loaded, folder: Folder) -> None:
+def assert_of_a_fit(found: LoadedCheckpoint, folder: StorageDir) -> None:
     """Refuse what `phalanx.checkpoint.save` wrote, which has no place in any data."""
     if "position" not in found.manifest.state:
-        raise OptionError(
+        raise ConfigurationError(
             f"{folder} holds the checkpoint of step {found.manifest.step} by "
             "phalanx.checkpoint.save, which a fit cannot go on from. Give Checkpoint a directory "
             "of its own."
         )
 
 
-def assert_wanted(found: Loaded, folder: Folder, *, resume: bool) -> None:
+def assert_wanted(found: LoadedCheckpoint, folder: StorageDir, *, resume: bool) -> None:
     """Refuse to go on where the user has asked not to."""
     if not resume:
-        raise OptionError(
+        raise ConfigurationError(
             f"Checkpoint was given resume=False, but {folder} holds the checkpoint of step "
             f"{found.manifest.step}. Remove it, give another directory, or let it resume."
         )
 
 
-def assert_behind(found: Loaded, folder: Folder, step: int) -> None:
+def check_not_ahead(found: LoadedCheckpoint, folder: StorageDir, step: int) -> None:
     """Refuse a second training beside one that has ended in this process."""
     if step < found.manifest.step:
-        raise OptionError(
+        raise ConfigurationError(
             f"Checkpoint was given {folder}, where a fit before this one has come to step "
             f"{found.manifest.step}; this one begins at step {step}. Give each training a "
             "directory of its own."
         )
 
 
-def in_words(found: Loaded, folder: Folder) -> str:
+def in_words(found: LoadedCheckpoint, folder: StorageDir) -> str:
     """What was found, for the user."""
     manifest = found.manifest
     if manifest.state["complete"]:

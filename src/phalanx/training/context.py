@@ -12,17 +12,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.adapt import global_batches
-from phalanx.data.batch_iterator import BatchStream
+from phalanx.data.adapt import make_batch_source
+from phalanx.data.batch_iterator import BatchIterator
 from phalanx.data.batches import BatchSource
-from phalanx.data.pipelines.error_policy import named_in
+from phalanx.data.pipelines.error_policy import offending_sample
 from phalanx.distributed.host_collectives import all_gather_arrays, all_gather_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.distributed.topology import ReplicaPlace, place_in
-from phalanx.errors import DisagreementError, OptionError
-from phalanx.keras_compat.atomic_writes import saved_files_are_whole
+from phalanx.distributed.topology import ReplicaTopology, topology_of
+from phalanx.errors import WorkerMismatchError, ConfigurationError
+from phalanx.keras_compat.atomic_writes import atomic_save_patch
 from phalanx.keras_compat.building_steps import build_by_step
-from phalanx.keras_compat.loss_patches import steps_know_their_share
+from phalanx.keras_compat.loss_patches import weighted_loss_patch
 from phalanx.keras_compat.model_access import (
     adopt,
     build,
@@ -31,16 +31,16 @@ from phalanx.keras_compat.model_access import (
     strategy_of,
 )
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
-from phalanx.keras_compat.variable_conversion import variables_are_numbers
-from phalanx.training.end_of_data import AgreedEnds, Uneven
-from phalanx.training.log_requirements import Wishes
+from phalanx.keras_compat.variable_conversion import convert_variables_to_numbers
+from phalanx.training.end_of_data import EndOfDataSync, UnevenInputs
+from phalanx.training.log_requirements import LogRequirements
 from phalanx.training.step_function import Kind, StepFunction, StepPlan, step_function, step_of
 
 PATCHES = (
     optimizers_reduce_first,
-    steps_know_their_share,
-    saved_files_are_whole,
-    variables_are_numbers,
+    weighted_loss_patch,
+    atomic_save_patch,
+    convert_variables_to_numbers,
 )
 """What makes Keras right on several replicas, beside its own methods."""
 
@@ -66,7 +66,7 @@ class Batches(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class CallContext:
     """Where a call runs: the model under its strategy, and this process's replicas.
 
     What `exit` is given is taken back where the call ends.
@@ -74,58 +74,58 @@ class Stage:
 
     model: Any
     strategy: tf.distribute.Strategy
-    place: ReplicaPlace
+    place: ReplicaTopology
     exit: ExitStack
 
 
 @contextmanager
-def on_stage(model: Any) -> Iterator[Stage]:
+def call_context(model: Any) -> Iterator[CallContext]:
     """Bring `model` under its strategy, with Keras's steps and optimizers made right."""
     strategy = strategy_of(model)
     with ExitStack() as stack:
         for patches in (*PATCHES, strategy.scope()):
             stack.enter_context(patches)
         adopt(model, strategy)
-        place = place_in(strategy)
+        place = topology_of(strategy)
         if place.has_peers and not isinstance(strategy, MultiWorkerStrategy):
-            raise OptionError(
+            raise ConfigurationError(
                 "Asked to train under TensorFlow's MultiWorkerMirroredStrategy with "
                 f"{place.workers} workers; Phalanx trains on several workers under its own. Write "
                 'strategy = phalanx.strategy("multiworker"), or start the script by phalanx run.'
             )
         try:
-            yield Stage(model=model, strategy=strategy, place=place, exit=stack)
+            yield CallContext(model=model, strategy=strategy, place=place, exit=stack)
         except Exception as error:
-            advise(error)
-            if (unfit := named_in(error)) is not None:
+            add_hint(error)
+            if (unfit := offending_sample(error)) is not None:
                 raise unfit from error
             raise
 
 
 def open_source(
-    stage: Stage,
+    stage: CallContext,
     call: str,
     seed: int | None,
     x: Any,
     y: Any,
     *,
-    uneven: Uneven = "error",
+    uneven: UnevenInputs = "error",
     **options: Any,
 ) -> BatchSource:
     """The global batches of the call, once all workers agree on what it is about.
 
     Raises:
-        DisagreementError: workers were given different data, models or arguments.
+        WorkerMismatchError: workers were given different data, models or arguments.
         DataError: the data is unfit.
     """
-    source = global_batches(x, y, place=stage.place, seed=seed, **options)
+    source = make_batch_source(x, y, place=stage.place, seed=seed, **options)
     if uneven == "stop":
         _end_with_the_shortest(stage, source)
     wishes = {
         "call": call,
         "number of samples": source.num_samples,
         "number of batches": source.num_batches,
-        "knowledge of the data's end": not source.ends_unknown,
+        "knowledge of the data's end": not source.length_unknown,
         "steps": options.get("steps"),
         "kind of data": keras.tree.flatten(source.batch_spec),
         "data": None if source.fingerprint is None else f"checksum {source.fingerprint:08x}",
@@ -133,13 +133,13 @@ def open_source(
     }
     agreed = agree(stage.strategy, stage.place, call, wishes, seed)
     if agreed != seed:
-        source = global_batches(x, y, place=stage.place, seed=agreed, **options)
+        source = make_batch_source(x, y, place=stage.place, seed=agreed, **options)
         if uneven == "stop":
             _end_with_the_shortest(stage, source)
     return source
 
 
-def _end_with_the_shortest(stage: Stage, source: BatchSource) -> None:
+def _end_with_the_shortest(stage: CallContext, source: BatchSource) -> None:
     """Let a dataset of known length be as long as the shortest worker's."""
     length = source.num_batches if source.num_samples is None else None
     own = np.array([-1 if length is None else length], np.int64)
@@ -151,7 +151,7 @@ def _end_with_the_shortest(stage: Stage, source: BatchSource) -> None:
 
 
 def make_function(
-    stage: Stage, kind: Kind, source: Batches, *, built: bool = False
+    stage: CallContext, kind: Kind, source: Batches, *, built: bool = False
 ) -> StepFunction:
     """The model's step function for such batches.
 
@@ -185,17 +185,17 @@ def make_function(
 
 
 def make_stream(
-    stage: Stage, source: BatchSource, steps: int | None, uneven: Uneven = "error"
-) -> BatchStream:
+    stage: CallContext, source: BatchSource, steps: int | None, uneven: UnevenInputs = "error"
+) -> BatchIterator:
     """The source, to be walked epoch by epoch, all workers ending at the same step."""
     chunk = int(stage.model.steps_per_execution or 1)
-    stream = BatchStream(source, steps_per_epoch=steps, steps_per_execution=chunk)
-    if stage.place.has_peers and source.ends_unknown:
-        stream.ready = AgreedEnds(stage.strategy, stage.place, source, uneven)
+    stream = BatchIterator(source, steps_per_epoch=steps, steps_per_execution=chunk)
+    if stage.place.has_peers and source.length_unknown:
+        stream.ready = EndOfDataSync(stage.strategy, stage.place, source, uneven)
     return stream
 
 
-def chiefs_number(stage: Stage, number: int) -> int:
+def broadcast_int(stage: CallContext, number: int) -> int:
     """The number that the chief gives; a collective that all workers must call."""
     if not stage.place.has_peers:
         return number
@@ -203,10 +203,10 @@ def chiefs_number(stage: Stage, number: int) -> int:
     return int(rows[0][0])
 
 
-def everyones_wishes(stage: Stage, own: Wishes) -> Wishes:
+def gather_log_requirements(stage: CallContext, own: LogRequirements) -> LogRequirements:
     """What some worker wishes to be read; a collective that all workers must call."""
     of_each = all_gather_arrays(stage.strategy, stage.place, [own.to_array()])
-    return Wishes.together([Wishes.from_array(rows) for (rows,) in of_each])
+    return LogRequirements.together([LogRequirements.from_array(rows) for (rows,) in of_each])
 
 
 _ADVICE = {
@@ -220,7 +220,7 @@ _ADVICE = {
 """What a message holds, and what to do about it; docs/troubleshooting.md has the same."""
 
 
-def advise(error: BaseException) -> None:
+def add_hint(error: BaseException) -> None:
     """Add what is known about `error` to what it prints."""
     for part, advice in _ADVICE.items():
         if part in str(error) and advice not in getattr(error, "__notes__", ()):
@@ -236,7 +236,7 @@ _UNKNOWN = -1
 
 def agree(
     strategy: tf.distribute.Strategy,
-    place: ReplicaPlace,
+    place: ReplicaTopology,
     call: str,
     wishes: Mapping[str, Any],
     seed: int | None,
@@ -255,7 +255,7 @@ def agree(
         The chief's seed.
 
     Raises:
-        DisagreementError: a worker wants something else than the chief.
+        WorkerMismatchError: a worker wants something else than the chief.
     """
     if not place.has_peers:
         return seed
@@ -264,7 +264,7 @@ def agree(
     for column, name in enumerate(wishes, start=1):
         values = [int(row[column]) for row in all_wishes]
         if len(set(values)) > 1:
-            raise DisagreementError(_explain(call, name, values, wishes[name]))
+            raise WorkerMismatchError(_explain(call, name, values, wishes[name]))
     chiefs = int(all_wishes[0][0])
     return None if chiefs == _UNKNOWN else chiefs
 

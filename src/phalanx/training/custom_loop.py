@@ -8,11 +8,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import OptionError, TrainingError
-from phalanx.gradients.gradient_probe import Lens, Observation, observing
-from phalanx.keras_compat.optimizer_patches import give_own_pipeline, optimizers_reduce_first
-from phalanx.training.gradient_sampling import GradientObserver, Looks, TracesByLens
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import ConfigurationError, TrainingError
+from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig, observing
+from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first, patch_instance
+from phalanx.training.gradient_sampling import GradientListener, GradientSampler, TraceCache
 
 
 def distribute_optimizer(optimizer: Any) -> Any:
@@ -26,18 +26,18 @@ def distribute_optimizer(optimizer: Any) -> Any:
         optimizer: a Keras 3 optimizer; it is changed and returned.
 
     Raises:
-        OptionError: `optimizer` is not a Keras 3 optimizer.
+        ConfigurationError: `optimizer` is not a Keras 3 optimizer.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise OptionError(
+        raise ConfigurationError(
             "distribute_optimizer needs a keras.optimizers.Optimizer (Keras 3); found "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}."
         )
-    give_own_pipeline(optimizer)
+    patch_instance(optimizer)
     return optimizer
 
 
-def observe_gradients(step: Callable[..., Any], logger: GradientObserver) -> Callable[..., Any]:
+def observe_gradients(step: Callable[..., Any], logger: GradientListener) -> Callable[..., Any]:
     """Your training step, of which `logger` sees the sampled calls.
 
         step = phalanx.observe_gradients(step, phalanx.callbacks.GradientLogger())
@@ -61,27 +61,27 @@ def observe_gradients(step: Callable[..., Any], logger: GradientObserver) -> Cal
     return _ObservedLoop(step, logger)
 
 
-def _place_of(observation: Observation) -> ReplicaPlace:
+def _place_of(observation: GradientProbe) -> ReplicaTopology:
     """This process's replicas, as the step showed them."""
     if not observation.seen:
         raise TrainingError(
             "Asked to observe the gradients of a step in which no Keras optimizer applied any. "
             "Pass the function that calls strategy.run with optimizer.apply_gradients in it."
         )
-    return ReplicaPlace(
+    return ReplicaTopology(
         first=min(observation.seen), local=len(observation.seen), total=observation.replicas
     )
 
 
 class _ObservedLoop:
-    def __init__(self, step: Callable[..., Any], logger: GradientObserver) -> None:
+    def __init__(self, step: Callable[..., Any], logger: GradientListener) -> None:
         self._plain = step
         self._python = getattr(step, "python_function", step)
         self._eager = self._python is step
-        self._traces = TracesByLens(self._trace)
-        self._looks = Looks(logger)
+        self._traces = TraceCache(self._trace)
+        self._looks = GradientSampler(logger)
         self._calls = 0
-        self._place = ReplicaPlace()
+        self._place = ReplicaTopology()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
@@ -95,10 +95,10 @@ class _ObservedLoop:
 
         return self._looks.look(self._calls, self._traces, on_these, lambda: self._place)
 
-    def _trace(self, lens: Lens) -> Any:
+    def _trace(self, lens: ProbeConfig) -> Any:
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def observed(step: tf.Tensor, note: tf.Tensor, args: Any, kwargs: Any) -> Any:
-            observation = Observation(lens, step=step, note=note)
+            observation = GradientProbe(lens, step=step, note=note)
             with optimizers_reduce_first, observing(observation):
                 result = self._python(*args, **kwargs)
             self._place = _place_of(observation)

@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from phalanx.data.batches import cut, total_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.distributed.topology import ReplicaPlace, place_in, rows_of
-from phalanx.errors import DataError, OptionError
+from phalanx.distributed.topology import ReplicaTopology, rows_of, topology_of
+from phalanx.errors import DataError, ConfigurationError
 from phalanx.gradients.all_reduce import reduce_sum
-from phalanx.gradients.step_context import ReplicaShare, current_share, sharing
-from phalanx.keras_compat.loss_patches import steps_know_their_share
+from phalanx.gradients.step_context import ReplicaBatch, current_replica_batch, sharing
+from phalanx.keras_compat.loss_patches import weighted_loss_patch
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
 from phalanx.training.step_function import as_in_a_function
 
@@ -66,8 +66,8 @@ def sum_loss(loss: Any) -> Any:
     Returns:
         The loss to differentiate and to report; on one worker it is `loss` itself.
     """
-    share = current_share()
-    if share is None or place_in(tf.distribute.get_strategy()).total == 1:
+    share = current_replica_batch()
+    if share is None or topology_of(tf.distribute.get_strategy()).total == 1:
         return loss
     told = loss * share.inverse_weight(loss.dtype)
     share.row_sums.take_for_mean(told)
@@ -79,10 +79,10 @@ class _DistributedStep:
         self._step = step
         python = getattr(step, "python_function", None)
         if python is None:
-            self._on_worker: Any = functools.partial(_on_worker, step)
+            self._run: Any = functools.partial(_run_on_worker, step)
         else:
-            self._on_worker = tf.function(
-                functools.partial(_on_worker, as_in_a_function(python)),
+            self._run = tf.function(
+                functools.partial(_run_on_worker, as_in_a_function(python)),
                 autograph=False,
                 reduce_retracing=True,
             )
@@ -93,25 +93,25 @@ class _DistributedStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         strategy = tf.distribute.get_strategy()
-        place = place_in(strategy)
+        place = topology_of(strategy)
         if place.total == 1 or not tf.distribute.in_cross_replica_context():
             return self._step(*args, **kwargs)
         if not isinstance(strategy, MultiWorkerStrategy):
-            raise OptionError(
+            raise ConfigurationError(
                 f"Asked for distribute_step under {type(strategy).__name__}, whose replicas are "
                 "in one process; it shares batches out among workers. Use phalanx run --workers, "
                 "or call strategy.run in the loop."
             )
-        with optimizers_reduce_first, steps_know_their_share:
-            return self._on_worker(strategy, args, kwargs)
+        with optimizers_reduce_first, weighted_loss_patch:
+            return self._run(strategy, args, kwargs)
 
 
 def _has_rows(value: Any) -> bool:
     return isinstance(value, (tf.Tensor, np.ndarray)) and len(value.shape) > 0
 
 
-def _on_worker(step: Callable[..., Any], strategy: Any, args: Any, kwargs: Any) -> Any:
-    share, (args, kwargs) = _cut((args, kwargs), place_in(strategy))
+def _run_on_worker(step: Callable[..., Any], strategy: Any, args: Any, kwargs: Any) -> Any:
+    share, (args, kwargs) = _cut((args, kwargs), topology_of(strategy))
     share.wants_before = True
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -124,7 +124,7 @@ def _on_worker(step: Callable[..., Any], strategy: Any, args: Any, kwargs: Any) 
     return strategy.run(on_replica)
 
 
-def _cut(arguments: Any, place: ReplicaPlace) -> tuple[ReplicaShare, Any]:
+def _cut(arguments: Any, place: ReplicaTopology) -> tuple[ReplicaBatch, Any]:
     """This worker's share of the batch, and the arguments with its rows of each tensor."""
     leaves = keras.tree.flatten(arguments)
     tensors = {i: tf.convert_to_tensor(leaf) for i, leaf in enumerate(leaves) if _has_rows(leaf)}
@@ -142,10 +142,10 @@ def _cut(arguments: Any, place: ReplicaPlace) -> tuple[ReplicaShare, Any]:
     static = None if known is None else max(rows_of(place.first, place.total, known)[1], 1)
     _, own = cut(tensors, place.first, place.total, static=static)
     parts = keras.tree.pack_sequence_as(arguments, [own.get(i, v) for i, v in enumerate(leaves)])
-    return ReplicaShare(count, total, start=start, static_count=static), parts
+    return ReplicaBatch(count, total, start=start, static_count=static), parts
 
 
-def _of_all(result: Any, share: ReplicaShare, strategy: MultiWorkerStrategy) -> Any:
+def _of_all(result: Any, share: ReplicaBatch, strategy: MultiWorkerStrategy) -> Any:
     """What the step returned, and what it counted, of all workers."""
     leaves = keras.tree.flatten(result)
     own_rows = tf.maximum(share.count, 1)
@@ -186,7 +186,7 @@ def _is_shared(variable: Any) -> bool:
     return variable.aggregation in ("sum", "mean") or variable.dtype.startswith(("float", "bfloat"))
 
 
-def _brought(variable: Any, share: ReplicaShare) -> Any:
+def _brought(variable: Any, share: ReplicaBatch) -> Any:
     """What this worker adds: to a count what it has counted, to a mean its part."""
     value = tf.convert_to_tensor(variable.value)
     if variable.aggregation == "sum":

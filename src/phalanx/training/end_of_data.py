@@ -11,22 +11,26 @@ import tensorflow as tf
 
 from phalanx.data.prefetch_counter import Lookahead
 from phalanx.distributed.host_collectives import all_gather_rows
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
-from phalanx.monitoring.phase_tracker import pulse
+from phalanx.monitoring.phase_tracker import phase_tracker
 
-Uneven = Literal["error", "stop"]
+UnevenInputs = Literal["error", "stop"]
 """What is done with data that differs in length between workers."""
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 10.0  # seconds in which an element comes, or a step is tried without knowing
 
 
-class AgreedEnds:
+class EndOfDataSync:
     """Tells how many steps all workers have data for; a collective for some of them at once."""
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, place: ReplicaPlace, source: Any, uneven: Uneven
+        self,
+        strategy: tf.distribute.Strategy,
+        place: ReplicaTopology,
+        source: Any,
+        uneven: UnevenInputs,
     ) -> None:
         """Ask about the passes over `source`, whose `ahead` looks ahead."""
         self._strategy = strategy
@@ -46,7 +50,7 @@ class AgreedEnds:
             self._until = 0
         while self._until <= taken:
             ahead: Lookahead = self._source.ahead
-            with pulse.during("input", instead_of="compute"):
+            with phase_tracker.during("input", instead_of="compute"):
                 ready, ended = ahead.wait(taken, _PATIENCE)
             if ended and not ready:
                 _raise_what_ended(iterator)  # here, before the others hear of an end

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.data.batch_iterator import BatchStream
+from phalanx.data.batch_iterator import BatchIterator
 from phalanx.training.step_function import Outputs
 
 
@@ -25,7 +25,7 @@ class BatchLoop:
         after: told, where training goes on, how many batches are done and how many just now.
     """
 
-    stream: BatchStream
+    stream: BatchIterator
     execute: Callable[[Any, int], tuple[int, Outputs]]
     is_due: Callable[[int], bool]
     read: Callable[[Outputs, int], Mapping[str, float]]
@@ -47,10 +47,10 @@ class BatchLoop:
             try:
                 done, outputs = self.execute(iterator, size)
             except StopIteration:
-                self.stream.ran_out(steps_done=0)
+                self.stream.reached_end(steps_done=0)
                 continue
             if done < size:
-                self.stream.ran_out(steps_done=done)
+                self.stream.reached_end(steps_done=done)
             if self.is_due(step + done):
                 logs = self.read(outputs, step + done)
             self.end(step + done - 1, logs)

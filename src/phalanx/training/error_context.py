@@ -13,10 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import PhalanxError
 from phalanx.launch.failure import gist
-from phalanx.worker.error_context import InReplica, Whereabouts, take_replica, whereabouts_of
+from phalanx.worker.error_context import InReplica, WorkerStatus, error_context_of, take_replica
 
 _NODE_OF_REPLICA = re.compile(r"\breplica_(\d+)/")
 
@@ -26,7 +26,7 @@ _WORDS = {"train": "in step {next}", "test": "in validation after step {last}"}
 
 
 @contextmanager
-def told_where(kind: str, place: ReplicaPlace, trained: int | None) -> Iterator[None]:
+def annotate_errors(kind: str, place: ReplicaTopology, trained: int | None) -> Iterator[None]:
     """Let an error that a step raises say where it was raised.
 
     Args:
@@ -39,15 +39,15 @@ def told_where(kind: str, place: ReplicaPlace, trained: int | None) -> Iterator[
     except (StopIteration, PhalanxError):
         raise
     except Exception as error:
-        if whereabouts_of(error) is None:
-            error.add_note(Whereabouts(_words(error, kind, place, trained or 0)))
+        if error_context_of(error) is None:
+            error.add_note(WorkerStatus(_words(error, kind, place, trained or 0)))
         if isinstance(error, tf.errors.InvalidArgumentError):
             _explain_axis_0(error, place.total)
         raise
 
 
 @contextmanager
-def in_replica(replica: int) -> Iterator[None]:
+def replica_scope(replica: int) -> Iterator[None]:
     """Let an error that is raised in a replica's step, or where it is traced, say so."""
     try:
         yield
@@ -82,12 +82,12 @@ def _explain_axis_0(error: Exception, replicas: int, shapes: str = "") -> None:
         )
 
 
-def _words(error: Exception, kind: str, place: ReplicaPlace, trained: int) -> str:
+def _words(error: Exception, kind: str, place: ReplicaTopology, trained: int) -> str:
     when = _WORDS.get(kind, "in predict").format(last=trained, next=trained + 1)
     return f"worker {place.rank}{_replica(error, place)}, {when}: {gist(str(error))}"
 
 
-def _replica(error: Exception, place: ReplicaPlace) -> str:
+def _replica(error: Exception, place: ReplicaTopology) -> str:
     raised_in = take_replica(error)
     if place.total == 1:
         return ""

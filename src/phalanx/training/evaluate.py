@@ -11,22 +11,22 @@ from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.data.batches import BatchSource
 from phalanx.errors import DataError
 from phalanx.keras_compat.model_access import assert_compiled, ordered_metrics
-from phalanx.monitoring.phase_tracker import pulse
+from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.callbacks import callback_list
 from phalanx.training.context import (
-    Stage,
-    everyones_wishes,
+    CallContext,
+    call_context,
+    gather_log_requirements,
     make_function,
     make_stream,
-    on_stage,
     open_source,
 )
 from phalanx.training.epoch_loop import BatchLoop
-from phalanx.training.error_context import told_where
+from phalanx.training.error_context import annotate_errors
 from phalanx.training.metrics import reader_of
-from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.parameter_server.evaluate import evaluation_on_servers
-from phalanx.training.parameter_server.ps_context import on_server_stage, trains_on_servers
+from phalanx.training.parameter_server.ps_context import ps_call_context, trains_on_servers
 from phalanx.training.replica_local_state import LocalState
 from phalanx.training.run_switches import steps_of_trial
 from phalanx.training.step_function import Outputs
@@ -60,13 +60,13 @@ def evaluate(
         The loss and metrics over all samples, equal on every worker.
 
     Raises:
-        DisagreementError: workers were given different data or models.
+        WorkerMismatchError: workers were given different data or models.
         DataError: there was no batch to evaluate.
     """
     assert_compiled(model, "evaluate")
     options = {"sample_weight": sample_weight, "batch_size": batch_size, "steps": steps}
     on_servers = trains_on_servers(model)
-    with on_server_stage(model) if on_servers else on_stage(model) as stage:
+    with ps_call_context(model) if on_servers else call_context(model) as stage:
         evaluation = (
             evaluation_on_servers(stage, x, y, **options)
             if on_servers
@@ -87,7 +87,7 @@ def evaluate(
 class Evaluation:
     """Evaluates a model on one source, as often as asked."""
 
-    def __init__(self, stage: Stage, source: BatchSource, steps: int | None) -> None:
+    def __init__(self, stage: CallContext, source: BatchSource, steps: int | None) -> None:
         """Prepare; nothing runs yet."""
         self._stage = stage
         self._model = stage.model
@@ -106,17 +106,17 @@ class Evaluation:
         Raises:
             DataError: there was no batch to evaluate.
         """
-        with pulse.during("validation"):
+        with phase_tracker.during("validation"):
             return self._run(callbacks, shows_progress)
 
     def _run(self, callbacks: Any, shows_progress: bool) -> dict[str, float]:
         model = self._model
-        cadence = ReadingCadence(
+        cadence = MetricsSchedule(
             callbacks.callbacks,
             "test",
             shows_progress=shows_progress,
             clock=time.monotonic,
-            everyones=partial(everyones_wishes, self._stage),
+            everyones=partial(gather_log_requirements, self._stage),
         )
         model.stop_evaluating = False
         callbacks.on_test_begin()
@@ -130,11 +130,11 @@ class Evaluation:
             return logs
 
         def begin(batch: int) -> None:
-            pulse.enter("validation")  # anew: it goes on
+            phase_tracker.enter("validation")  # anew: it goes on
             callbacks.on_test_batch_begin(batch)
 
         def execute(iterator: Any, steps: int) -> tuple[int, Outputs]:
-            with told_where("test", self._stage.place, pulse.beat().step):
+            with annotate_errors("test", self._stage.place, phase_tracker.beat().step):
                 return self._function.on_iterator(iterator, steps)
 
         batches = BatchLoop(

@@ -6,24 +6,24 @@ from typing import Any, get_args
 
 import keras
 
-from phalanx.callbacks.checkpoint import checkpoint_among
+from phalanx.callbacks.checkpoint import find_checkpoint
 from phalanx.callbacks.progress import Progress
-from phalanx.errors import OptionError, TrainingError
+from phalanx.errors import ConfigurationError, TrainingError
 from phalanx.keras_compat.data_adapters import split_validation
 from phalanx.keras_compat.model_access import (
     assert_compiled,
     has_own_function,
 )
 from phalanx.keras_compat.rng import order_seed
-from phalanx.training.broadcast_initial_state import begin_alike
+from phalanx.training.broadcast_initial_state import broadcast_initial_state
 from phalanx.training.callbacks import callback_list, flat_callbacks
 from phalanx.training.context import (
+    call_context,
     make_function,
     make_stream,
-    on_stage,
     open_source,
 )
-from phalanx.training.end_of_data import Uneven
+from phalanx.training.end_of_data import UnevenInputs
 from phalanx.training.fit_loop import Epochs
 from phalanx.training.parameter_server.fit import fit_on_servers
 from phalanx.training.parameter_server.ps_context import trains_on_servers
@@ -49,7 +49,7 @@ def fit(
     validation_batch_size: int | None = None,
     validation_freq: Any = 1,
     *,
-    uneven_data: Uneven = "error",
+    uneven_data: UnevenInputs = "error",
 ) -> keras.callbacks.History:
     """What `keras.Model.fit` does, right under every synchronous strategy.
 
@@ -83,13 +83,13 @@ def fit(
         Keras's History, the same on every worker.
 
     Raises:
-        DisagreementError: workers were given different data, models or arguments.
+        WorkerMismatchError: workers were given different data, models or arguments.
         DataError: an epoch found no batch.
         TrainingError: the model overrides `make_train_function`.
     """
     assert_compiled(model, "fit")
-    if uneven_data not in get_args(Uneven):
-        raise OptionError(f"uneven_data must be 'error' or 'stop'; found {uneven_data!r}.")
+    if uneven_data not in get_args(UnevenInputs):
+        raise ConfigurationError(f"uneven_data must be 'error' or 'stop'; found {uneven_data!r}.")
     if has_own_function(model, "train"):
         raise TrainingError(
             f"{type(model).__name__} overrides make_train_function, which would leave out what "
@@ -126,7 +126,7 @@ def fit(
             validation_batch_size=validation_batch_size,
             validation_freq=validation_freq,
         )
-    with on_stage(model) as stage:
+    with call_context(model) as stage:
         source = open_source(
             stage,
             "fit",
@@ -141,9 +141,9 @@ def fit(
             uneven=uneven_data,
             only=asked.overfit_batches or None,
         )
-        keeps = checkpoint_among(flat_callbacks(callbacks)) is not None
+        keeps = find_checkpoint(flat_callbacks(callbacks)) is not None
         function = make_function(stage, "train", source, built=keeps)
-        begin_alike(stage, function)
+        broadcast_initial_state(stage, function)
         steps = steps_of_trial(steps_per_epoch, source.num_batches)
         stream = make_stream(stage, source, steps, uneven_data)
         listed = callback_list(

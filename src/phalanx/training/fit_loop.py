@@ -8,23 +8,27 @@ from typing import Any
 
 import keras
 
-from phalanx.callbacks.replica_check import replica_check_among
+from phalanx.callbacks.replica_check import find_replica_check
 from phalanx.data.batches import BatchSource
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.errors import DataError
 from phalanx.keras_compat.model_access import first_epoch, is_validation_epoch, steps_trained
-from phalanx.monitoring.phase_tracker import pulse
-from phalanx.training.checkpoint_manager import Checkpointing, NoCheckpoints, checkpointing_of
-from phalanx.training.context import Stage, everyones_wishes, open_source
+from phalanx.monitoring.phase_tracker import phase_tracker
+from phalanx.training.checkpoint_manager import (
+    CheckpointManager,
+    NullCheckpointManager,
+    checkpointing_of,
+)
+from phalanx.training.context import CallContext, gather_log_requirements, open_source
 from phalanx.training.epoch_loop import BatchLoop
 from phalanx.training.evaluate import Evaluation
-from phalanx.training.instrumentation import FitWatch
+from phalanx.training.instrumentation import FitInstrumentation
 from phalanx.training.metrics import reader_of
-from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.replica_consistency import ReplicaChecks
 from phalanx.training.replica_local_state import LocalState
 from phalanx.training.step_function import nothing_trained
-from phalanx.training.step_runner import Executor
+from phalanx.training.step_runner import StepRunner
 from phalanx.training.train_state import Capture
 
 
@@ -32,7 +36,13 @@ class Epochs:
     """The epochs of one call of `fit`."""
 
     def __init__(
-        self, stage: Stage, function: Any, stream: Any, callbacks: Any, *, shows_progress: bool
+        self,
+        stage: CallContext,
+        function: Any,
+        stream: Any,
+        callbacks: Any,
+        *,
+        shows_progress: bool,
     ) -> None:
         self._stage = stage
         self._model = stage.model
@@ -41,16 +51,16 @@ class Epochs:
         self._callbacks = callbacks
         self._reader = reader_of(stage.model, function)
         self._local_state = LocalState.of(stage.model, function)
-        self._watch = FitWatch(stage, function, stream, callbacks)
-        cadence = self._cadence = ReadingCadence(
+        self._watch = FitInstrumentation(stage, function, stream, callbacks)
+        cadence = self._cadence = MetricsSchedule(
             callbacks.callbacks,
             "train",
             shows_progress=shows_progress,
             clock=time.monotonic,
-            everyones=partial(everyones_wishes, stage),
+            everyones=partial(gather_log_requirements, stage),
         )
-        self._executor = Executor(stage.model, function, callbacks.callbacks)
-        stream.limit = partial(self._watch.steps_until_look, self._executor)
+        self._executor = StepRunner(stage.model, function, callbacks.callbacks)
+        stream.limit = partial(self._watch.steps_until_sample, self._executor)
         if self._executor.kept is not None:
             self._executor.kept.stream = stream
         self._batches = BatchLoop(
@@ -63,7 +73,7 @@ class Epochs:
             is_stopped=lambda: bool(stage.model.stop_training),
             after=self._after_batch,
         )
-        asked = replica_check_among(callbacks.callbacks)
+        asked = find_replica_check(callbacks.callbacks)
         self._replicas = ReplicaChecks(stage, function, asked)
         self._checkpoints = checkpointing_of(
             stage,
@@ -91,7 +101,7 @@ class Epochs:
 
     def run(self, initial_epoch: int, epochs: int) -> keras.callbacks.History:
         """Train from `initial_epoch` up to `epochs`."""
-        with pulse.during("compute"):
+        with phase_tracker.during("compute"):
             try:
                 return self._run(initial_epoch, epochs)
             finally:
@@ -106,7 +116,7 @@ class Epochs:
     def _run(self, initial_epoch: int, epochs: int) -> keras.callbacks.History:
         model, callbacks, watch = self._model, self._callbacks, self._watch
         stage, checkpoints = self._stage, self._checkpoints
-        begin = begin_training(
+        begin = start_training(
             model, callbacks, checkpoints, initial_epoch=initial_epoch, epochs=epochs
         )
         self._stream.start(begin)
@@ -114,12 +124,12 @@ class Epochs:
         watch.begin(epochs=epochs, initial_epoch=begin)
         logs = checkpoints.logs
         if begin >= epochs:
-            checkpoints.bring_back()
+            checkpoints.restore_state()
         for epoch in range(begin, epochs):
             model.reset_metrics()
             watch.begin_epoch(epoch)
             self._epoch = epoch
-            done = checkpoints.bring_back()
+            done = checkpoints.restore_state()
             if epoch == begin:
                 self._replicas.begin(self._executor.trained, is_resumed=done > 0)
             logs = self._train_epoch(done)
@@ -135,11 +145,11 @@ class Epochs:
                 watch.stopped(epoch)
                 break
         self._replicas.end(self._executor.trained)
-        is_to_end = checkpoints.is_to_end(begin, epochs)
-        if isinstance(model.optimizer, keras.optimizers.Optimizer) and is_to_end:
+        has_work_left = checkpoints.has_work_left(begin, epochs)
+        if isinstance(model.optimizer, keras.optimizers.Optimizer) and has_work_left:
             model.optimizer.finalize_variable_values(model.trainable_weights)
         watch.end(logs)
-        following = max(begin, self._epoch + 1) if is_to_end else None
+        following = max(begin, self._epoch + 1) if has_work_left else None
         checkpoints.end(following, logs, is_stopped=model.stop_training)
         return model.history
 
@@ -159,10 +169,10 @@ class Epochs:
         return {**self._watch.read_last(self._reader, outputs), **self._executor.logs()}
 
 
-def begin_training(
+def start_training(
     model: Any,
     callbacks: Any,
-    checkpoints: Checkpointing | NoCheckpoints,
+    checkpoints: CheckpointManager | NullCheckpointManager,
     *,
     initial_epoch: int,
     epochs: int,
@@ -181,7 +191,7 @@ def begin_training(
     """
     checkpoints.look(callbacks.callbacks)
     model.stop_training = False
-    with pulse.during("callbacks"):
+    with phase_tracker.during("callbacks"):
         callbacks.on_train_begin()
     checkpoints.begin(callbacks.callbacks)
     resumed = checkpoints.first_epoch(epochs)

@@ -15,16 +15,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.distributed.datasets import OwnPart, as_long_as_the_longest
+from phalanx.distributed.datasets import ShardedDataset, pad_to_longest
 from phalanx.distributed.host_collectives import all_gather_rows
 from phalanx.distributed.strategy import uses_horovod
-from phalanx.distributed.topology import place_in
-from phalanx.errors import OptionError
-from phalanx.horovod.import_hook import AfterImport
+from phalanx.distributed.topology import topology_of
+from phalanx.errors import ConfigurationError
+from phalanx.horovod.import_hook import PostImportHook
 from phalanx.horovod.library import is_installed
 from phalanx.keras_compat.data_adapters import adapt, split_validation
 from phalanx.keras_compat.horovod_compat import horovod_scripts, is_distributed
-from phalanx.keras_compat.model_access import on_no_strategy
+from phalanx.keras_compat.model_access import without_strategy
 from phalanx.keras_compat.patches import Patches
 from phalanx.training.batch_methods import predict_on_batch, test_on_batch
 from phalanx.training.evaluate import evaluate
@@ -39,12 +39,12 @@ class HorovodScripts:
 
     def __init__(self) -> None:
         """Nothing is watched yet."""
-        self._watching: AfterImport | None = None
+        self._watching: PostImportHook | None = None
         self._entered: list[Patches] = []
 
     def __enter__(self) -> HorovodScripts:
         if is_installed():
-            self._watching = AfterImport("horovod._keras", self._put_on)
+            self._watching = PostImportHook("horovod._keras", self._put_on)
             self._watching.watch()
         return self
 
@@ -97,7 +97,7 @@ def _fit_own_data(
     if not is_distributed(getattr(model, "optimizer", None)):
         return fit(model, x, y, batch_size, *args, **options)
     if args:
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked to fit with {3 + len(args)} arguments by position; under Horovod name those "
             "after batch_size."
         )
@@ -135,7 +135,7 @@ def _split_off_validation(
     return x, y, {**options, "sample_weight": weight, "validation_data": held_out}
 
 
-def _own_part(x: Any, y: Any, *, shuffle: Any = False, **options: Any) -> OwnPart:
+def _own_part(x: Any, y: Any, *, shuffle: Any = False, **options: Any) -> ShardedDataset:
     """This process's batches, as Keras would make them of what `fit` takes."""
     if isinstance(x, tf.data.Dataset):
         shuffle = False  # as in Keras: the dataset's order is its own
@@ -143,10 +143,10 @@ def _own_part(x: Any, y: Any, *, shuffle: Any = False, **options: Any) -> OwnPar
     dataset, length = adapter.get_tf_dataset(), adapter.num_batches
     strategy = tf.distribute.get_strategy()
     own = np.array([-1 if length is None else length], np.int64)
-    lengths = all_gather_rows(strategy, place_in(strategy), own)
+    lengths = all_gather_rows(strategy, topology_of(strategy), own)
     if length is None or lengths.min() < 0:
-        return OwnPart(dataset)
-    return as_long_as_the_longest(dataset, length, int(lengths.max()))
+        return ShardedDataset(dataset)
+    return pad_to_longest(dataset, length, int(lengths.max()))
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def _leaving_the_strategy(model: Any) -> Iterator[None]:
     strategy = tf.distribute.get_strategy()
     tf.distribute.experimental_set_strategy(None)
     try:
-        with on_no_strategy(model):
+        with without_strategy(model):
             yield
     finally:
         tf.distribute.experimental_set_strategy(strategy)

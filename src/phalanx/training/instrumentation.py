@@ -17,48 +17,50 @@ import numpy as np
 from phalanx.distributed.host_collectives import all_gather_rows, on_any_worker
 from phalanx.keras_compat.model_access import steps_trained
 from phalanx.monitoring.memory import resident_bytes
-from phalanx.monitoring.phase_tracker import Phase, pulse
+from phalanx.monitoring.phase_tracker import Phase, phase_tracker
 from phalanx.monitoring.throughput import ThroughputMeter, ThroughputNumbers, WorkerTimes
-from phalanx.monitoring.training_events import FitRecorder
-from phalanx.monitoring.worker_event_log import own_journal
-from phalanx.training.context import Stage
-from phalanx.training.error_context import told_where
+from phalanx.monitoring.training_events import TrainingEvents
+from phalanx.monitoring.worker_event_log import worker_event_log
+from phalanx.training.context import CallContext
+from phalanx.training.error_context import annotate_errors
 from phalanx.training.metrics import MetricReader, reader_of
-from phalanx.training.metrics_schedule import ReadingCadence
-from phalanx.training.profiling import own_profiler
+from phalanx.training.metrics_schedule import MetricsSchedule
+from phalanx.training.profiling import make_profiler
 from phalanx.training.step_function import Outputs, StepFunction
-from phalanx.training.step_runner import Executor
+from phalanx.training.step_runner import StepRunner
 from phalanx.training.timed_step import TimedSteps
 
 _fits = itertools.count()
 
 
-class FitWatch:
+class FitInstrumentation:
     """Stands between a `fit` and its callbacks, readings and executions, and takes notes.
 
     Keeps this process's pulse, times steps, hands the numbers to the callbacks that want
     them and, under `phalanx run`, to the records.
     """
 
-    def __init__(self, stage: Stage, function: StepFunction, stream: Any, callbacks: Any) -> None:
+    def __init__(
+        self, stage: CallContext, function: StepFunction, stream: Any, callbacks: Any
+    ) -> None:
         """Get ready; all workers must come here together."""
         self._model = stage.model
         self._stream = stream
         self._callbacks = callbacks
         self._recorder = _recorder(stage)
-        self._listeners = [c for c in callbacks.callbacks if hasattr(c, "take_throughput")]
+        self._listeners = [c for c in callbacks.callbacks if hasattr(c, "on_throughput")]
         self._is_chief = stage.place.is_chief
         self._place = stage.place
-        self._profiler = own_profiler()
-        self._keeper = Timekeeper(
+        self._profiler = make_profiler()
+        self._keeper = StepTimer(
             stage,
             TimedSteps.of(function),
             listeners=self._listeners,
             is_recorded=self._recorder is not None,
             clock=time.monotonic,
-            phases=pulse.totals,
+            phases=phase_tracker.totals,
         )
-        self._own = OwnMetrics(reader_of(stage.model, function))
+        self._own = LocalMetrics(reader_of(stage.model, function))
         for callback in callbacks.callbacks:
             if hasattr(callback, "own_metrics"):
                 callback.own_metrics = self._own.read
@@ -66,14 +68,14 @@ class FitWatch:
         self._step = 0
         self._executed = 0
 
-    def steps_until_look(self, executor: Executor) -> int | None:
+    def steps_until_sample(self, executor: StepRunner) -> int | None:
         """How many steps the next execution may have: who looks at steps ends it."""
-        edges = [executor.steps_until_look()]
+        edges = [executor.steps_until_sample()]
         if self._profiler is not None:
-            edges.append(self._profiler.steps_until_edge(self._step))
+            edges.append(self._profiler.steps_until_boundary(self._step))
         return min((edge for edge in edges if edge is not None), default=None)
 
-    def is_due(self, cadence: ReadingCadence, steps_done: int) -> bool:
+    def is_due(self, cadence: MetricsSchedule, steps_done: int) -> bool:
         """Whether to read the metrics after `steps_done` steps of this epoch."""
         return cadence.is_due(steps_done) or self._keeper.needs_reading
 
@@ -81,7 +83,7 @@ class FitWatch:
         """Training begins; callbacks have restored what they restore."""
         optimizer = getattr(self._model, "optimizer", None)
         self._step = steps_trained(self._model)
-        pulse.at(step=self._step, epoch=initial_epoch)
+        phase_tracker.at(step=self._step, epoch=initial_epoch)
         if self._recorder is not None:
             self._recorder.start(
                 epochs=epochs,
@@ -96,24 +98,24 @@ class FitWatch:
         """An epoch begins."""
         self._epoch = epoch
         self._own.kept = None
-        pulse.at(epoch=epoch)
+        phase_tracker.at(epoch=epoch)
         if self._recorder is not None:
             self._recorder.epoch_begins()
-        with pulse.during("callbacks"):
+        with phase_tracker.during("callbacks"):
             self._callbacks.on_epoch_begin(epoch)
         self._keeper.begin_epoch()
 
     def begin_batch(self, batch: int) -> None:
         """A batch begins."""
-        pulse.enter("callbacks")
+        phase_tracker.enter("callbacks")
         self._callbacks.on_train_batch_begin(batch)
-        pulse.enter("compute")
+        phase_tracker.enter("compute")
 
-    def execute(self, executor: Executor, iterator: Any, steps: int) -> tuple[int, Outputs]:
-        """Run steps; see `Executor.run`."""
+    def execute(self, executor: StepRunner, iterator: Any, steps: int) -> tuple[int, Outputs]:
+        """Run steps; see `StepRunner.run`."""
         profiler, step = self._profiler, self._step
         looks = nullcontext() if profiler is None else profiler.around(step, steps)
-        with told_where("train", self._place, step), looks:
+        with annotate_errors("train", self._place, step), looks:
             done, outputs = executor.run(iterator, steps, self._keeper.last_step(steps))
             if profiler is not None:
                 profiler.wait_for(outputs)
@@ -121,11 +123,11 @@ class FitWatch:
         self._own.outputs = outputs
         self._keeper.executed(done)
         self._step += done
-        pulse.at(step=self._step)
+        phase_tracker.at(step=self._step)
         return done, outputs
 
     def read(
-        self, reader: MetricReader, cadence: ReadingCadence, outputs: Outputs, steps_done: int
+        self, reader: MetricReader, cadence: MetricsSchedule, outputs: Outputs, steps_done: int
     ) -> Mapping[str, float]:
         """Read the metrics in the midst of an epoch."""
         notes = (cadence.propose(steps_done), *self._keeper.propose())
@@ -147,15 +149,15 @@ class FitWatch:
 
     def end_batch(self, batch: int, logs: Mapping[str, float]) -> None:
         """A batch, or the last one of several run together, has ended."""
-        pulse.enter("callbacks")
+        phase_tracker.enter("callbacks")
         self._callbacks.on_train_batch_end(batch, logs)
-        pulse.enter("compute")
+        phase_tracker.enter("compute")
         self._keeper.end_lap(self._executed, self._stream.samples(self._executed))
         self._tell(self._keeper.close_if_due(self._step))
 
     def end_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
         """An epoch ended, its validation included."""
-        with pulse.during("callbacks"):
+        with phase_tracker.during("callbacks"):
             self._callbacks.on_epoch_end(epoch, logs)
         self._tell(self._keeper.close_if_due(self._step))
         if self._recorder is not None:
@@ -171,7 +173,7 @@ class FitWatch:
         self._tell(self._keeper.close(self._step))
         if self._profiler is not None:
             self._profiler.stop()
-        with pulse.during("callbacks"):
+        with phase_tracker.during("callbacks"):
             self._callbacks.on_train_end(logs)
         if self._recorder is not None:
             self._recorder.end(step=self._step, epoch=self._epoch)
@@ -181,9 +183,9 @@ class FitWatch:
             return
         if self._recorder is not None:
             self._recorder.throughput(numbers.to_record())
-        with pulse.during("callbacks"):
+        with phase_tracker.during("callbacks"):
             for listener in self._listeners:
-                listener.take_throughput(numbers, is_chief=self._is_chief)
+                listener.on_throughput(numbers, is_chief=self._is_chief)
 
     def _learning_rate(self) -> float | None:
         rate = getattr(getattr(self._model, "optimizer", None), "learning_rate", None)
@@ -191,7 +193,7 @@ class FitWatch:
 
 
 @dataclass
-class OwnMetrics:
+class LocalMetrics:
     """What this worker alone has counted, for callbacks that compare workers.
 
     Attributes:
@@ -206,18 +208,18 @@ class OwnMetrics:
 
     def read(self) -> dict[str, float]:
         """The metrics of this epoch so far over this worker's samples."""
-        return self.reader.read_own(self.outputs) if self.kept is None else self.kept
+        return self.reader.read_local(self.outputs) if self.kept is None else self.kept
 
     def keep(self) -> None:
         """Have `read` give what it gives now, until the next epoch."""
-        self.kept = self.reader.read_own(self.outputs)
+        self.kept = self.reader.read_local(self.outputs)
 
 
-def _recorder(stage: Stage) -> FitRecorder | None:
-    journal = own_journal(os.environ)
+def _recorder(stage: CallContext) -> TrainingEvents | None:
+    journal = worker_event_log(os.environ)
     if journal is None:
         return None
-    return FitRecorder(
+    return TrainingEvents(
         journal, fit=next(_fits), is_chief=stage.place.is_chief, clock=time.monotonic
     )
 
@@ -252,23 +254,23 @@ class TimingListener(Protocol):
     """A callback that is told how fast training goes.
 
     Attributes:
-        every_seconds: seconds of training between two times, by the chief's clock.
+        every_n_seconds: seconds of training between two times, by the chief's clock.
         wants_workers: whether it needs every worker's times, which takes a small gather.
     """
 
-    every_seconds: float
+    every_n_seconds: float
     wants_workers: bool
 
-    def take_throughput(self, numbers: ThroughputNumbers, *, is_chief: bool) -> None:
+    def on_throughput(self, numbers: ThroughputNumbers, *, is_chief: bool) -> None:
         """What the last steps took."""
 
 
-class Timekeeper:
+class StepTimer:
     """Times the steps of one `fit`, where some worker wants that."""
 
     def __init__(
         self,
-        stage: Stage,
+        stage: CallContext,
         timed: TimedSteps,
         *,
         listeners: Sequence[TimingListener],
@@ -289,7 +291,7 @@ class Timekeeper:
         self._stage = stage
         self._timed = timed
         self._clock = clock
-        self._every = min([SECONDS, *(each.every_seconds for each in listeners)])
+        self._every = min([SECONDS, *(each.every_n_seconds for each in listeners)])
         wants_workers = any(each.wants_workers for each in listeners)
         needs = (is_recorded or bool(listeners), bool(listeners), wants_workers)
         found = on_any_worker(stage.strategy, stage.place, *needs)
@@ -314,7 +316,7 @@ class Timekeeper:
     def _run_timed(self, iterator: Any) -> Outputs:
         outputs = self._timed.run(iterator, communication=self._measures_communication)
         if self._timed.traced:
-            self._meter.void_lap()
+            self._meter.discard_interval()
         self._meter.split(self._timed.last)
         return outputs
 

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.distributed.host_collectives import all_gather_rows
-from phalanx.distributed.topology import ReplicaPlace, place_in
-from phalanx.errors import PeerGoneError
+from phalanx.distributed.topology import ReplicaTopology, topology_of
+from phalanx.errors import WorkerLostError
 
 
 @contextmanager
@@ -32,10 +32,10 @@ def local_chief_first() -> Iterator[None]:
     collectives). Where it fails on one worker, it fails on all. With one worker it does nothing.
 
     Raises:
-        PeerGoneError: the block has failed on another worker.
+        WorkerLostError: the block has failed on another worker.
     """
     strategy = tf.distribute.get_strategy()
-    place = place_in(strategy)
+    place = topology_of(strategy)
     if not place.has_peers:
         yield
         return
@@ -54,12 +54,12 @@ def local_chief_first() -> Iterator[None]:
     _meet(strategy, place, well=True)
 
 
-def _meet(strategy: Any, place: ReplicaPlace, *, well: bool) -> None:
+def _meet(strategy: Any, place: ReplicaTopology, *, well: bool) -> None:
     """Hear from all workers whether it went well; a collective that all workers must call."""
     said = all_gather_rows(strategy, place, np.array([well], np.int64))[:, 0]
     failed = [rank for rank, went_well in enumerate(said) if not went_well]
     if failed:
-        raise PeerGoneError(
+        raise WorkerLostError(
             "The block of `with phalanx.local_chief_first():` is to run on all workers; found that "
             f"it failed on worker {failed[0]}, whose own error says why. See that worker's log."
         )

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 
 from phalanx.callbacks.progress import Progress
-from phalanx.errors import OptionError
-from phalanx.keras_compat.callback_adapters import Every, manner_of
+from phalanx.errors import ConfigurationError
+from phalanx.keras_compat.callback_adapters import Every, policy_of
 
 _HOOKS = {
     "train": ("on_train_batch_end", "on_batch_end"),
@@ -21,22 +21,22 @@ _HOOKS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class LogRequirements:
     """What is wanted of readings between the ends of epochs."""
 
     every: tuple[Every, ...] = ()
     shows_progress: bool = False
 
     @classmethod
-    def of(cls, callbacks: Iterable[Any], kind: str, *, shows_progress: bool) -> Wishes:
+    def of(cls, callbacks: Iterable[Any], kind: str, *, shows_progress: bool) -> LogRequirements:
         """What `callbacks` want when they are called for "train" or "test"."""
         callbacks = list(callbacks)
         shown = shows_progress or any(map(shows_progress_itself, callbacks))
-        every = tuple(wish for c in callbacks for wish in wishes_of(c, kind))
+        every = tuple(wish for c in callbacks for wish in requirements_of(c, kind))
         return cls(every=every, shows_progress=shown)
 
     @classmethod
-    def together(cls, of_each: Sequence[Wishes]) -> Wishes:
+    def together(cls, of_each: Sequence[LogRequirements]) -> LogRequirements:
         """All that some worker wants."""
         every = {wish: None for one in of_each for wish in one.every}
         return cls(every=tuple(every), shows_progress=any(one.shows_progress for one in of_each))
@@ -47,7 +47,7 @@ class Wishes:
         return np.array([(int(self.shows_progress), 0, 0), *rows], np.int64)
 
     @classmethod
-    def from_array(cls, rows: Any) -> Wishes:
+    def from_array(cls, rows: Any) -> LogRequirements:
         """What `to_array` made."""
         every = [Every(steps=int(s), already=int(a), calls=bool(c)) for s, a, c in rows[1:]]
         return cls(every=tuple(every), shows_progress=bool(rows[0][0]))
@@ -55,22 +55,22 @@ class Wishes:
 
 def shows_progress_itself(callback: Any) -> bool:
     """Whether a callback is a progress display, which takes what is read anyway."""
-    return isinstance(callback, Progress) or manner_of(callback).shows_progress
+    return isinstance(callback, Progress) or policy_of(callback).shows_progress
 
 
-def wishes_of(callback: Any, kind: str) -> Sequence[Every]:
+def requirements_of(callback: Any, kind: str) -> Sequence[Every]:
     """At which batches `callback` wants fresh logs."""
     if shows_progress_itself(callback):
         return []
-    declared = getattr(callback, "reads_logs_every", None)
+    declared = getattr(callback, "logs_every_n_steps", None)
     if declared is not None:
         if not isinstance(declared, int) or declared < 0:
-            raise OptionError(
-                f"{type(callback).__name__}.reads_logs_every must be a number of batches, 0 for "
+            raise ConfigurationError(
+                f"{type(callback).__name__}.logs_every_n_steps must be a number of batches, 0 for "
                 f"never, or None to have the code looked at; found {declared!r}."
             )
         return [Every(steps=declared)] if declared and overrides(callback, _HOOKS[kind]) else []
-    reads = manner_of(callback).reads
+    reads = policy_of(callback).reads
     if kind == "train" and reads is not None and _is_kerass(callback, _HOOKS[kind][0]):
         return reads(callback)
     return [Every(steps=1)] if uses_batch_logs(callback, kind) else []

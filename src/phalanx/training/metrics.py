@@ -20,7 +20,7 @@ from phalanx.monitoring.flight_recorder import flight
 from phalanx.training.step_function import Outputs, StepFunction, flat_logs
 
 Notes = tuple[float, float, float, float]
-"""The next step to read at, the next to time, and two yes or no: see `Timekeeper`."""
+"""The next step to read at, the next to time, and two yes or no: see `StepTimer`."""
 
 NO_NOTES: Notes = (0.0, 0.0, 0.0, 0.0)
 
@@ -65,7 +65,7 @@ class MetricReader:
             told = tuple(float(note) for note in of_chief.numpy())
         return {name: _number(value) for name, value in logs.items()}, told
 
-    def read_own(self, outputs: Outputs) -> dict[str, float]:
+    def read_local(self, outputs: Outputs) -> dict[str, float]:
         """The same over the replicas of this process alone; no peer is asked.
 
         Args:
@@ -101,7 +101,7 @@ class MetricReader:
             )
             return first
 
-        return self._steps.like_its_own(read)
+        return self._steps.compile_like_model(read)
 
     def _build_own(self, variables: list[Any]) -> Any:
         local = self._place.local
@@ -110,7 +110,7 @@ class MetricReader:
             count, returned = outputs[this_replica() - self._place.first]
             return self._counted(variables, count, returned)
 
-        def read_own(outputs: Outputs) -> dict[str, Any]:
+        def read_local(outputs: Outputs) -> dict[str, Any]:
             per_replica = self._strategy.run(on_replica, args=(outputs,))
             weight, weighted, states = tf.nest.map_structure(
                 lambda v: sum(self._strategy.experimental_local_results(v)), per_replica
@@ -118,7 +118,7 @@ class MetricReader:
             states = _aggregate(variables, states, local)
             return self._results(variables, weight, weighted, states)
 
-        return self._steps.like_its_own(read_own)
+        return self._steps.compile_like_model(read_local)
 
     def _combine(
         self, variables: list[Any], count: tf.Tensor, returned: Any, notes: tf.Tensor
@@ -179,9 +179,9 @@ class MetricReader:
 
 def reader_of(model: Any, function: StepFunction) -> MetricReader:
     """The reader for `function`: one for all calls, so that it is traced once."""
-    companions = function.companions
-    reader = companions.get(MetricReader) or MetricReader(model, function)
-    companions[MetricReader] = reader
+    extensions = function.extensions
+    reader = extensions.get(MetricReader) or MetricReader(model, function)
+    extensions[MetricReader] = reader
     return reader
 
 

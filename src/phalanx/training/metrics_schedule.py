@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from phalanx.keras_compat.callback_adapters import Every
-from phalanx.training.log_requirements import Wishes
+from phalanx.training.log_requirements import LogRequirements
 
 _SECONDS_BETWEEN_READINGS = 0.5
 
 
-class ReadingCadence:
+class MetricsSchedule:
     """Decides, alike on every worker, at which steps metrics are read."""
 
     def __init__(
@@ -26,7 +26,7 @@ class ReadingCadence:
         *,
         shows_progress: bool,
         clock: Callable[[], float],
-        everyones: Callable[[Wishes], Wishes] = lambda own: own,
+        everyones: Callable[[LogRequirements], LogRequirements] = lambda own: own,
     ) -> None:
         """Look at the callbacks once; what one worker needs, all workers read.
 
@@ -37,7 +37,7 @@ class ReadingCadence:
             clock: seconds, increasing.
             everyones: tells what some worker wishes, from what this one does.
         """
-        wishes = everyones(Wishes.of(callbacks, kind, shows_progress=shows_progress))
+        wishes = everyones(LogRequirements.of(callbacks, kind, shows_progress=shows_progress))
         self._shows_progress = wishes.shows_progress
         self._counts = [_Count(wish) for wish in wishes.every]
         self._clock = clock

@@ -19,20 +19,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.checkpoint.replica_values import array_of_copy
-from phalanx.checkpoint.step_capture import FOLDER, Captured, CapturedStep, Part, write_captured
+from phalanx.checkpoint.replica_values import read_component
+from phalanx.checkpoint.step_capture import FOLDER, CaptureInfo, Part, StepCapture, write_captured
 from phalanx.checkpoint.variable_names import model_variables, paths_of
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.data.batch_iterator import BatchStream
-from phalanx.distributed.topology import ReplicaPlace, rows_of
-from phalanx.gradients.nonfinite import Health
+from phalanx.data.batch_iterator import BatchIterator
+from phalanx.distributed.topology import ReplicaTopology, rows_of
+from phalanx.gradients.nonfinite import NonFiniteGuard
 from phalanx.keras_compat.model_access import loss_scale_of
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Heard:
+class _ReplicaReport:
     """What one replica says of a step.
 
     Attributes:
@@ -48,7 +48,7 @@ class _Heard:
     can_be: bool
 
 
-class KeptStep:
+class NonFiniteCapture:
     """Watches the steps of one function, and keeps the first that goes wrong.
 
     Attributes:
@@ -57,17 +57,19 @@ class KeptStep:
         directory: where the step was kept; None where none was, or by another worker.
     """
 
-    def __init__(self, model: Any, place: ReplicaPlace, health: Health, to: KeepingPlace) -> None:
+    def __init__(
+        self, model: Any, place: ReplicaTopology, health: NonFiniteGuard, to: CaptureDir
+    ) -> None:
         """Watch by `health`; `to` is asked when a step is to be kept."""
         self._model = model
         self._place = place
         self._to = to
         self.health = health
-        self.stream: BatchStream | None = None
+        self.stream: BatchIterator | None = None
         self.running = (0, 1)
         self.directory: Path | None = None
         self._lock = threading.Lock()
-        self._heard: dict[int, _Heard] = {}
+        self._heard: dict[int, _ReplicaReport] = {}
         self._heard_of: int | None = None
 
     def watch(self, element: Any) -> None:
@@ -129,16 +131,20 @@ class KeptStep:
             arrays = iter(flat)
             there = [next(arrays) if is_there else None for is_there in tf.nest.flatten(like)]
             count, data = tf.nest.pack_sequence_as(like, there)
-            heard = _Heard(data=data, count=int(count), is_bad=bool(is_bad), can_be=bool(can_be))
+            heard = _ReplicaReport(
+                data=data, count=int(count), is_bad=bool(is_bad), can_be=bool(can_be)
+            )
             with self._lock:
-                all_heard = self._all_heard(int(step), replica, heard)
+                all_heard = self._all_replicas_reported(int(step), replica, heard)
                 if all_heard is not None:
                     self._write(int(step), int(variable), int(total), all_heard, replica)
         except Exception as error:
             _log.warning("a step that was not finite cannot be kept: %s", error)
         return np.True_
 
-    def _all_heard(self, step: int, replica: int, heard: _Heard) -> list[_Heard] | None:
+    def _all_replicas_reported(
+        self, step: int, replica: int, heard: _ReplicaReport
+    ) -> list[_ReplicaReport] | None:
         """What all replicas of this process have said of a step; None until the last of them has.
 
         None of them waits for another: the threads in which they wait would be TensorFlow's own.
@@ -152,13 +158,13 @@ class KeptStep:
         return [self._heard[each] for each in sorted(self._heard)]
 
     def _write(
-        self, step: int, variable: int, total: int, heard: list[_Heard], replica: int
+        self, step: int, variable: int, total: int, heard: list[_ReplicaReport], replica: int
     ) -> None:
         """Write what was `heard`; `replica`, the last, has not changed its weights yet."""
         if self._to.folder is None or self._to.left < 1 or not any(each.can_be for each in heard):
             return
         variables = model_variables(self._model)
-        read = partial(array_of_copy, replica - self._place.first)
+        read = partial(read_component, replica - self._place.first)
         weights = {name: read(variable) for name, variable in variables.items()}
         batches = tuple(h.data if isinstance(h.data, tuple) else (h.data,) for h in heard)
         size = _bytes(weights.values()) + _bytes(tf.nest.flatten(batches))
@@ -173,7 +179,7 @@ class KeptStep:
             return
         self._to.left -= 1
         config, why_not = _config_of(self._model)
-        captured = Captured(
+        captured = CaptureInfo(
             about=self._about(step, variable, total, heard, read, why_not),
             batches=batches,
             weights=weights,
@@ -184,8 +190,14 @@ class KeptStep:
         _log.warning("step %d was not finite; it is kept in %s", step + 1, self.directory)
 
     def _about(
-        self, step: int, variable: int, total: int, heard: list[_Heard], read: Any, why_not: str
-    ) -> CapturedStep:
+        self,
+        step: int,
+        variable: int,
+        total: int,
+        heard: list[_ReplicaReport],
+        read: Any,
+        why_not: str,
+    ) -> StepCapture:
         rows, places = self._samples(step)
         parts = []
         for i, each in enumerate(heard):
@@ -203,7 +215,7 @@ class KeptStep:
                 )
             )
         paths, is_scaled = self.health.paths, self.health.policy == "watch"
-        return CapturedStep(
+        return StepCapture(
             rank=self._place.rank,
             step=step + 1,
             replicas=self._place.total,
@@ -245,7 +257,7 @@ MOST_BYTES = 4 * 10**9
 
 
 @dataclass
-class KeepingPlace:
+class CaptureDir:
     """Where this process keeps steps, and how many more.
 
     Attributes:
@@ -259,28 +271,28 @@ class KeepingPlace:
     most_bytes: int = MOST_BYTES
 
 
-_here: KeepingPlace | None = None
+_here: CaptureDir | None = None
 
 
-def keeping_place() -> KeepingPlace:
+def capture_dir() -> CaptureDir:
     """Where this process keeps steps: in the run's directory, under `phalanx run`."""
     global _here
     if _here is None:
         spec = WorkerSpec.from_environment(os.environ)
         run = None if spec is None else spec.run_dir
-        _here = KeepingPlace(folder=None if run is None else Path(run) / FOLDER)
+        _here = CaptureDir(folder=None if run is None else Path(run) / FOLDER)
     return _here
 
 
-def forget_keeping_place() -> None:
+def forget_capture_dir() -> None:
     """Look for the place anew when it is next asked for, as a process does that begins."""
     global _here
     _here = None
 
 
-def where_kept(step: int) -> str:
+def capture_hint(step: int) -> str:
     """A sentence that says how to look at a step, if some worker has kept it."""
-    folder = keeping_place().folder
+    folder = capture_dir().folder
     kept = [] if folder is None else list(folder.glob(f"worker-*-step-{step}"))
     if folder is None or not kept:
         return ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 
-class Sampling:
+class OverheadBudget:
     """Steps 1, 1 + n, 1 + 2n, ...; n grows where a look costs too much.
 
     Every worker must look at the same steps. So the chief measures, and tells its choice

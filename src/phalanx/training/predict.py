@@ -10,16 +10,16 @@ import tensorflow as tf
 
 from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.distributed.host_collectives import all_gather_arrays
-from phalanx.distributed.topology import ReplicaPlace, rows_of
+from phalanx.distributed.topology import ReplicaTopology, rows_of
 from phalanx.errors import DataError, TrainingError
 from phalanx.keras_compat.model_access import keras_predict
-from phalanx.monitoring.phase_tracker import pulse
+from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.callbacks import callback_list
 from phalanx.training.context import (
-    Stage,
+    CallContext,
+    call_context,
     make_function,
     make_stream,
-    on_stage,
     open_source,
 )
 from phalanx.training.parameter_server.predict import predict_on_servers
@@ -56,7 +56,7 @@ def predict(
         return predict_on_servers(
             model, x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks
         )
-    with on_stage(model) as stage:
+    with call_context(model) as stage:
         if not tf.distribute.has_strategy():
             return keras_predict(
                 model, x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks
@@ -77,7 +77,7 @@ def predict(
             display=EvaluationProgress,
         )
         function = make_function(stage, "predict", source)
-        with pulse.during("compute"):
+        with phase_tracker.during("compute"):
             return _predict_share(stage, function, stream, listed).merge(stage)
 
 
@@ -98,7 +98,7 @@ class _Predictions:
         self._leaves.append([np.concatenate(leaf) for leaf in zip(*flat, strict=True)])
         return keras.tree.pack_sequence_as(self._structure, self._leaves[-1])
 
-    def merge(self, stage: Stage) -> Any:
+    def merge(self, stage: CallContext) -> Any:
         """All replicas' rows, in the order of the data."""
         if not self._totals:
             raise DataError("Asked to predict, but the data gave no batch. Pass at least one.")
@@ -111,20 +111,20 @@ class _Predictions:
         return keras.tree.pack_sequence_as(self._structure, merged)
 
 
-def _predict_share(stage: Stage, function: Any, stream: Any, callbacks: Any) -> _Predictions:
+def _predict_share(stage: CallContext, function: Any, stream: Any, callbacks: Any) -> _Predictions:
     model = stage.model
     model.stop_predicting = False
     predictions = _Predictions()
     callbacks.on_predict_begin()
     for step, size, iterator in stream.epoch():
-        pulse.enter("compute")  # anew: it goes on
+        phase_tracker.enter("compute")  # anew: it goes on
         callbacks.on_predict_batch_begin(step)
         last = None
         for done in range(size):
             try:
                 element = next(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
-                stream.ran_out(steps_done=done)
+                stream.reached_end(steps_done=done)
                 break
             last = predictions.add(int(element[0]), function.on_batch(element))
         if last is None:
@@ -148,7 +148,7 @@ def _only_real_rows(count: tf.Tensor, output: Any) -> Any:
     return keras.tree.map_structure(cut, output)
 
 
-def _interleave(by_worker: list[Any], totals: list[int], place: ReplicaPlace) -> Any:
+def _interleave(by_worker: list[Any], totals: list[int], place: ReplicaTopology) -> Any:
     """Rows of whole batches, from each worker's rows of all batches."""
     taken = [0] * len(by_worker)
     pieces = []
@@ -160,6 +160,6 @@ def _interleave(by_worker: list[Any], totals: list[int], place: ReplicaPlace) ->
     return np.concatenate(pieces)
 
 
-def _rows_of_worker(worker: int, total: int, place: ReplicaPlace) -> int:
+def _rows_of_worker(worker: int, total: int, place: ReplicaTopology) -> int:
     replicas = range(worker * place.local, (worker + 1) * place.local)
     return sum(rows_of(replica, place.total, total)[1] for replica in replicas)

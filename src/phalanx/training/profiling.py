@@ -34,7 +34,7 @@ class StepProfiler:
         self._is_chosen = rank in asked.workers
         self._is_running = False
 
-    def steps_until_edge(self, trained: int) -> int | None:
+    def steps_until_boundary(self, trained: int) -> int | None:
         """How many steps the next execution may have; the same on every worker.
 
         So what is looked at begins and ends at the steps asked for.
@@ -91,7 +91,7 @@ class StepProfiler:
 
 
 @cache
-def own_profiler() -> StepProfiler | None:
+def make_profiler() -> StepProfiler | None:
     """This process's; None where its run asked for none."""
     spec = WorkerSpec.from_environment(os.environ)
     if spec is None or spec.run_dir is None or spec.switches.profile is None:

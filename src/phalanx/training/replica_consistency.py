@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.callbacks.replica_check import ReplicaCheck
-from phalanx.checkpoint.checksum import fold_copies, total_of
-from phalanx.checkpoint.replica_values import copies_of
+from phalanx.callbacks.replica_check import ReplicaConsistencyCheck
+from phalanx.checkpoint.checksum import checksum_components, combine_checksums
+from phalanx.checkpoint.replica_values import replica_components
 from phalanx.checkpoint.variable_names import model_variables, optimizer_variables
 from phalanx.distributed.host_collectives import all_gather_arrays, all_gather_rows
-from phalanx.errors import DisagreementError
-from phalanx.keras_compat.model_access import is_assigned_alike
-from phalanx.keras_compat.optimizer_clippers import own_clipper_state
-from phalanx.training.context import Stage
-from phalanx.training.overhead_budget import Sampling
+from phalanx.errors import WorkerMismatchError
+from phalanx.keras_compat.model_access import is_assigned_on_all
+from phalanx.keras_compat.optimizer_clippers import local_clipper_state
+from phalanx.training.context import CallContext
+from phalanx.training.overhead_budget import OverheadBudget
 from phalanx.training.step_function import StepFunction
 
 _log = logging.getLogger(__name__)
-_MOST_LOOKED_AT = 16
+_MOST_COMPARED = 16
 _MOST_ENTRIES = 1 << 20
 
 
@@ -46,7 +46,7 @@ class Unlike:
     name: str
     odd: tuple[int, ...]
     alike: int
-    by: Difference
+    by: VariableDifference
     count: int
     of: int
 
@@ -82,22 +82,30 @@ class Apart:
     Attributes:
         what: in which variable, or in how many there are.
         step: so many were trained.
-        alike_at: the last step at which they were alike; None if they never were.
+        first_difference_at: the last step at which they were alike; None if they never were.
         noun: what a replica is called: "worker" where each has one.
     """
 
     what: Unlike | Lacking
     step: int
-    alike_at: int | None
+    first_difference_at: int | None
     noun: str
 
     def __str__(self) -> str:
-        since = "" if self.alike_at is None else f" They were alike at step {self.alike_at}."
-        when = "when training begins" if self.alike_at is None else f"after step {self.step}"
+        since = (
+            ""
+            if self.first_difference_at is None
+            else f" They were alike at step {self.first_difference_at}."
+        )
+        when = (
+            "when training begins"
+            if self.first_difference_at is None
+            else f"after step {self.step}"
+        )
         return (
             f"Replicas that should hold the same differ {when}: {self.what.in_words(self.noun)}"
             f"{since} Look for what one worker does alone: an assignment, a file it loads, a "
-            'callback. ReplicaCheck(on_difference="raise") ends such a training.'
+            'callback. ReplicaConsistencyCheck(on_difference="raise") ends such a training.'
         )
 
 
@@ -106,9 +114,9 @@ class ReplicaChecks:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: CallContext,
         function: StepFunction,
-        options: ReplicaCheck,
+        options: ReplicaConsistencyCheck,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -118,18 +126,18 @@ class ReplicaChecks:
         self._options = options
         self._clock = clock
         self._is_on = stage.place.total > 1
-        self._sampling = Sampling(every=1, max_overhead=None, clock=clock)
+        self._sampling = OverheadBudget(every=1, max_overhead=None, clock=clock)
         self._fold: Any = None
         self._folded: list[int] = []
         self._alike_at: int | None = None
         self._told_rounding = False
-        self._looked_at = 0
+        self._inspected = 0
 
     def begin(self, step: int, *, is_resumed: bool) -> None:
         """Agree on when to compare, and compare; all workers must call it.
 
         Raises:
-            DisagreementError: replicas begin with different weights, and that is to end it.
+            WorkerMismatchError: replicas begin with different weights, and that is to end it.
         """
         if not self._is_on:
             return
@@ -142,17 +150,17 @@ class ReplicaChecks:
         self._raises, self._is_on = bool(raises), every > 0
         if not self._is_on:
             return
-        self._sampling = Sampling(
+        self._sampling = OverheadBudget(
             every=every, max_overhead=None if share < 0 else share or 1e-9, clock=self._clock
         )
-        self._compare(step, is_resumed=is_resumed, fold=fold_copies)
+        self._compare(step, is_resumed=is_resumed, fold=checksum_components)
         self._sampling.looked(step, self._clock(), float(every))
 
     def after(self, step: int) -> None:
         """So many steps are trained: compare, if it is time.
 
         Raises:
-            DisagreementError: replicas differ, and that is to end the training.
+            WorkerMismatchError: replicas differ, and that is to end the training.
         """
         if not self._is_on or not self._sampling.is_due(step):
             return
@@ -163,7 +171,9 @@ class ReplicaChecks:
     def end(self, step: int) -> None:
         """Training has come to its end: compare once more."""
         if self._is_on and self._alike_at != step:
-            self._compare(step, fold=fold_copies if self._fold is None else self._traced_fold)
+            self._compare(
+                step, fold=checksum_components if self._fold is None else self._traced_fold
+            )
 
     def _compare(
         self, step: int, *, fold: Callable[[Sequence[Any]], Any], is_resumed: bool = False
@@ -172,26 +182,26 @@ class ReplicaChecks:
         variables = compared_variables(model, self._function, is_resumed=is_resumed)
         folded = fold(variables).numpy()
         # A variable that some worker lacks would make the rows of the next exchange unequal.
-        row = [int(self._sampling.proposal), len(variables), *total_of(folded)]
+        row = [int(self._sampling.proposal), len(variables), *combine_checksums(folded)]
         rows = self._rows(row)
         totals = rows[:, 2:].reshape(-1)
         if (rows[:, 1] != rows[0, 1]).any():
             self._differ(step, Lacking(counts=tuple(int(n) for n in rows[:, 1])))
         elif (totals != totals[0]).any():
-            self._look_closer(step, variables, folded)
+            self._locate_difference(step, variables, folded)
         else:
             self._alike_at = step
         return float(rows[0, 0])
 
-    def _look_closer(self, step: int, variables: Sequence[Any], folded: np.ndarray) -> None:
+    def _locate_difference(self, step: int, variables: Sequence[Any], folded: np.ndarray) -> None:
         """Find the first variable that differs by more than rounding, among some."""
         everyones = self._rows(folded.reshape(-1).tolist()).reshape(-1, len(variables))
         unlike = np.flatnonzero((everyones != everyones[0]).any(axis=0))
-        if len(unlike) > _MOST_LOOKED_AT:  # each look goes on where the one before has ended
-            unlike = np.roll(unlike, -self._looked_at)
-            self._looked_at += _MOST_LOOKED_AT
-        for column in unlike[:_MOST_LOOKED_AT]:
-            odd = _odd_ones(everyones[:, column].tolist())
+        if len(unlike) > _MOST_COMPARED:  # each look goes on where the one before has ended
+            unlike = np.roll(unlike, -self._inspected)
+            self._inspected += _MOST_COMPARED
+        for column in unlike[:_MOST_COMPARED]:
+            odd = _outliers(everyones[:, column].tolist())
             alike = next(r for r in range(len(everyones)) if r not in odd)
             found = self._difference(variables[column], alike, odd[0])
             if found.share > self._tolerance:
@@ -215,9 +225,9 @@ class ReplicaChecks:
             )
         self._told_rounding = True
 
-    def _difference(self, variable: Any, one: int, other: int) -> Difference:
+    def _difference(self, variable: Any, one: int, other: int) -> VariableDifference:
         """How two replicas' copies differ, in the first million entries that do."""
-        copies = [np.asarray(copy.numpy()).reshape(-1) for copy in copies_of(variable)]
+        copies = [np.asarray(copy.numpy()).reshape(-1) for copy in replica_components(variable)]
         sums = np.stack([_sums_of_chunks(copy) for copy in copies])
         of_all = np.concatenate([s for (s,) in self._arrays([sums])])
         of_all = of_all if len(of_all) > 1 else np.repeat(of_all, 2, axis=0)
@@ -229,14 +239,14 @@ class ReplicaChecks:
         shape = tuple(variable.shape)
         at = np.unravel_index(begin + found.index[0], shape or (1,))
         index = tuple(int(i) for i in at) if shape else ()
-        return Difference(**{**vars(found), "index": index, "size": copies[0].size})
+        return VariableDifference(**{**vars(found), "index": index, "size": copies[0].size})
 
     def _differ(self, step: int, what: Unlike | Lacking) -> None:
         self._is_on = False
         noun = "worker" if self._stage.place.local == 1 else "replica"
-        apart = Apart(what=what, step=step, alike_at=self._alike_at, noun=noun)
+        apart = Apart(what=what, step=step, first_difference_at=self._alike_at, noun=noun)
         if self._raises:
-            raise DisagreementError(str(apart))
+            raise WorkerMismatchError(str(apart))
         if self._stage.place.is_chief:
             _log.warning("%s", apart)
 
@@ -252,7 +262,7 @@ class ReplicaChecks:
 
     def _traced_fold(self, variables: Sequence[Any]) -> tf.Tensor:
         if self._folded != [id(v) for v in variables]:
-            self._fold = tf.function(lambda: fold_copies(variables), autograph=False)
+            self._fold = tf.function(lambda: checksum_components(variables), autograph=False)
             self._folded = [id(v) for v in variables]
         return self._fold()
 
@@ -263,7 +273,7 @@ def _sums_of_chunks(flat: np.ndarray) -> np.ndarray:
     return np.array([zlib.crc32(chunk) for chunk in chunks], np.int64)
 
 
-def _odd_ones(values: Sequence[int]) -> list[int]:
+def _outliers(values: Sequence[int]) -> list[int]:
     """The replicas that most others, else the first, are not like."""
     counts = Counter(values)
     usual = max(counts, key=lambda value: (counts[value], value == values[0]))
@@ -284,21 +294,21 @@ def compared_variables(model: Any, function: StepFunction, *, is_resumed: bool) 
     """
     optimizer = getattr(model, "optimizer", None)
     apart = {id(v) for metric in model.metrics for v in metric.variables}
-    apart |= {id(v) for v in own_clipper_state(optimizer)}
+    apart |= {id(v) for v in local_clipper_state(optimizer)}
     apart |= function.assigned.keys()
     weights = list(model_variables(model).values())
     chosen = []
     for variable in {id(v): v for v in weights}.values():
         is_own = id(variable) in apart or variable.aggregation in ("mean", "sum")
         is_own = is_own or (is_resumed and not variable.trainable)
-        if not is_own or is_assigned_alike(model, variable):
+        if not is_own or is_assigned_on_all(model, variable):
             chosen.append(variable)
     chosen += [v for v in optimizer_variables(model).values() if id(v) not in apart]
     return [v for v in chosen if str(v.dtype) != "string"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class VariableDifference:
     """How two copies of a variable differ.
 
     Attributes:
@@ -318,7 +328,7 @@ class Difference:
     values: tuple[float, float]
 
 
-def difference(one: np.ndarray, other: np.ndarray) -> Difference:
+def difference(one: np.ndarray, other: np.ndarray) -> VariableDifference:
     """How `other` differs from `one`, an array of the same shape and dtype."""
     first, second = (np.atleast_1d(a).astype(np.float64) for a in (one, other))
     unlike = ~((first == second) | (np.isnan(first) & np.isnan(second)))
@@ -327,7 +337,7 @@ def difference(one: np.ndarray, other: np.ndarray) -> Difference:
     gap = np.where(np.isnan(gap), np.inf, gap)
     at = np.unravel_index(int(gap.argmax()), gap.shape)
     scale = max(float(np.nanmax(np.abs(first), initial=0.0)), float(np.finfo(np.float32).tiny))
-    return Difference(
+    return VariableDifference(
         largest=float(gap[at]),
         share=float(gap[at]) / scale,
         entries=int(unlike.sum()),

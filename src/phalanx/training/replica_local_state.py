@@ -42,8 +42,8 @@ class LocalState:
     @classmethod
     def of(cls, model: Any, function: StepFunction) -> LocalState:
         """The one for `function`, for all calls, so that it is traced once."""
-        state = function.companions.get(cls) or cls(model, function)
-        function.companions[cls] = state
+        state = function.extensions.get(cls) or cls(model, function)
+        function.extensions[cls] = state
         return state
 
     def _variables(self) -> list[Any]:

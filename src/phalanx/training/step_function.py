@@ -19,16 +19,21 @@ import tensorflow as tf
 
 from phalanx.data.batches import static_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.distributed.topology import ReplicaPlace, rows_of, this_replica
+from phalanx.distributed.topology import ReplicaTopology, rows_of, this_replica
 from phalanx.gradients.all_reduce import reduce_sum
-from phalanx.gradients.step_context import MetricResult, ReplicaShare, current_share, sharing
-from phalanx.keras_compat.model_access import compute_loss, is_assigned_alike, track_loss
+from phalanx.gradients.step_context import (
+    MetricResult,
+    ReplicaBatch,
+    current_replica_batch,
+    sharing,
+)
+from phalanx.keras_compat.model_access import compute_loss, is_assigned_on_all, track_loss
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.monitoring.recorded_spans import Recorded
-from phalanx.training.batch_arrivals import GraphArrivals, HostArrival
+from phalanx.monitoring.recorded_spans import RecordedSpan
+from phalanx.training.batch_arrivals import GraphBatchProbe, HostBatchProbe
 from phalanx.training.broadcast_variables import MadeInStep
-from phalanx.training.error_context import axis_0_explained, in_replica
-from phalanx.training.nonfinite_capture import KeptStep
+from phalanx.training.error_context import axis_0_explained, replica_scope
+from phalanx.training.nonfinite_capture import NonFiniteCapture
 from phalanx.training.run_switches import runs_eagerly
 
 Kind = Literal["train", "test", "predict"]
@@ -58,7 +63,7 @@ class StepPlan:
     """
 
     strategy: tf.distribute.Strategy
-    place: ReplicaPlace
+    place: ReplicaTopology
     counted: bool
     may_be_empty: bool
     known_length: bool
@@ -82,7 +87,7 @@ class StepFunction:
         self.plan = plan
         self.assigned: dict[int, Any] = {}
         self.results: dict[str, MetricResult] = {}
-        self.companions: dict[type, Any] = {}
+        self.extensions: dict[type, Any] = {}
         self.is_traced = False
         self._model = model
         self._kind = kind
@@ -91,20 +96,20 @@ class StepFunction:
         whole = bool(model.jit_compile) and not self._eager
         if whole and tf.distribute.has_strategy():
             whole = False
-            if kind == "train" and must_compile_apart(model):
+            if kind == "train" and compile_without_collectives(model):
                 self._step = compiled_train_step(model)
         self._whole = whole
-        self._arrivals = GraphArrivals.for_recorder(plan.strategy)
+        self._arrivals = GraphBatchProbe.for_recorder(plan.strategy)
         self.version = 0
-        self.trace_anew()
+        self.retrace()
 
-    def trace_anew(self) -> None:
+    def retrace(self) -> None:
         """Forget what was traced, which something that the step asks in Python has outdated."""
         self.version += 1
-        self._one = self.like_its_own(self.on_replicas, jit_compile=self._whole)
-        self._next = self.like_its_own(self._on_next)
-        self._apart = self.like_its_own(self._one_kept)
-        self._many = self.like_its_own(self._while_data)
+        self._one = self.compile_like_model(self.on_replicas, jit_compile=self._whole)
+        self._next = self.compile_like_model(self._on_next)
+        self._apart = self.compile_like_model(self._run_and_capture)
+        self._many = self.compile_like_model(self._while_data)
 
     def build(self, batch_spec: Any) -> None:
         """Make what the step makes lazily, by tracing it; no step is run.
@@ -126,7 +131,7 @@ class StepFunction:
 
     def on_batch(self, element: Any) -> Outputs:
         """Run one step on one element."""
-        arrival = HostArrival(self._data_of(element)) if flight.is_open else None
+        arrival = HostBatchProbe(self._data_of(element)) if flight.is_open else None
         with flight.execution(self._kind, 1, arrival):
             outputs: Outputs = self._apart(element) if self._whole else self._one(element)
         return outputs
@@ -150,7 +155,9 @@ class StepFunction:
                 raise StopIteration
         return execution.done, outputs
 
-    def _one_by_one(self, iterator: Any, steps: int, under_way: Recorded) -> tuple[int, Outputs]:
+    def _one_by_one(
+        self, iterator: Any, steps: int, under_way: RecordedSpan
+    ) -> tuple[int, Outputs]:
         outputs: Outputs = ()
         for done in range(steps):
             under_way.already = done
@@ -166,7 +173,7 @@ class StepFunction:
     def _on_next(self, iterator: Any) -> Outputs:
         element = next(iterator)
         self._note(element, 1)
-        return self._one_kept(element)
+        return self._run_and_capture(element)
 
     def _note(self, element: Any, number: Any) -> None:
         """Tell the flight recorder that a batch has come, the execution's `number`-th."""
@@ -180,7 +187,7 @@ class StepFunction:
         local = self.plan.strategy.experimental_local_results
         return tf.nest.map_structure(lambda value: local(value)[0], element)
 
-    def like_its_own(self, python: Callable[..., Any], **options: Any) -> Any:
+    def compile_like_model(self, python: Callable[..., Any], **options: Any) -> Any:
         """`python` as a TensorFlow function, or as it is where the model runs eagerly."""
         plain = tf.autograph.experimental.do_not_convert(python)
         return plain if self._eager else tf.function(plain, reduce_retracing=True, **options)
@@ -197,7 +204,7 @@ class StepFunction:
         def body(done: Any, batch: Any, *_: Any) -> Any:
             element = batch.get_value()
             self._note(element, done + 1)
-            outputs = tf.nest.flatten(self._one_kept(element))
+            outputs = tf.nest.flatten(self._run_and_capture(element))
             last = done + 1 >= steps
             following = tf.cond(last, lambda: batch, iterator.get_next_as_optional)
             return (done + 1, following, *outputs)
@@ -214,17 +221,17 @@ class StepFunction:
         )
         return done, tf.nest.pack_sequence_as(traced, outputs)
 
-    def _one_kept(self, element: Any) -> Outputs:
+    def _run_and_capture(self, element: Any) -> Outputs:
         outputs: Outputs = self._one(element)
-        self.keep_beside(element)
+        self.capture_after(element)
         return outputs
 
-    def keep_beside(self, element: Any) -> None:
+    def capture_after(self, element: Any) -> None:
         """Keep the step on `element` that was just run, where it could not do so itself.
 
         XLA cannot call what keeps a batch, so that stands beside a step that is compiled whole.
         """
-        kept = self.companions.get(KeptStep)
+        kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and self._whole:
             kept.watch(element)
 
@@ -245,16 +252,16 @@ class StepFunction:
             start, _ = rows_of(replica, place.total, total)
             count, data = parts[replica - place.first]
         else:
-            total, start, count, data = count_share(parts, replica, place.total)
-        share = ReplicaShare(
+            total, start, count, data = count_local_samples(parts, replica, place.total)
+        share = ReplicaBatch(
             count,
             total,
             start=start,
             static_count=static_rows(data),
             may_be_empty=self.plan.may_be_empty,
-            is_alike=partial(is_assigned_alike, self._model),
+            is_alike=partial(is_assigned_on_all, self._model),
         )
-        kept = self.companions.get(KeptStep)
+        kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and not self._whole:
             share.keep = partial(kept.keep, replica, total, (count, data))
         plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
@@ -262,7 +269,7 @@ class StepFunction:
             sharing(share),
             share.published() if plain and place.total > 1 else nullcontext(),
             share.looking_at(data),
-            in_replica(replica),
+            replica_scope(replica),
             axis_0_explained(data, place.total),
         ):
             logs = self._step(data)
@@ -271,12 +278,12 @@ class StepFunction:
                 logs = tf.nest.map_structure(share.for_mean, logs)
         self.assigned.update(share.assigned)
         self.is_traced = True
-        if self._kind == "train" and (made := self.companions.get(MadeInStep)):
-            made.make_alike()
+        if self._kind == "train" and (made := self.extensions.get(MadeInStep)):
+            made.broadcast_from_chief()
         return count, {} if logs is None else logs
 
 
-def _results_in(logs: dict[str, Any], share: ReplicaShare) -> dict[str, MetricResult]:
+def _results_in(logs: dict[str, Any], share: ReplicaBatch) -> dict[str, MetricResult]:
     """The entries of logs that are results of metrics.
 
     One that comes as another value, such as from a function in the step, has the metric's name.
@@ -338,7 +345,7 @@ def step_function(model: Any, kind: Kind, plan: StepPlan) -> StepFunction:
 _log = logging.getLogger(__name__)
 
 
-def must_compile_apart(model: Any) -> bool:
+def compile_without_collectives(model: Any) -> bool:
     """Whether the model's gradients can be compiled apart; says so where they cannot."""
     if type(model).train_step is keras.Model.train_step:
         return True
@@ -362,7 +369,7 @@ def compiled_train_step(model: Any) -> Callable[[Any], None]:
             reduce_retracing=True,
         )
         gradients, loss = compiled(*keras.utils.unpack_x_y_sample_weight(data))
-        if (share := current_share()) is not None:
+        if (share := current_replica_batch()) is not None:
             share.loss = loss  # the one it was told of lives in the compiled function
         model.optimizer.apply(gradients, model.trainable_variables)
 
@@ -370,7 +377,7 @@ def compiled_train_step(model: Any) -> Callable[[Any], None]:
 
 
 def _gradients(model: Any, x: Any, y: Any, weight: Any) -> tuple[list[Any], Any]:
-    share = current_share()
+    share = current_replica_batch()
     looking = nullcontext() if share is None else share.looking_at((x, y, weight))
     with looking, tf.GradientTape() as tape:
         predicted = model(x, training=True)
@@ -382,7 +389,7 @@ def _gradients(model: Any, x: Any, y: Any, weight: Any) -> tuple[list[Any], Any]
     return gradients, loss
 
 
-def count_share(data: Any, replica: int, replicas: int) -> tuple[Any, Any, Any, Any]:
+def count_local_samples(data: Any, replica: int, replicas: int) -> tuple[Any, Any, Any, Any]:
     """(total, start, count, data) for a replica's part of a distributed dataset's element.
 
     An empty part gets one row of zeros that stands in, as elsewhere it gets a real row.

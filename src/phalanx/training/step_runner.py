@@ -11,15 +11,15 @@ import keras
 import tensorflow as tf
 
 from phalanx.distributed.host_collectives import on_any_worker
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import NonFiniteError, OptionError
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import NonFiniteError, ConfigurationError
 from phalanx.gradients.clipper_chain import OnNonfinite
-from phalanx.gradients.gradient_probe import Lens, Observation, observing
-from phalanx.gradients.nonfinite import Health, Trouble, watch
-from phalanx.keras_compat.optimizer_clippers import innermost, rules_of
+from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig, observing
+from phalanx.gradients.nonfinite import NonFiniteGuard, NonFiniteStep, watch
+from phalanx.keras_compat.optimizer_clippers import clippers_of, innermost
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.training.gradient_sampling import GradientObserver, Looks, TracesByLens
-from phalanx.training.nonfinite_capture import KeptStep, keeping_place, where_kept
+from phalanx.training.gradient_sampling import GradientListener, GradientSampler, TraceCache
+from phalanx.training.nonfinite_capture import NonFiniteCapture, capture_dir, capture_hint
 from phalanx.training.run_switches import runs_eagerly
 from phalanx.training.step_function import Outputs, StepFunction
 
@@ -30,7 +30,7 @@ RunsOne = Callable[[Any], Outputs]
 """Runs one step on an iterator's next batch; raises StopIteration where there is none."""
 
 
-class Executor:
+class StepRunner:
     """Runs the steps of one `fit`, and minds the gradients' health."""
 
     def __init__(self, model: Any, function: StepFunction, callbacks: Iterable[Any]) -> None:
@@ -38,9 +38,9 @@ class Executor:
         self._model = model
         self._function = function
         self._health = _health(model, function, list(callbacks))
-        self.kept = _kept_step(model, function, self._health)
-        observer = observer_among(callbacks)
-        self._observed = ObservedSteps(model, function, observer) if observer else None
+        self.kept = _nonfinite_capture(model, function, self._health)
+        observer = find_observer(callbacks)
+        self._observed = SampledSteps(model, function, observer) if observer else None
         self._trained = 0
         self._checked = 0
         self._told = False
@@ -54,7 +54,7 @@ class Executor:
         """Count from `trained` steps on."""
         self._trained = trained
 
-    def steps_until_look(self) -> int | None:
+    def steps_until_sample(self) -> int | None:
         """How many steps the next execution may have: a look ends it."""
         if self._observed is None:
             return None
@@ -74,7 +74,7 @@ class Executor:
         """
         if self.kept is not None:
             self.kept.running = (self._trained, steps)
-        done, outputs = self._run(iterator, steps, self._observed_step(steps) or timed)
+        done, outputs = self._run(iterator, steps, self._sampled_step(steps) or timed)
         self._trained += done
         if self._trained - self._checked >= _CHECK_EVERY:
             self.check()
@@ -89,7 +89,7 @@ class Executor:
             return
         place = self._function.plan.place
         trouble = _of_all_workers(trouble, self._function.plan.strategy, place)
-        hint = where_kept(trouble.step + 1)
+        hint = capture_hint(trouble.step + 1)
         if self._health.policy == "raise":
             raise NonFiniteError(_explain(self._health.paths, trouble, place) + hint)
         if place.is_chief:
@@ -106,9 +106,9 @@ class Executor:
         """What an epoch's logs say of gradients that were left out, if the user asked."""
         if self._health is None or self._health.policy in ("raise", "watch"):
             return {}
-        return {"nonfinite_steps": float(self._health.count)}
+        return {"nonfinite_count": float(self._health.count)}
 
-    def _observed_step(self, steps: int) -> RunsOne | None:
+    def _sampled_step(self, steps: int) -> RunsOne | None:
         """What runs the last of the next `steps` steps, if that one is looked at."""
         observed, last = self._observed, self._trained + steps
         if observed is None or not observed.sampling.is_due(last):
@@ -130,7 +130,7 @@ class Executor:
             return steps - 1, outputs
 
 
-def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> Health | None:
+def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> NonFiniteGuard | None:
     """The record of the model's optimizer, where it has a say in what happens then."""
     optimizer = getattr(model, "optimizer", None)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
@@ -141,28 +141,32 @@ def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> Health 
         return None
     # A LossScaleOptimizer leaves such steps out by itself.
     health = watch(optimizer, function.plan.strategy, policy if inner is optimizer else "watch")
-    if function.companions.get(Health) is not health:
-        function.companions[Health] = health
-        function.trace_anew()  # what was traced before does not tell this one
+    if function.extensions.get(NonFiniteGuard) is not health:
+        function.extensions[NonFiniteGuard] = health
+        function.retrace()  # what was traced before does not tell this one
     return health
 
 
-def _kept_step(model: Any, function: StepFunction, health: Health | None) -> KeptStep | None:
+def _nonfinite_capture(
+    model: Any, function: StepFunction, health: NonFiniteGuard | None
+) -> NonFiniteCapture | None:
     """What keeps the first step that goes wrong, where there is a place to keep it."""
-    to = keeping_place()
+    to = capture_dir()
     plan = function.plan
     on_tpu = isinstance(plan.strategy, tf.distribute.TPUStrategy)  # it calls no Python
     if health is None or to.folder is None or not plan.counted or on_tpu:
         return None
-    kept: KeptStep | None = function.companions.get(KeptStep)
+    kept: NonFiniteCapture | None = function.extensions.get(NonFiniteCapture)
     if kept is None or kept.health is not health:
-        kept = function.companions[KeptStep] = KeptStep(model, plan.place, health, to)
-        function.trace_anew()
+        kept = function.extensions[NonFiniteCapture] = NonFiniteCapture(
+            model, plan.place, health, to
+        )
+        function.retrace()
     return kept
 
 
 def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
-    rules = rules_of(optimizer)
+    rules = clippers_of(optimizer)
     if rules is not None and rules.on_nonfinite is not None:
         return rules.on_nonfinite
     if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
@@ -171,15 +175,15 @@ def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
 
 
 def _of_all_workers(
-    trouble: Trouble, strategy: tf.distribute.Strategy, place: ReplicaPlace
-) -> Trouble:
+    trouble: NonFiniteStep, strategy: tf.distribute.Strategy, place: ReplicaTopology
+) -> NonFiniteStep:
     """`trouble` with the replicas of all workers; a collective, since all know of it alike."""
     own = (replica in trouble.replicas for replica in range(place.total))
     found = on_any_worker(strategy, place, *own)
     return replace(trouble, replicas=tuple(i for i, is_bad in enumerate(found) if is_bad))
 
 
-def _workers(trouble: Trouble, place: ReplicaPlace) -> str:
+def _workers(trouble: NonFiniteStep, place: ReplicaTopology) -> str:
     workers = sorted({replica // place.local for replica in trouble.replicas})
     said = f"it came from worker {', '.join(map(str, workers))}"
     if place.local > 1:
@@ -187,7 +191,7 @@ def _workers(trouble: Trouble, place: ReplicaPlace) -> str:
     return said
 
 
-def _explain(paths: Sequence[str], trouble: Trouble, place: ReplicaPlace) -> str:
+def _explain(paths: Sequence[str], trouble: NonFiniteStep, place: ReplicaTopology) -> str:
     name = paths[trouble.variable]
     if trouble.replicas:
         source = _workers(trouble, place)
@@ -196,18 +200,18 @@ def _explain(paths: Sequence[str], trouble: Trouble, place: ReplicaPlace) -> str
     return (
         f"The gradient of {name} had NaN or infinite entries at step {trouble.step + 1}; {source}. "
         "Lower the learning rate, clip with global_clipnorm, or look at that worker's data; "
-        'phalanx.clip.use(optimizer, on_nonfinite="skip") goes on without such steps.'
+        'phalanx.clip.attach(optimizer, on_nonfinite="skip") goes on without such steps.'
     )
 
 
-class ObservedSteps:
+class SampledSteps:
     """Runs the observed steps of one `fit`, and shows them to its observer."""
 
-    def __init__(self, model: Any, function: StepFunction, observer: GradientObserver) -> None:
+    def __init__(self, model: Any, function: StepFunction, observer: GradientListener) -> None:
         """Get ready beside `function`; what is needed is traced when a step first needs it."""
         self._place = function.plan.place
-        self._traces = _traces_beside(model, function)
-        self._looks = Looks(observer)
+        self._traces = _sampled_traces(model, function)
+        self._looks = GradientSampler(observer)
         self.sampling = self._looks.sampling
 
     def run(self, iterator: Any, step: int) -> Outputs:
@@ -229,7 +233,7 @@ class ObservedSteps:
         return outputs
 
 
-class ObservedTraces(TracesByLens):
+class SampledTraces(TraceCache):
     """The second traces of a step; kept from one `fit` to the next.
 
     Attributes:
@@ -244,18 +248,18 @@ class ObservedTraces(TracesByLens):
         self._step = StepFunction(model, "train", function.plan)
         self._step.assigned = function.assigned  # what its steps assign and return, these do
         self._step.results = function.results
-        self._step.companions = function.companions  # what keeps those that go wrong
+        self._step.extensions = function.extensions  # what keeps those that go wrong
         self._place = function.plan.place
         self._eager = runs_eagerly(model)
 
-    def _trace(self, lens: Lens) -> Any:
+    def _trace(self, lens: ProbeConfig) -> Any:
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def observed(iterator: Any, step: tf.Tensor, note: tf.Tensor) -> Any:
             element = next(iterator)
-            observation = Observation(lens, step=step, note=note)
+            observation = GradientProbe(lens, step=step, note=note)
             with observing(observation):
                 outputs = self._step.on_replicas(element)
-                self._function.keep_beside(element)
+                self._function.capture_after(element)
             first = self._place.first
             seen = [observation.seen.get(first + i, {}) for i in range(self._place.local)]
             return outputs, seen
@@ -263,23 +267,23 @@ class ObservedTraces(TracesByLens):
         return observed if self._eager else tf.function(observed)
 
 
-def _traces_beside(model: Any, function: StepFunction) -> ObservedTraces:
-    kept = function.companions.get(ObservedTraces)
+def _sampled_traces(model: Any, function: StepFunction) -> SampledTraces:
+    kept = function.extensions.get(SampledTraces)
     if kept is None or kept.version != function.version:
-        kept = function.companions[ObservedTraces] = ObservedTraces(model, function)
-    found: ObservedTraces = kept
+        kept = function.extensions[SampledTraces] = SampledTraces(model, function)
+    found: SampledTraces = kept
     return found
 
 
-def observer_among(callbacks: Any) -> GradientObserver | None:
+def find_observer(callbacks: Any) -> GradientListener | None:
     """The callback that observes gradients, if there is one.
 
     Raises:
-        OptionError: there are several, which would each need steps of their own.
+        ConfigurationError: there are several, which would each need steps of their own.
     """
     found = [c for c in callbacks if getattr(c, "observes_gradients", False)]
     if len(found) > 1:
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked to fit with {len(found)} callbacks that observe gradients; one can. Give one "
             "GradientLogger the layers and histograms of all."
         )

@@ -14,9 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.comm_timer import Stopwatch, now, seconds_in, timing
+from phalanx.gradients.comm_timer import Stopwatch, now, seconds_in, timed_collective
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.monitoring.phase_tracker import pulse
+from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.monitoring.throughput import StepSplit
 from phalanx.training.step_function import Outputs, StepFunction
 
@@ -38,14 +38,14 @@ class TimedSteps:
     traced: bool = False
 
     def __post_init__(self) -> None:
-        self._fetch = self.function.like_its_own(_fetch)
+        self._fetch = self.function.compile_like_model(_fetch)
         self._with_stopwatch: Any = None
         self._made_for = -1
 
     @classmethod
     def of(cls, function: StepFunction) -> TimedSteps:
         """The one for `function`, for all calls, so that it is traced once."""
-        found = function.companions.setdefault(cls, cls(function=function))
+        found = function.extensions.setdefault(cls, cls(function=function))
         assert isinstance(found, cls)
         return found
 
@@ -65,7 +65,7 @@ class TimedSteps:
             self.last = StepSplit()
             return self.function.on_iterator(iterator, 1)[1]
         try:
-            with pulse.during("input"):
+            with phase_tracker.during("input"):
                 element, waited_for_input = self._fetch(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             raise StopIteration from None
@@ -85,7 +85,7 @@ class TimedSteps:
         if not communication:
             return self.function.on_batch(element), None
         if self._with_stopwatch is None or self._made_for != self.function.version:
-            self._with_stopwatch = self.function.like_its_own(self._under_a_stopwatch)
+            self._with_stopwatch = self.function.compile_like_model(self._under_a_stopwatch)
             self._made_for = self.function.version
             self.traced = True
         with flight.execution("train"):
@@ -96,7 +96,7 @@ class TimedSteps:
         return outputs, sum(by_replica) / len(by_replica)
 
     def _under_a_stopwatch(self, element: Any) -> tuple[Outputs, tf.Tensor, bool]:
-        with timing(Stopwatch()) as stopwatch:
+        with timed_collective(Stopwatch()) as stopwatch:
             outputs = self.function.on_replicas(element)
         return outputs, stopwatch.tensor(), tf.constant(stopwatch.is_complete)
 

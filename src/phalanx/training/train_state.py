@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from phalanx.checkpoint.callback_state import CallbackStates
-from phalanx.checkpoint.reader import Loaded, assert_fits
+from phalanx.checkpoint.reader import LoadedCheckpoint, check_compatible
 from phalanx.checkpoint.replica_values import Rows, assign, assign_local, local_arrays
-from phalanx.checkpoint.rng_state import read_chance, write_chance
+from phalanx.checkpoint.rng_state import read_rng_state, write_rng_state
 from phalanx.checkpoint.sharding import describe
 from phalanx.checkpoint.variable_names import (
     metric_variables,
@@ -22,18 +22,18 @@ from phalanx.checkpoint.variable_names import (
     paths_of,
 )
 from phalanx.checkpoint.writer import Snapshot
-from phalanx.data.batch_iterator import BatchStream
+from phalanx.data.batch_iterator import BatchIterator
 from phalanx.data.iterator_position import Position
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.gradients.nonfinite import Health, health_of
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.gradients.nonfinite import NonFiniteGuard, guard_of
 from phalanx.keras_compat.optimizer_clippers import innermost
-from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.step_function import StepFunction
 
 _WORKER = "worker"
 _CALLBACKS = "callbacks"
 _ITERATOR = "iterator"
-_CHANCE = "chance"
+_RNG_STATE = "chance"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +64,8 @@ class Capture:
         self,
         model: Any,
         function: StepFunction,
-        stream: BatchStream,
-        cadence: ReadingCadence,
+        stream: BatchIterator,
+        cadence: MetricsSchedule,
         *,
         keeps_iterator: bool,
     ) -> None:
@@ -86,7 +86,7 @@ class Capture:
         self._states = CallbackStates([])
 
     @property
-    def _place(self) -> ReplicaPlace:
+    def _place(self) -> ReplicaTopology:
         return self._function.plan.place
 
     def note_callbacks(self, callbacks: list[Any]) -> None:
@@ -123,7 +123,7 @@ class Capture:
                 "position": position.to_json(),
                 "replicas": self._place.total,
                 "readings": self._cadence.passed,
-                "nonfinite_steps": self._nonfinite_steps(),
+                "nonfinite_count": self._nonfinite_steps(),
                 "paths": paths_of(whole),
             },
             metrics=_numbers(logs),
@@ -133,16 +133,16 @@ class Capture:
         """What is the same on every worker, of which each saves a share."""
         return _rows_of(self._whole())
 
-    def assert_fits(self, loaded: Loaded, where: str) -> None:
+    def check_compatible(self, loaded: LoadedCheckpoint, where: str) -> None:
         """Hold a checkpoint against the model before anything changes.
 
         Raises:
-            MismatchedCheckpointError: a tensor is missing, too many, of another shape or dtype.
+            CheckpointMismatchError: a tensor is missing, too many, of another shape or dtype.
         """
         whole = self._whole()
-        assert_fits(loaded.manifest, describe(_rows_of(whole)), where, paths=paths_of(whole))
+        check_compatible(loaded.manifest, describe(_rows_of(whole)), where, paths=paths_of(whole))
 
-    def write_variables(self, loaded: Loaded) -> None:
+    def write_variables(self, loaded: LoadedCheckpoint) -> None:
         """Bring model, optimizer and metrics back."""
         arrays = loaded.arrays
         for name, variable in model_variables(self._model).items():
@@ -153,21 +153,21 @@ class Capture:
         if loaded.manifest.state["position"]["batch"]:  # else an epoch begins, and counts anew
             assign_local(metric_variables(self._model), arrays, self._place)
 
-    def write(self, loaded: Loaded) -> None:
+    def write(self, loaded: LoadedCheckpoint) -> None:
         """Bring everything back: variables, chance, callbacks, the place in the data."""
         state, arrays = loaded.manifest.state, loaded.arrays
         self.write_variables(loaded)
         self._cadence.passed = list(state["readings"])
         if (health := self._health()) is not None:
-            health.start_from(int(state["nonfinite_steps"]))
+            health.start_from(int(state["nonfinite_count"]))
         document = json.loads(bytes(self._of_worker(arrays, _CALLBACKS)[""]))
         self._states.write(document, _below(f"{_CALLBACKS}/", arrays))
         same_replicas = state["replicas"] == self._place.total
         iterator = _below(f"{_WORKER}/{self._place.rank}/{_ITERATOR}/", arrays)
-        self._stream.go_on(
+        self._stream.restore(
             Position(**state["position"]), iterator if iterator and same_replicas else None
         )
-        write_chance(self._of_worker(arrays, f"{_CHANCE}/"))  # last: opening data may draw
+        write_rng_state(self._of_worker(arrays, f"{_RNG_STATE}/"))  # last: opening data may draw
 
     def _whole(self) -> dict[str, Any]:
         return model_variables(self._model) | optimizer_variables(self._model)
@@ -176,7 +176,7 @@ class Capture:
         """What this worker alone knows."""
         prefix = f"{_WORKER}/{self._place.rank}"
         own = local_arrays(self._local_variables(), self._place)
-        own |= {f"{prefix}/{_CHANCE}/{name}": array for name, array in read_chance().items()}
+        own |= {f"{prefix}/{_RNG_STATE}/{name}": array for name, array in read_rng_state().items()}
         own[f"{prefix}/{_CALLBACKS}"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
         held = self._stream.iterator_state(position) if self._keeps_iterator else None
         own |= {f"{prefix}/{_ITERATOR}/{name}": array for name, array in (held or {}).items()}
@@ -194,9 +194,9 @@ class Capture:
         health = self._health()
         return 0 if health is None else health.count
 
-    def _health(self) -> Health | None:
+    def _health(self) -> NonFiniteGuard | None:
         optimizer = getattr(self._model, "optimizer", None)
-        return None if optimizer is None else health_of(innermost(optimizer))
+        return None if optimizer is None else guard_of(innermost(optimizer))
 
     def _of_worker(self, arrays: Mapping[str, np.ndarray], what: str) -> dict[str, np.ndarray]:
         """What this worker had, or the chief where there was no such worker."""

@@ -18,7 +18,7 @@ from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.collectives import Collectives, NoCollectives
 from phalanx.distributed.desync.check import before_collective
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.worker.strategy import made_strategy
 
@@ -102,10 +102,10 @@ def all_reduce(value: Any, op: str = "sum") -> Any:
         The totals: tensors for tensors, else NumPy's.
 
     Raises:
-        OptionError: `op` is something else.
+        ConfigurationError: `op` is something else.
     """
     if op not in ("sum", "mean"):
-        raise OptionError(f"all_reduce takes op='sum' or op='mean'; found {op!r}.")
+        raise ConfigurationError(f"all_reduce takes op='sum' or op='mean'; found {op!r}.")
 
     def one(leaf: Any) -> Any:
         tensor = tf.convert_to_tensor(leaf)
@@ -128,7 +128,7 @@ def _objects(value: Any) -> list[Any]:
     if collectives.size == 1:
         return [value]
     if not tf.executing_eagerly():
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked to exchange {type(value).__name__} in a tf.function, where only tensors and "
             "arrays can be. Call it outside."
         )

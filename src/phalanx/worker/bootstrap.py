@@ -17,17 +17,17 @@ from typing import Any, NoReturn, TextIO
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.desync.check import before_collective
-from phalanx.distributed.desync.check import begin as begin_comparing
+from phalanx.distributed.desync.check import begin as start_desync_check
 from phalanx.errors import ClusterError
 from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.launch.run_dir import versions
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.monitoring.phase_tracker import Heartbeat, pulse
+from phalanx.monitoring.phase_tracker import Heartbeat, phase_tracker
 from phalanx.monitoring.worker_event_log import WorkerJournal, journal_of
 from phalanx.worker import directory_creation, process_exit
 from phalanx.worker.logs import set_up_logging
-from phalanx.worker.process_exit import dump_stacks_on_request, end_at_once_on_sigterm
+from phalanx.worker.process_exit import dump_stacks_on_request, exit_on_sigterm
 from phalanx.worker.run_script import Target, execute
 
 
@@ -44,32 +44,32 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     paths = AttemptPaths(run=Path(spec.run_dir), attempt=spec.attempt)
     dump_stacks_on_request(paths.stacks(spec.rank))
 
-    process_exit.install_last_exit()
+    process_exit.install_exit_guard()
     journal = journal_of(spec.run_dir, spec.rank)
-    heartbeat = Heartbeat(journal, pulse).start()
-    pulse.follow(flight)
+    heartbeat = Heartbeat(journal, phase_tracker).start()
+    phase_tracker.follow(flight)
     own = paths.flight(spec.rank)
     flight.open(own, rank=spec.rank, attempt=spec.attempt, workers=spec.world_size)
-    pulse.listen(FirstStep(paths.trained(spec.rank)))
+    phase_tracker.listen(FirstStep(paths.trained(spec.rank)))
     try:
         if spec.serves:
             _serve(spec, journal)
         strategy = prepare(spec)
         journal.write("worker_start", **introduction(spec, strategy))
-        pulse.enter("idle")
+        phase_tracker.enter("idle")
         script, code = _run(target)
         if spec.world_size > 1 and not spec.servers:
-            _meet_peers(strategy, saved=code != 0)
+            _exit_barrier(strategy, saved=code != 0)
         flight.close()
         heartbeat.close()
-        journal.write("worker_end", ok=True, error=None, step=pulse.beat().step)
+        journal.write("worker_end", ok=True, error=None, step=phase_tracker.beat().step)
         del script
     except BaseException as error:
         failure = process_exit.record_failure(
             error,
             rank=spec.rank,
             now=time.time(),
-            step=pulse.beat().step,
+            step=phase_tracker.beat().step,
             workers=1 if spec.servers else spec.world_size,
         )
         failure.write(paths.error(spec.rank))
@@ -77,9 +77,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         heartbeat.close()
         journal.write("worker_end", ok=False, error=failure.summary)
         print(failure.traceback or failure.message, file=sys.stderr, flush=True)
-        process_exit.leave_without_peers(failure.exit_code)
+        process_exit.exit_without_barrier(failure.exit_code)
     if code:
-        process_exit.leave_without_peers(code)
+        process_exit.exit_without_barrier(code)
 
 
 def _serve(spec: WorkerSpec, journal: WorkerJournal) -> NoReturn:
@@ -91,9 +91,9 @@ def _serve(spec: WorkerSpec, journal: WorkerJournal) -> NoReturn:
     if spec.devices is not None:
         devices.use_devices(spec.devices)
     journal.write(
-        "worker_start", **_own_introduction(spec), replicas=1, devices=devices.visible_devices()
+        "worker_start", **_startup_banner(spec), replicas=1, devices=devices.visible_devices()
     )
-    pulse.enter("idle")
+    phase_tracker.enter("idle")
     serve(spec)
 
 
@@ -114,15 +114,15 @@ def prepare(spec: WorkerSpec) -> Any:
     if spec.devices is not None:
         devices.use_devices(spec.devices)
     strategy = make_for_worker(spec)
-    end_at_once_on_sigterm()
-    begin_comparing(spec)
+    exit_on_sigterm()
+    start_desync_check(spec)
     strategy_override.ensure_cluster_resolver(strategy)
     if made_kind() == "single":
-        strategy_override.complete_own_strategies()
+        strategy_override.complete_script_strategies()
     else:
         strategy_override.adopt(strategy)
         late_settings.answer_late_settings()
-        strategy_override.keep_through_clear_session(strategy)
+        strategy_override.survive_clear_session(strategy)
         tf.distribute.experimental_set_strategy(strategy)
     if spec.seed is not None:
         keras.utils.set_random_seed(LauncherSeed(spec.seed))
@@ -134,13 +134,13 @@ def prepare(spec: WorkerSpec) -> Any:
 def introduction(spec: WorkerSpec, strategy: Any) -> dict[str, object]:
     """What a worker says of itself before the script's first line."""
     return {
-        **_own_introduction(spec),
+        **_startup_banner(spec),
         "replicas": strategy.num_replicas_in_sync,
         "devices": _devices(strategy),
     }
 
 
-def _own_introduction(spec: WorkerSpec) -> dict[str, object]:
+def _startup_banner(spec: WorkerSpec) -> dict[str, object]:
     return {
         "attempt": spec.attempt,
         "rank": spec.rank,
@@ -172,7 +172,7 @@ def _run(target: Target) -> tuple[dict[str, object], int]:
         return {}, leaving.code or 0
 
 
-def _meet_peers(strategy: Any, *, saved: bool) -> None:
+def _exit_barrier(strategy: Any, *, saved: bool) -> None:
     """Leave together; once all is saved, a peer that went without a word is no failure."""
     with suppress(*([Exception] if saved else [])), flight.collective("last meeting", 0):
         before_collective("the end of the script")

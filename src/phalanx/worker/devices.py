@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.cluster.spec import DeviceSpec
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 _MEGABYTES_OF_A_LOGICAL_GPU = 2048  # TensorFlow wants a limit: it is for trying things out
 
@@ -26,7 +26,7 @@ def use_devices(devices: DeviceSpec) -> None:
     """Show TensorFlow the devices asked for, and split the CPU where several are.
 
     Raises:
-        OptionError: there are fewer GPUs than asked for.
+        ConfigurationError: there are fewer GPUs than asked for.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if devices.kind == "logical-gpu":
@@ -34,7 +34,7 @@ def use_devices(devices: DeviceSpec) -> None:
         return
     if devices.kind == "gpu" or (devices.kind == "auto" and gpus):
         if len(gpus) < devices.count:
-            raise OptionError(
+            raise ConfigurationError(
                 f"Asked for {devices.count} GPUs in this worker; TensorFlow sees {len(gpus)}. "
                 "Use fewer devices per worker or cpu:N, and see that TensorFlow is installed "
                 "with GPU support (pip install phalanx[gpu])."
@@ -50,7 +50,7 @@ def use_devices(devices: DeviceSpec) -> None:
 def _split_gpu(gpus: list[Any], count: int) -> None:
     """Make `count` logical devices of the first GPU."""
     if not gpus:
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked for {count} logical GPUs in this worker; TensorFlow sees no GPU to split. "
             "Use cpu:N, or see that TensorFlow is installed with GPU support."
         )

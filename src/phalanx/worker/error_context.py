@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Whereabouts(str):
+class WorkerStatus(str):
     """A note on an exception that says in which worker, replica and step it was raised."""
 
     __slots__ = ()
@@ -21,10 +21,10 @@ class InReplica(str):
         return note
 
 
-def whereabouts_of(error: BaseException) -> Whereabouts | None:
+def error_context_of(error: BaseException) -> WorkerStatus | None:
     """The note on `error`, if there is one."""
     notes = getattr(error, "__notes__", ())
-    return next((note for note in notes if isinstance(note, Whereabouts)), None)
+    return next((note for note in notes if isinstance(note, WorkerStatus)), None)
 
 
 def take_replica(error: BaseException) -> int | None:

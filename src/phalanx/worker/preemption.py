@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from phalanx.launch.preemption import SIGNALS
 
-SAME_WISH_SECONDS = 5.0
+SAME_SIGNAL_SECONDS = 5.0
 """Signals within this time are one wish: schedulers tell every process, the launcher and us."""
 
 
@@ -86,7 +86,7 @@ class Preemption:
             self._end(number)
         elif self._asked is None:
             self.request()
-        elif self._clock() - self._asked >= SAME_WISH_SECONDS:
+        elif self._clock() - self._asked >= SAME_SIGNAL_SECONDS:
             self._end(number)
 
     def _leave(self) -> None:

@@ -16,7 +16,7 @@ from typing import NoReturn
 from phalanx.errors import PhalanxError
 from phalanx.launch.failure import FailureRecord
 from phalanx.launch.log_lines import without_style
-from phalanx.worker.error_context import whereabouts_of
+from phalanx.worker.error_context import error_context_of
 from phalanx.worker.shared_lines import advice_about_files
 
 _OWN_CODE = str(Path(__file__).parent)
@@ -56,21 +56,21 @@ def record_failure(
 
 
 def _message_of(error: BaseException) -> str:
-    where = whereabouts_of(error)
+    where = error_context_of(error)
     return without_style(str(error) if where is None else f"{where}\n{error}")
 
 
 def format_traceback(error: BaseException) -> str:
     """The traceback without the frames that led from the launcher to the script."""
-    shown = without_own_frames(error.__traceback__)
+    shown = strip_internal_frames(error.__traceback__)
     text = without_style("".join(traceback.format_exception(type(error), error, shown)))
-    if (where := whereabouts_of(error)) is not None and len(where) > _LONG:
+    if (where := error_context_of(error)) is not None and len(where) > _LONG:
         # What was wrong stands above the note, in full.
         text = text.replace(f"\n{without_style(where)}\n", f"\n{where.partition(': ')[0]}\n")
     return text
 
 
-def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+def strip_internal_frames(trace: TracebackType | None) -> TracebackType | None:
     """Drop our frames and runpy's at the top; all of it if the script never began."""
     return _began(trace) or trace
 
@@ -85,7 +85,7 @@ def _began(trace: TracebackType | None) -> TracebackType | None:
     return None
 
 
-def leave_without_peers(code: int) -> NoReturn:
+def exit_without_barrier(code: int) -> NoReturn:
     """End with `code` soon, whatever state the cluster is in.
 
     The script's own exit functions still run, but TensorFlow's teardown does not: it may
@@ -101,7 +101,7 @@ def leave_without_peers(code: int) -> NoReturn:
 _exit_codes: list[int] = []
 
 
-def install_last_exit() -> None:
+def install_exit_guard() -> None:
     """Register what runs after all other exit functions; call before anything else does."""
     atexit.register(_last_exit)
 
@@ -124,7 +124,7 @@ def dump_stacks_on_request(path: Path) -> None:
     faulthandler.enable()
 
 
-def end_at_once_on_sigterm() -> None:
+def exit_on_sigterm() -> None:
     """Let SIGTERM end the process, as it does by default.
 
     To be called when the strategy exists: making it installs TensorFlow's preemption

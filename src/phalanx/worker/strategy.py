@@ -10,8 +10,8 @@ from typing import Any
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.strategies import StrategyName, check_communication
 from phalanx.cluster.tf_config_parser import TFConfig
-from phalanx.cluster.tpu import TpuPlace, metadata_server, tpu_for_auto
-from phalanx.errors import OptionError
+from phalanx.cluster.tpu import TpuEndpoint, autodetect_tpu, metadata_server
+from phalanx.errors import ConfigurationError
 from phalanx.worker.strategies.factory import StrategyRequest, make
 from phalanx.worker.strategy_selection import Choice, check_name, choose_alone, choose_for_worker
 
@@ -43,7 +43,7 @@ def strategy(name: str = "auto", *, communication: str = "auto") -> Any:
         communication: how its replicas add up, as `phalanx run --communication` takes it.
 
     Raises:
-        OptionError: there is no such strategy, or another one exists in this process.
+        ConfigurationError: there is no such strategy, or another one exists in this process.
         ClusterError: TF_CONFIG contradicts itself.
     """
     asked = check_name(name)
@@ -51,7 +51,7 @@ def strategy(name: str = "auto", *, communication: str = "auto") -> Any:
     if _made is not None:
         if asked not in ("auto", _made.kind):
             if not _made.launched:
-                raise OptionError(
+                raise ConfigurationError(
                     f"Asked for the {asked!r} strategy, but this process trains under "
                     f"{_made.kind!r} already, and it can have only one. Ask for the same name "
                     "everywhere, or for none."
@@ -87,8 +87,8 @@ def make_for_worker(spec: WorkerSpec) -> Any:
     return _make(choice, request, launched=True)
 
 
-def _tpu() -> TpuPlace | None:
-    return tpu_for_auto(os.environ, metadata_server(os.environ))
+def _tpu() -> TpuEndpoint | None:
+    return autodetect_tpu(os.environ, metadata_server(os.environ))
 
 
 def made_kind() -> StrategyName | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.errors import UpstreamChangedError
+from phalanx.errors import IncompatibleDependencyError
 
 _log = logging.getLogger("phalanx")
 
@@ -74,7 +74,7 @@ def _initialise_once(cls: type, strategy: Any) -> Callable[[], None]:
     return replace(cls, "__init__", __init__)
 
 
-def keep_through_clear_session(strategy: Any) -> ExitStack:
+def survive_clear_session(strategy: Any) -> ExitStack:
     """Set `strategy` again whenever the default graph is reset, as `clear_session` does.
 
     TensorFlow keeps the strategy that is in force on the default graph, so resetting that
@@ -99,7 +99,7 @@ def ensure_cluster_resolver(strategy: Any) -> None:
     """Let `strategy.cluster_resolver.task_type` and `task_id` be "worker" and 0, or its own.
 
     Raises:
-        UpstreamChangedError: TensorFlow keeps the resolver elsewhere by now.
+        IncompatibleDependencyError: TensorFlow keeps the resolver elsewhere by now.
     """
     resolver = strategy.cluster_resolver
     if resolver is not None and resolver.task_type is not None:
@@ -108,7 +108,7 @@ def ensure_cluster_resolver(strategy: Any) -> None:
     own = getattr(strategy, "_cluster_resolver", None) or _alone()
     strategy.extended._cluster_resolver = own
     if strategy.cluster_resolver is not own:
-        raise UpstreamChangedError(
+        raise IncompatibleDependencyError(
             "Strategy.cluster_resolver no longer reads extended._cluster_resolver "
             f"(TensorFlow {tf.__version__}). Please report this to Phalanx."
         )
@@ -120,7 +120,7 @@ def _alone() -> Any:
     )
 
 
-def complete_own_strategies() -> ExitStack:
+def complete_script_strategies() -> ExitStack:
     """Where the script's own strategies stay its own, give them a cluster resolver too."""
     undo = ExitStack()
     for cls in {tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.MirroredStrategy}:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.strategies import STRATEGY_NAMES, StrategyName
 from phalanx.cluster.tf_config_parser import TFConfig
-from phalanx.cluster.tpu import TpuPlace
-from phalanx.errors import OptionError
+from phalanx.cluster.tpu import TpuEndpoint
+from phalanx.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +23,16 @@ def check_name(name: str) -> StrategyName:
     """The name as a strategy's name.
 
     Raises:
-        OptionError: there is no such strategy.
+        ConfigurationError: there is no such strategy.
     """
     if name in STRATEGY_NAMES:
         return name
-    raise OptionError(f"A strategy is one of {', '.join(STRATEGY_NAMES)}; found {name!r}.")
+    raise ConfigurationError(f"A strategy is one of {', '.join(STRATEGY_NAMES)}; found {name!r}.")
 
 
-def choose_for_worker(spec: WorkerSpec, local_devices: int, tpu: TpuPlace | None = None) -> Choice:
+def choose_for_worker(
+    spec: WorkerSpec, local_devices: int, tpu: TpuEndpoint | None = None
+) -> Choice:
     """The strategy of a worker that `phalanx run` started."""
     if spec.strategy != "auto":
         return Choice(kind=spec.strategy, reason=f"phalanx run --strategy {spec.strategy}")
@@ -48,7 +50,7 @@ def choose_alone(
     gpus: int,
     *,
     horovod_size: int = 0,
-    tpu: TpuPlace | None = None,
+    tpu: TpuEndpoint | None = None,
 ) -> Choice:
     """The strategy of a process that Phalanx has not launched.
 
@@ -61,7 +63,7 @@ def choose_alone(
         return Choice(kind="horovod", reason=f"horovodrun started {horovod_size} processes")
     if config is not None and config.synchronous_tasks > 1:
         if config.task_type not in ("chief", "worker"):
-            raise OptionError(
+            raise ConfigurationError(
                 f"TF_CONFIG makes this process {config.task_type} {config.task_index}, which "
                 "trains in step with nobody. Start it only on the chief and the workers."
             )
@@ -83,12 +85,12 @@ def check_one_gpu(gpus: int, config: TFConfig | None, *, launched: bool, script:
         script: what it runs.
 
     Raises:
-        OptionError: there are several; names the command that uses them.
+        ConfigurationError: there are several; names the command that uses them.
     """
     if gpus < 2:
         return
     if launched:
-        raise OptionError(
+        raise ConfigurationError(
             f"A worker trains on one device; this one sees {gpus} GPUs, which phalanx run did not "
             "find and so did not share out. Name them for it: CUDA_VISIBLE_DEVICES="
             f"{','.join(map(str, range(gpus)))} phalanx run --workers {gpus} ..."
@@ -103,13 +105,13 @@ def check_one_gpu(gpus: int, config: TFConfig | None, *, launched: bool, script:
             command = f"phalanx run {script}, on each of the {len(hosts)} hosts"
         else:
             command = f"env -u TF_CONFIG {command}, once"
-    raise OptionError(
+    raise ConfigurationError(
         f"The multiworker strategy has one device a worker; {found}. Let the launcher start a "
         f"worker for each GPU: {command}. Or let each process see one, by CUDA_VISIBLE_DEVICES."
     )
 
 
-def _by_devices(count: int, tpu: TpuPlace | None) -> Choice:
+def _by_devices(count: int, tpu: TpuEndpoint | None) -> Choice:
     if tpu is not None:
         return Choice(kind="tpu", reason=tpu.reason)
     if count > 1:

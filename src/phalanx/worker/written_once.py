@@ -175,12 +175,12 @@ def write_once(kind: str, path: str, write: Callable[[], _T], instead: Callable[
     if place not in _current:
         paths = AttemptPaths(run=Path(spec.run_dir), attempt=spec.attempt)
         _current[place] = WrittenOnce(paths, is_chief=spec.is_chief)
-    with on_its_own_account():
+    with written_by_all_workers():
         return _current[place].write(kind, path, write, instead)
 
 
 @contextmanager
-def on_its_own_account() -> Iterator[None]:
+def written_by_all_workers() -> Iterator[None]:
     """What this thread writes in the block is this worker's own business."""
     before = getattr(_thread, "writes", False)
     _thread.writes = True

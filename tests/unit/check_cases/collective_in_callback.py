@@ -4,7 +4,7 @@ import phalanx
 import tensorflow as tf
 
 
-class Disk(phalanx.callbacks.Callback):
+class FaultyDisk(phalanx.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if self.cluster.is_chief:
             print(self.all_reduce({"free": 1.0}, how="min"))  # expect: collective-on-some-ranks

@@ -1,17 +1,17 @@
-"""Plain hosts: `--hosts a,b,c` with `--host-index`, or PHALANX_HOSTS with PHALANX_HOST_INDEX."""
+"""Plain hosts: `--hosts a,b,c` with `--node-rank`, or PHALANX_HOSTS with PHALANX_NODE_RANK."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from phalanx.cluster.local_host import Me
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ClusterError
 
-HOSTS, INDEX, JOB = "PHALANX_HOSTS", "PHALANX_HOST_INDEX", "PHALANX_JOB"
+HOSTS, INDEX, JOB = "PHALANX_HOSTS", "PHALANX_NODE_RANK", "PHALANX_RUN_ID"
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | None:
+def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
     """The launchers that PHALANX_HOSTS names.
 
     Raises:
@@ -23,7 +23,7 @@ def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | Non
     index = environment.get(INDEX, "").strip()
     if index and not index.isdecimal():
         raise ClusterError(
-            f"PHALANX_HOST_INDEX must be a number from 0, the place of this host in PHALANX_HOSTS; "
+            f"PHALANX_NODE_RANK must be a number from 0, the place of this host in PHALANX_HOSTS; "
             f"found {index!r}."
         )
     return from_hosts(
@@ -59,7 +59,7 @@ def from_hosts(
     *,
     job: str | None = None,
     said_by: str = "--hosts",
-) -> Places:
+) -> ClusterEnvironment:
     """The launchers on hosts that a person named.
 
     Args:
@@ -75,7 +75,7 @@ def from_hosts(
     if index is not None:
         if not 0 <= index < len(hosts):
             raise ClusterError(
-                f"--host-index must be 0 to {len(hosts) - 1}, a place in {said_by} "
+                f"--node-rank must be 0 to {len(hosts) - 1}, a place in {said_by} "
                 f"{','.join(hosts)}; found {index}."
             )
         return _places(hosts, index, job, f"{said_by} has {len(hosts)} hosts, the index is {index}")
@@ -87,17 +87,17 @@ def from_hosts(
     if mine:
         several = ", ".join(f"{at} ({hosts[at]})" for at in mine)
         raise ClusterError(
-            f"Several hosts of {asked} are this machine: {several}. Say which by --host-index (or "
-            "PHALANX_HOST_INDEX)."
+            f"Several hosts of {asked} are this machine: {several}. Say which by --node-rank (or "
+            "PHALANX_NODE_RANK)."
         )
     raise ClusterError(
         f"No host of {asked} is this machine, which is {_described(me)}. Say which it is by "
-        "--host-index (or PHALANX_HOST_INDEX), or mend the names."
+        "--node-rank (or PHALANX_NODE_RANK), or mend the names."
     )
 
 
-def _places(hosts: Sequence[str], index: int, job: str | None, why: str) -> Places:
-    return Places(hosts=tuple(hosts), index=index, kind="hosts", why=why, job=job)
+def _places(hosts: Sequence[str], index: int, job: str | None, why: str) -> ClusterEnvironment:
+    return ClusterEnvironment(hosts=tuple(hosts), index=index, kind="hosts", why=why, job=job)
 
 
 def _described(me: Me | None) -> str:

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 
 from phalanx.cluster.environments.rank_variables import rank_of
 from phalanx.cluster.local_host import Me
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ClusterError
 
 INDEX = "JOB_COMPLETION_INDEX"
-PODS, POD_HOST, JOB = "PHALANX_PODS", "PHALANX_POD_HOST", "PHALANX_JOB"
-PLACE_OF_INDEX = "{index}"
+PODS, POD_HOST, JOB = "PHALANX_NUM_PODS", "PHALANX_POD_HOSTNAME_TEMPLATE", "PHALANX_RUN_ID"
+POD_OF_INDEX = "{index}"
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | None:
+def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
     """The launchers in the pods of this Job.
 
     Raises:
@@ -31,19 +31,19 @@ def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | Non
     if not environment.get(PODS, "").strip():
         raise ClusterError(
             f"JOB_COMPLETION_INDEX is {environment[INDEX]}, so this is a pod of an Indexed Job, "
-            "but PHALANX_PODS is not set. Set it to the Job's completions and PHALANX_POD_HOST to "
+            "but PHALANX_NUM_PODS is not set. Set it to the Job's completions and PHALANX_POD_HOSTNAME_TEMPLATE to "
             "the pods' names, such as train-{index}.train; or give --cluster none where each pod "
             "trains on its own."
         )
     index, pods = rank_of(environment, INDEX, PODS)
     pattern = environment.get(POD_HOST, "").strip()
-    if pods > 1 and PLACE_OF_INDEX not in pattern:
+    if pods > 1 and POD_OF_INDEX not in pattern:
         raise ClusterError(
-            f"PHALANX_POD_HOST must be the pods' name with {{index}} in it, such as "
+            f"PHALANX_POD_HOSTNAME_TEMPLATE must be the pods' name with {{index}} in it, such as "
             f"train-{{index}}.train, where a headless Service gives them names; found {pattern!r}."
         )
-    return Places(
-        hosts=tuple(pattern.replace(PLACE_OF_INDEX, str(pod)) for pod in range(pods)),
+    return ClusterEnvironment(
+        hosts=tuple(pattern.replace(POD_OF_INDEX, str(pod)) for pod in range(pods)),
         index=index,
         kind="kubernetes",
         why=f"JOB_COMPLETION_INDEX is {index} of {pods} pods",

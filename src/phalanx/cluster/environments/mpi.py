@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from phalanx.cluster.environments.rank_variables import rank_of
 from phalanx.cluster.local_host import Me
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 
 FAMILIES = (
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -27,7 +27,7 @@ JOBS = (
 )
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | None:
+def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
     """The launchers that MPI started; their hosts are not known.
 
     Raises:
@@ -36,7 +36,7 @@ def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | Non
     for family, rank_name, size_name in FAMILIES:
         if rank_name in environment:
             rank, size = rank_of(environment, rank_name, size_name)
-            return Places(
+            return ClusterEnvironment(
                 hosts=("",) * size,
                 index=rank,
                 kind="mpi",

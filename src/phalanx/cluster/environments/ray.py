@@ -10,14 +10,14 @@ from collections.abc import Mapping
 
 from phalanx.cluster.environments.rank_variables import number
 from phalanx.cluster.local_host import Me
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 
-HOSTS, INDEX, JOB = "PHALANX_RAY_HOSTS", "PHALANX_RAY_INDEX", "PHALANX_JOB"
+HOSTS, INDEX, JOB = "PHALANX_RAY_HOSTS", "PHALANX_RAY_NODE_RANK", "PHALANX_RUN_ID"
 ENTRYPOINT = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """What Ray hands to the entrypoint of a job that was submitted."""
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | None:
+def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
     """The launchers of this Ray job; in its entrypoint, this one alone.
 
     Raises:
@@ -28,10 +28,10 @@ def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | Non
         index = number(environment, INDEX)
         why = f"{INDEX} is {index} of {len(hosts)} bundles"
         job = environment.get(JOB) or None
-        return Places(hosts=hosts, index=index, kind="ray", why=why, job=job)
+        return ClusterEnvironment(hosts=hosts, index=index, kind="ray", why=why, job=job)
     if ENTRYPOINT not in environment:
         return None
-    return Places(
+    return ClusterEnvironment(
         hosts=("",),
         index=0,
         kind="ray",

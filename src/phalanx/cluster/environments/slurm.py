@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from phalanx.cluster.environments.rank_variables import number
 from phalanx.cluster.local_host import Me
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ClusterError
 
 NO_TASKS = range(0xFFFFFFF0, 0xFFFFFFFF)
@@ -21,7 +21,7 @@ NO_TASKS = range(0xFFFFFFF0, 0xFFFFFFFF)
 _COUNT = re.compile(r"(?P<tasks>\d+)(?:\(x(?P<nodes>\d+)\))?")
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | None:
+def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
     """The launchers that srun started; in a batch script, this one alone.
 
     Raises:
@@ -52,7 +52,7 @@ def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | Non
             f"{len(nodes)} nodes. Start the launchers by one srun without --het-group, or give "
             "--hosts."
         )
-    return Places(
+    return ClusterEnvironment(
         hosts=_hosts(nodes, counts, environment),
         index=rank,
         kind="slurm",
@@ -78,12 +78,12 @@ def tasks_per_node(text: str) -> list[int]:
     return counts
 
 
-def _outside_a_step(environment: Mapping[str, str], job: str) -> Places | None:
+def _outside_a_step(environment: Mapping[str, str], job: str) -> ClusterEnvironment | None:
     """A batch script on several nodes is worth a word; a shell is nobody's cluster."""
     nodes = expand(environment.get("SLURM_JOB_NODELIST") or "localhost")
     if "SLURM_PROCID" not in environment or len(nodes) == 1:
         return None
-    return Places(
+    return ClusterEnvironment(
         hosts=(nodes[0],),
         index=0,
         kind="slurm",

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 
 from phalanx.cluster.local_host import Me, is_address
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.tf_config_parser import TFConfig
 from phalanx.errors import ClusterError
 
@@ -19,7 +19,7 @@ ORDER = ("chief", "master", "worker", "ps")
 ANY = ("0.0.0.0", "::")
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | None:
+def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
     """The launchers on the hosts of the chief, the workers and the parameter servers.
 
     Raises:
@@ -43,7 +43,7 @@ def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | Non
     index = sum(len(config.cluster[job]) for job in before) + config.task_index
     hosts = tuple(_host_of(address) for job in jobs for address in config.cluster[job])
     _refuse_anothers_address(hosts[index], config, me)
-    return Places(
+    return ClusterEnvironment(
         hosts=hosts,
         index=index,
         kind="tf_config",

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from phalanx.cluster.environments.rank_variables import rank_of
 from phalanx.cluster.local_host import Me
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ClusterError
 
 MARKS = ("RANK", "WORLD_SIZE")
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | None:
+def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
     """The launchers, one for each rank; only the first one's host is known.
 
     A job script may export MASTER_ADDR and WORLD_SIZE for other programs; without a RANK that
@@ -35,7 +35,7 @@ def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | Non
         )
     run = environment.get("TORCHELASTIC_RUN_ID", "")
     hosts = (leader, *[""] * (size - 1))
-    return Places(
+    return ClusterEnvironment(
         hosts=hosts,
         index=rank,
         kind="torchrun",

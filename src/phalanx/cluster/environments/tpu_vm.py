@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.cluster.local_host import Me
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.tpu import find_tpu
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | None:
+def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
     """This launcher alone, on host 0 of a TPU with several hosts.
 
     Raises:
@@ -21,4 +21,4 @@ def detect(environment: Mapping[str, str], me: Me | None = None) -> Places | Non
     found = find_tpu(environment, lambda attribute: None)
     if found is None:
         return None
-    return Places(hosts=(hosts[0],), index=0, kind="tpu", why=found.reason)
+    return ClusterEnvironment(hosts=(hosts[0],), index=0, kind="tpu", why=found.reason)

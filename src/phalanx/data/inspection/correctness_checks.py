@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from phalanx.data.inspection.inspected_dataset import LookedAt, before
+from phalanx.data.inspection.inspected_dataset import InspectedDataset, before
 from phalanx.data.inspection.inspection import DatasetFinding
 
 _PIPELINE = "phalanx.data.pipeline"
 _FEW = 0.1
 
 
-def order_traps(seen: LookedAt) -> Iterator[DatasetFinding]:
+def order_traps(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     """All that concern the samples and their order."""
     yield from _shards(seen)
     yield from _unseeded(seen)
@@ -23,7 +23,7 @@ def order_traps(seen: LookedAt) -> Iterator[DatasetFinding]:
     yield from _small_buffers(seen)
 
 
-def _shards(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _shards(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     for step in seen.of("Shard"):
         if (step.shards or 1) < 2:
             continue
@@ -47,7 +47,7 @@ def _shards(seen: LookedAt) -> Iterator[DatasetFinding]:
                 )
 
 
-def _unseeded(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _unseeded(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     for step in seen.of("Shuffle"):
         if step.seeds == (0, 0):
             yield DatasetFinding(
@@ -61,7 +61,7 @@ def _unseeded(seen: LookedAt) -> Iterator[DatasetFinding]:
             )
 
 
-def _disordered(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _disordered(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     for step in seen.steps:
         if seen.is_disordered(step):
             yield DatasetFinding(
@@ -74,7 +74,7 @@ def _disordered(seen: LookedAt) -> Iterator[DatasetFinding]:
             )
 
 
-def _random_choices(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _random_choices(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     for step in seen.steps:
         if not step.random:
             continue
@@ -99,7 +99,7 @@ def _random_choices(seen: LookedAt) -> Iterator[DatasetFinding]:
             )
 
 
-def _frozen_order(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _frozen_order(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     for cache in seen.of("Cache"):
         if any(shuffle.reshuffles for shuffle in before(cache, "Shuffle")):
             yield DatasetFinding(
@@ -111,7 +111,7 @@ def _frozen_order(seen: LookedAt) -> Iterator[DatasetFinding]:
             )
 
 
-def _blended_epochs(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _blended_epochs(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     for shuffle in seen.of("Shuffle"):
         repeats = before(shuffle, "Repeat")
         if any(repeat.count != 1 for repeat in repeats):
@@ -124,7 +124,7 @@ def _blended_epochs(seen: LookedAt) -> Iterator[DatasetFinding]:
             )
 
 
-def _whole_batches(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _whole_batches(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     for shuffle in seen.of("Shuffle"):
         if before(shuffle, "Batch", "ParallelBatch", "PaddedBatch"):
             yield DatasetFinding(
@@ -136,7 +136,7 @@ def _whole_batches(seen: LookedAt) -> Iterator[DatasetFinding]:
             )
 
 
-def _small_buffers(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _small_buffers(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     for shuffle in seen.of("Shuffle"):
         length = int(shuffle.inputs[0].dataset.cardinality())
         buffer = shuffle.buffer_size or 0

@@ -8,11 +8,11 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.inspection.correctness_checks import order_traps
-from phalanx.data.inspection.inspected_dataset import LookedAt
+from phalanx.data.inspection.inspected_dataset import InspectedDataset
 from phalanx.data.inspection.inspection import DatasetFinding, Inspection, worst_first
 from phalanx.data.inspection.performance_checks import speed_traps
-from phalanx.distributed.topology import place_in
-from phalanx.errors import OptionError
+from phalanx.distributed.topology import topology_of
+from phalanx.errors import ConfigurationError
 from phalanx.keras_compat.dataset_graph import transformations
 
 
@@ -28,24 +28,24 @@ def inspect(
             for each worker.
 
     Raises:
-        OptionError: that is no `tf.data.Dataset`, or there are fewer replicas than workers.
+        ConfigurationError: that is no `tf.data.Dataset`, or there are fewer replicas than workers.
     """
     if not isinstance(dataset, tf.data.Dataset):
-        raise OptionError(
+        raise ConfigurationError(
             f"phalanx.data.inspect looks at a tf.data.Dataset; found {type(dataset).__name__}. "
             "Arrays need no look: every worker computes its own rows of one order."
         )
     if workers is None:
-        place = place_in(tf.distribute.get_strategy())
+        place = topology_of(tf.distribute.get_strategy())
         workers, replicas = place.workers, replicas or place.total
     replicas = replicas or workers
     if not 1 <= workers <= replicas:
-        raise OptionError(
+        raise ConfigurationError(
             f"phalanx.data.inspect needs at least one worker, and a replica in each; found "
             f"workers={workers}, replicas={replicas}."
         )
     length = int(dataset.cardinality())
-    seen = LookedAt(
+    seen = InspectedDataset(
         last=transformations(dataset),
         workers=workers,
         replicas=replicas,
@@ -65,11 +65,11 @@ def inspect(
     )
 
 
-def _traps(seen: LookedAt) -> list[DatasetFinding]:
+def _traps(seen: InspectedDataset) -> list[DatasetFinding]:
     return [*order_traps(seen), *speed_traps(seen)]
 
 
-def _sharding(seen: LookedAt) -> str:
+def _sharding(seen: InspectedDataset) -> str:
     if seen.replicas == 1:
         return "one replica takes every batch whole."
     size = "its part" if seen.batch_size is None else f"{seen.batch_size / seen.replicas:g}"
@@ -79,7 +79,7 @@ def _sharding(seen: LookedAt) -> str:
     )
 
 
-def _cost(seen: LookedAt) -> str:
+def _cost(seen: InspectedDataset) -> str:
     if seen.workers == 1:
         return "every sample is read and mapped once in an epoch."
     return (

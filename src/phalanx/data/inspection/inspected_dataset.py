@@ -11,7 +11,7 @@ BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "RaggedBatch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookedAt:
+class InspectedDataset:
     """A pipeline, and what surrounds it.
 
     Attributes:

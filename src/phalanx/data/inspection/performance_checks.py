@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from phalanx.data.inspection.inspected_dataset import LookedAt
+from phalanx.data.inspection.inspected_dataset import InspectedDataset
 from phalanx.data.inspection.inspection import DatasetFinding
 
 
-def speed_traps(seen: LookedAt) -> Iterator[DatasetFinding]:
+def speed_traps(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     """All that concern time and batches."""
     yield from _no_batch(seen)
     yield from _uneven(seen)
@@ -19,7 +19,7 @@ def speed_traps(seen: LookedAt) -> Iterator[DatasetFinding]:
     yield from _prefetch(seen)
 
 
-def _no_batch(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _no_batch(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     if not seen.batch_steps:
         yield DatasetFinding(
             trap="no-batch",
@@ -30,7 +30,7 @@ def _no_batch(seen: LookedAt) -> Iterator[DatasetFinding]:
         )
 
 
-def _uneven(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _uneven(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     size = seen.batch_size or next((s.batch_size for s in seen.batch_steps if s.batch_size), None)
     if size is None or seen.replicas < 2:
         return
@@ -54,7 +54,7 @@ def _uneven(seen: LookedAt) -> Iterator[DatasetFinding]:
         )
 
 
-def _remainder(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _remainder(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     if seen.batch_size is None and any(not step.drop_remainder for step in seen.batch_steps):
         yield DatasetFinding(
             trap="drop-remainder",
@@ -66,7 +66,7 @@ def _remainder(seen: LookedAt) -> Iterator[DatasetFinding]:
         )
 
 
-def _length(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _length(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     if seen.batches is None:
         yield DatasetFinding(
             trap="unknown-length",
@@ -85,7 +85,7 @@ def _length(seen: LookedAt) -> Iterator[DatasetFinding]:
         )
 
 
-def _python(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _python(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     if seen.of("Generator") or any(s.kind == "FlatMap" and s.python for s in seen.steps):
         yield DatasetFinding(
             trap="generator",
@@ -105,7 +105,7 @@ def _python(seen: LookedAt) -> Iterator[DatasetFinding]:
         )
 
 
-def _one_by_one(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _one_by_one(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     for step in seen.of("Map"):
         if not step.parallel:
             yield DatasetFinding(
@@ -117,7 +117,7 @@ def _one_by_one(seen: LookedAt) -> Iterator[DatasetFinding]:
             )
 
 
-def _prefetch(seen: LookedAt) -> Iterator[DatasetFinding]:
+def _prefetch(seen: InspectedDataset) -> Iterator[DatasetFinding]:
     if seen.last.kind not in ("Prefetch", "Options") or not seen.of("Prefetch"):
         yield DatasetFinding(
             trap="no-prefetch",

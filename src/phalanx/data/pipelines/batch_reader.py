@@ -7,17 +7,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.data.batches import as_written
+from phalanx.data.batches import no_autograph
 from phalanx.data.pipelines.cache import cache_of, cached
-from phalanx.data.pipelines.error_policy import Repair
+from phalanx.data.pipelines.error_policy import BadSamplePolicy
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.padding import Padding, padded_batch
-from phalanx.data.pipelines.transforms import apply, augment_key, augmented, each, graph_function
+from phalanx.data.pipelines.transforms import (
+    apply,
+    apply_augmentation,
+    augment_key,
+    each,
+    graph_function,
+)
 from phalanx.data.sources.protocol import IndexedSource
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class SampleSelection:
     """Samples that are to make a batch, or this worker's part of one.
 
     Attributes:
@@ -51,14 +57,14 @@ class Reader:
         self._map_batches = graph_function(options.map_batches)
         self._padding: Padding | None = options.padding
         one_row = tf.data.Dataset.range(1)
-        self._mapped_spec = one_row.map(as_written(self._mapped)).element_spec
+        self._mapped_spec = one_row.map(no_autograph(self._mapped)).element_spec
         self._cache = cache_of(options, source, self._mapped_spec)
         mark = tf.zeros([3], tf.int64)
-        self._spec = one_row.map(as_written(lambda row: self._sample(row, mark))).element_spec
-        self._one = tf.function(as_written(self._sample))
+        self._spec = one_row.map(no_autograph(lambda row: self._sample(row, mark))).element_spec
+        self._one = tf.function(no_autograph(self._sample))
         # A server of a `tf.data` service has no Python of ours: its failures are repaired here.
         self._repairs = not options.service
-        self.repair = Repair(source, skips=options.on_error == "skip")
+        self.repair = BadSamplePolicy(source, skips=options.on_error == "skip")
         steps = (options.map, options.augment, options.cache, options.padding)
         self._is_direct = source.gathers and steps == (None,) * len(steps)
         self.is_sure = self._is_direct and not source.can_fail
@@ -66,13 +72,13 @@ class Reader:
     def samples(self) -> tf.data.Dataset:
         """All samples in their order, mapped and not augmented."""
         rows = tf.data.Dataset.range(self._source.num_samples)
-        return rows.map(as_written(self._read), num_parallel_calls=tf.data.AUTOTUNE)
+        return rows.map(no_autograph(self._read), num_parallel_calls=tf.data.AUTOTUNE)
 
-    def batch(self, chosen: Chosen) -> Any:
+    def batch(self, chosen: SampleSelection) -> Any:
         """The batch; traced."""
         return apply(self._map_batches, self._source.take(chosen.rows))
 
-    def batches(self, chosen: Chosen) -> tf.data.Dataset:
+    def batches(self, chosen: SampleSelection) -> tf.data.Dataset:
         """The batch, as a dataset of it alone; traced."""
         marks = _marks(chosen)
         count = tf.size(chosen.rows, out_type=tf.int64)
@@ -87,16 +93,20 @@ class Reader:
             return together(self.repair.samples(self._one, self._spec, rows, marks))
 
         if self._is_direct:
-            first = tf.data.Dataset.from_tensors(chosen.rows).map(as_written(self._source.take))
+            first = tf.data.Dataset.from_tensors(chosen.rows).map(no_autograph(self._source.take))
         elif self._source.gathers and self._cache is None:
             whole = tf.data.Dataset.from_tensors((chosen.rows, marks))
-            first = together(whole.flat_map(as_written(self._taken)).map(as_written(self._finish)))
+            first = together(
+                whole.flat_map(no_autograph(self._taken)).map(no_autograph(self._finish))
+            )
         else:
             pairs = tf.data.Dataset.from_tensor_slices((chosen.rows, marks))
-            first = together(pairs.map(as_written(self._sample)))
+            first = together(pairs.map(no_autograph(self._sample)))
         if self._repairs:
             # Only where the first try gives nothing is the second asked for.
-            second = tf.data.Dataset.from_tensors((chosen.rows, marks)).flat_map(as_written(again))
+            second = tf.data.Dataset.from_tensors((chosen.rows, marks)).flat_map(
+                no_autograph(again)
+            )
             first = first.ignore_errors().concatenate(second).take(1)
         if self._map_batches is None:
             return first
@@ -108,11 +118,11 @@ class Reader:
 
     def _finish(self, sample: Any, mark: tf.Tensor) -> Any:
         key = augment_key(mark[0], mark[1], mark[2])
-        return augmented(self._augment, apply(self._map, sample), key)
+        return apply_augmentation(self._augment, apply(self._map, sample), key)
 
     def _sample(self, row: tf.Tensor, mark: tf.Tensor) -> Any:
         key = augment_key(mark[0], mark[1], mark[2])
-        return augmented(self._augment, self._read(row), key)
+        return apply_augmentation(self._augment, self._read(row), key)
 
     def _read(self, row: tf.Tensor) -> Any:
         if self._cache is None:
@@ -123,7 +133,7 @@ class Reader:
         return apply(self._map, self._source.read(row))
 
 
-def _marks(chosen: Chosen) -> tf.Tensor:
+def _marks(chosen: SampleSelection) -> tf.Tensor:
     """For each sample (seed, epoch, place)."""
     same = [
         tf.fill(tf.shape(chosen.rows), tf.cast(v, tf.int64)) for v in (chosen.seed, chosen.epoch)

@@ -28,7 +28,7 @@ _CRC_BYTES = 4
 class SampleCache(Protocol):
     """Bytes by sample number, looked up and stored in a graph."""
 
-    def look_up(self, row: tf.Tensor) -> tf.Tensor:
+    def lookup(self, row: tf.Tensor) -> tf.Tensor:
         """What is kept of sample `row`; "" for nothing."""
 
     def keep(self, row: tf.Tensor, content: tf.Tensor) -> Any:
@@ -48,7 +48,7 @@ class MemoryCache:
             # To ask without copying what is kept.
             self._held = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
 
-    def look_up(self, row: tf.Tensor) -> tf.Tensor:
+    def lookup(self, row: tf.Tensor) -> tf.Tensor:
         """What is kept of sample `row`; "" for nothing."""
         return self._table.lookup(row)
 
@@ -71,7 +71,7 @@ class DiskCache:
         os.makedirs(self._directory, exist_ok=True)
         self._is_full = False
 
-    def look_up(self, row: tf.Tensor) -> tf.Tensor:
+    def lookup(self, row: tf.Tensor) -> tf.Tensor:
         """What is kept of sample `row`; "" for nothing."""
         found = python_call(self._read, [row], tf.string, stateful=False)
         return tf.ensure_shape(found, [])
@@ -138,7 +138,7 @@ def cache_of(
     if asked.cache == "memory":
         return MemoryCache()
     if asked.cache_directory:
-        return DiskCache(asked.cache_directory, identity_of(source, spec, asked.map))
+        return DiskCache(asked.cache_directory, cache_key(source, spec, asked.map))
     return None
 
 
@@ -151,7 +151,7 @@ def cached(cache: SampleCache, row: tf.Tensor, spec: Any, make: Callable[[], Any
         spec: `tf.TensorSpec`s of what `make` gives.
         make: reads the sample; traced.
     """
-    content = cache.look_up(row)
+    content = cache.lookup(row)
     specs = tf.nest.flatten(spec)
 
     def kept() -> list[tf.Tensor]:
@@ -170,7 +170,7 @@ def cached(cache: SampleCache, row: tf.Tensor, spec: Any, make: Callable[[], Any
     return tf.nest.pack_sequence_as(spec, found)
 
 
-def identity_of(source: Any, spec: Any, map_function: Any) -> str:
+def cache_key(source: Any, spec: Any, map_function: Any) -> str:
     """A name for what a cache on disk holds: which data, and what was made of it."""
     code = getattr(map_function, "__code__", None)
     made_by = None if code is None else (code.co_code.hex(), code.co_names, _plain(code.co_consts))

@@ -23,7 +23,7 @@ _TELL_EACH = 10
 """Samples left out that are told one by one; later ones as their number doubles."""
 
 
-class Repair:
+class BadSamplePolicy:
     """Reads the samples of a batch that failed, one by one.
 
     Attributes:
@@ -111,7 +111,7 @@ _BY_THE_WAY = re.compile(r"\s|Graph execution error|Detected at node|<stack trac
 _NAMED = re.compile(r"DataError: (.+?)(?:\n\s*\n|\nTraceback|\n\n|\Z)", re.DOTALL)
 
 
-def named_in(error: BaseException) -> DataError | None:
+def offending_sample(error: BaseException) -> DataError | None:
     """The error about a sample that TensorFlow has wrapped into one of its own."""
     if not isinstance(error, tf.errors.OpError):
         return None

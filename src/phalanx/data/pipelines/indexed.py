@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.batches import as_written
-from phalanx.data.grouped_sampler import BucketedOrder, MixedOrder
-from phalanx.data.pipelines.batch_reader import Chosen, Reader
+from phalanx.data.batches import no_autograph
+from phalanx.data.grouped_sampler import BucketedOrder, WeightedMixSampler
+from phalanx.data.pipelines.batch_reader import Reader, SampleSelection
 from phalanx.data.pipelines.indexed_batches import PipelineBatches
-from phalanx.data.pipelines.local_rows import Make, OwnRows, part_of_one
+from phalanx.data.pipelines.local_rows import LocalBatch, Make, replica_part
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.padding import PaddedLength, measured
 from phalanx.data.pipelines.transforms import each, no_fusion
 from phalanx.data.py_function import python_call
-from phalanx.data.sampler import Order, PlainOrder
+from phalanx.data.sampler import Order, ShuffleSampler
 from phalanx.data.sources.mixture import MixedSource
 from phalanx.data.sources.protocol import IndexedSource
-from phalanx.distributed.topology import ReplicaPlace, rows_of
-from phalanx.errors import DataError, OptionError
+from phalanx.distributed.topology import ReplicaTopology, rows_of
+from phalanx.errors import DataError, ConfigurationError
 
 
 class IndexedPipeline:
@@ -63,17 +63,17 @@ class IndexedPipeline:
         own = self.source.fingerprint
         return None if own is None else zlib.crc32(repr((own, self.options.seed)).encode())
 
-    def batches(self, place: ReplicaPlace) -> PipelineBatches:
+    def batches(self, place: ReplicaTopology) -> PipelineBatches:
         """The global batches for `fit`, `evaluate` and `predict`."""
         self._assert_enough_for(place)
         if self.options.start != (0, 0):
-            raise OptionError(
+            raise ConfigurationError(
                 f"pipeline was given start={self.options.start!r}, which is for loops written by "
                 "hand. Leave it out for fit, which takes initial_epoch, or use Checkpoint."
             )
         return PipelineBatches(self, place)
 
-    def dataset(self, place: ReplicaPlace) -> tf.data.Dataset:
+    def dataset(self, place: ReplicaTopology) -> tf.data.Dataset:
         """This worker's rows of each global batch; each iteration is the next epoch."""
         self._assert_enough_for(place)
         first_epoch, first_step = self.options.start
@@ -85,16 +85,16 @@ class IndexedPipeline:
             begin = epoch * self.num_batches
             return tf.data.Dataset.range(begin + skipped, begin + self.num_batches)
 
-        positions = tf.data.Dataset.range(1).flat_map(as_written(one_pass))
+        positions = tf.data.Dataset.range(1).flat_map(no_autograph(one_pass))
         is_full = self.order.smallest >= place.total
-        make: Make = (lambda rows: rows.data) if is_full else part_of_one
+        make: Make = (lambda rows: rows.data) if is_full else replica_part
         made = self.prefetched(positions, place, make)
         if first_step:
             return made
         return made.apply(tf.data.experimental.assert_cardinality(self.num_batches))
 
     def prefetched(
-        self, positions: tf.data.Dataset, place: ReplicaPlace, make: Make
+        self, positions: tf.data.Dataset, place: ReplicaTopology, make: Make
     ) -> tf.data.Dataset:
         """What `make` gives of each position, in order, made ahead, several at a time."""
         made = self.made(positions, place, make)
@@ -103,7 +103,7 @@ class IndexedPipeline:
     def made(
         self,
         positions: tf.data.Dataset,
-        place: ReplicaPlace,
+        place: ReplicaTopology,
         make: Make,
         *,
         deterministic: bool = True,
@@ -112,33 +112,33 @@ class IndexedPipeline:
         parallel = self.options.parallel
         if self._reader.is_sure:
             return positions.map(
-                as_written(lambda position: self.element(position, place, make)),
+                no_autograph(lambda position: self.element(position, place, make)),
                 num_parallel_calls=parallel or tf.data.AUTOTUNE,
                 deterministic=deterministic,
             )
         # Each batch is a dataset of one. Taken as an element of a map's function instead, its
         # functions would be made ready for every batch anew.
         return positions.interleave(
-            as_written(lambda position: self._one(position, place, make)),
+            no_autograph(lambda position: self._one(position, place, make)),
             cycle_length=parallel,
             num_parallel_calls=parallel or tf.data.AUTOTUNE,
             deterministic=deterministic,
         )
 
-    def element(self, position: tf.Tensor, place: ReplicaPlace, make: Make) -> Any:
+    def element(self, position: tf.Tensor, place: ReplicaTopology, make: Make) -> Any:
         """What `make` gives of one position; traced."""
         if not self._reader.is_sure:
             return self._one(position, place, make).get_single_element()
         chosen, own = self._choose(position, place)
         return make(own(data=self._reader.batch(chosen)))
 
-    def _one(self, position: tf.Tensor, place: ReplicaPlace, make: Make) -> tf.data.Dataset:
+    def _one(self, position: tf.Tensor, place: ReplicaTopology, make: Make) -> tf.data.Dataset:
         chosen, own = self._choose(position, place)
         return each(self._reader.batches(chosen), lambda data: make(own(data=data)))
 
     def _choose(
-        self, position: tf.Tensor, place: ReplicaPlace
-    ) -> tuple[Chosen, Callable[..., OwnRows]]:
+        self, position: tf.Tensor, place: ReplicaTopology
+    ) -> tuple[SampleSelection, Callable[..., LocalBatch]]:
         """Which samples are read here, and what becomes of their data; traced."""
         order, seed = self.order, self.options.seed
         epoch, batch = position // order.num_batches, position % order.num_batches
@@ -148,14 +148,14 @@ class IndexedPipeline:
         count = last + more - first
         first = tf.where(count > 0, first, 0)
         within = first + tf.range(tf.maximum(count, 1))
-        chosen = Chosen(
+        chosen = SampleSelection(
             rows=order.rows(seed, epoch, batch, within),
             places=batch * self.options.global_batch_size + within,
             seed=seed,
             epoch=epoch,
             length=self._length(seed, epoch, batch, total),
         )
-        return chosen, partial(OwnRows, position=position, total=total, first=first, count=count)
+        return chosen, partial(LocalBatch, position=position, total=total, first=first, count=count)
 
     def _length(self, seed: Any, epoch: Any, batch: Any, total: Any) -> tf.Tensor | None:
         if self._padded is None:
@@ -171,7 +171,7 @@ class IndexedPipeline:
         count = self.source.num_samples
         return PaddedLength(padding, measured(padding.lengths, self._reader.samples(), count))
 
-    def _assert_enough_for(self, place: ReplicaPlace) -> None:
+    def _assert_enough_for(self, place: ReplicaTopology) -> None:
         if self.source.num_samples < place.workers:
             raise DataError(
                 f"Asked to share {self.source.num_samples} sample(s) between {place.workers} "
@@ -183,7 +183,7 @@ def order_of(source: IndexedSource, options: PipelineOptions, padded: PaddedLeng
     """The order of a pipeline's samples.
 
     Raises:
-        OptionError: two of the wishes cannot be met at once.
+        ConfigurationError: two of the wishes cannot be met at once.
         DataError: the labels do not fit the samples.
     """
     size, dropped = options.global_batch_size, options.drop_remainder
@@ -199,23 +199,23 @@ def order_of(source: IndexedSource, options: PipelineOptions, padded: PaddedLeng
         if asked
     ]
     if len(wishes) > 1:
-        raise OptionError(
+        raise ConfigurationError(
             f"pipeline takes one of mix(...), balance= and buckets=; found {' and '.join(wishes)}. "
             "Each decides alone which samples come together."
         )
     if mixed is not None or options.balance is not None:
         if not options.shuffle:
-            raise OptionError(
+            raise ConfigurationError(
                 f"pipeline takes {wishes[0]} with shuffle=True alone; found shuffle=False. What is "
                 "drawn from each group is drawn by chance."
             )
         groups = mixed.groups() if mixed is not None else _classes(source, options)
         weights = mixed.weights if mixed is not None else [1.0] * len(groups)
-        return MixedOrder(groups, weights, size, drop_remainder=dropped)
+        return WeightedMixSampler(groups, weights, size, drop_remainder=dropped)
     if buckets and padded is not None:
         shuffle = bool(options.shuffle)
         return BucketedOrder(padded.buckets(), size, shuffle=shuffle, drop_remainder=dropped)
-    return PlainOrder(source.num_samples, size, options.shuffle, drop_remainder=dropped)
+    return ShuffleSampler(source.num_samples, size, options.shuffle, drop_remainder=dropped)
 
 
 def _classes(source: IndexedSource, options: PipelineOptions) -> list[np.ndarray]:

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from phalanx.data.batches import with_free_batch_axis
 from phalanx.data.iterator_position import Position
-from phalanx.data.pipelines.local_rows import OwnRows, shares
+from phalanx.data.pipelines.local_rows import LocalBatch, shares
 from phalanx.data.sampler import rows_in
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 
 if TYPE_CHECKING:
     from phalanx.data.pipelines.indexed import IndexedPipeline
@@ -22,10 +22,10 @@ class PipelineBatches:
 
     endless = True
     counted = True
-    ends_unknown = False
+    length_unknown = False
     has_state = False
 
-    def __init__(self, pipeline: IndexedPipeline, place: ReplicaPlace) -> None:
+    def __init__(self, pipeline: IndexedPipeline, place: ReplicaTopology) -> None:
         """Prepare; nothing is read yet."""
         order, options = pipeline.order, pipeline.options
         self._pipeline = pipeline
@@ -43,7 +43,7 @@ class PipelineBatches:
         """An endless iterator: pass after pass, each in its own order."""
         return iter(self._shares(position))
 
-    def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
         """The same as `open`: a position is all there is."""
         del state
         return self.open(position.trained)
@@ -69,5 +69,5 @@ class PipelineBatches:
         positions = tf.data.Dataset.range(position, tf.int64.max)
         return self._pipeline.prefetched(positions, self._place, self._share)
 
-    def _share(self, rows: OwnRows) -> Any:
+    def _share(self, rows: LocalBatch) -> Any:
         return shares(rows, self._place)

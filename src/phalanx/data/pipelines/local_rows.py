@@ -9,11 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.data.batches import slice_rows
-from phalanx.distributed.topology import ReplicaPlace, rows_of
+from phalanx.distributed.topology import ReplicaTopology, rows_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnRows:
+class LocalBatch:
     """The rows of one global batch that this process's replicas take; traced.
 
     Attributes:
@@ -31,11 +31,11 @@ class OwnRows:
     data: Any
 
 
-Make = Callable[[OwnRows], Any]
+Make = Callable[[LocalBatch], Any]
 """What a pipeline gives of one batch; traced."""
 
 
-def shares(rows: OwnRows, place: ReplicaPlace) -> tuple[tf.Tensor, Any]:
+def shares(rows: LocalBatch, place: ReplicaTopology) -> tuple[tf.Tensor, Any]:
     """`(total, parts)`, as `fit` takes them."""
     parts = []
     for replica in range(place.first, place.first + place.local):
@@ -49,6 +49,6 @@ def shares(rows: OwnRows, place: ReplicaPlace) -> tuple[tf.Tensor, Any]:
     return tf.cast(rows.total, tf.int32), tuple(parts)
 
 
-def part_of_one(rows: OwnRows) -> Any:
+def replica_part(rows: LocalBatch) -> Any:
     """All rows of this process, for a loop written by hand; none where none belongs here."""
     return slice_rows(rows.data, tf.constant(0), tf.cast(rows.count, tf.int32))

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 OnError = Literal["raise", "skip"]
 _DISK = "disk:"
@@ -41,28 +41,28 @@ class PipelineOptions:
         """Refuse what cannot work.
 
         Raises:
-            OptionError: an option is none of what it may be.
+            ConfigurationError: an option is none of what it may be.
         """
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and not _is_whole(value, least):
-                raise OptionError(
+                raise ConfigurationError(
                     f"pipeline takes {name}: a whole number of at least {least}; found {value!r}."
                 )
         for name in ("map", "augment", "map_batches"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise OptionError(f"pipeline takes {name}: a function; found {value!r}.")
+                raise ConfigurationError(f"pipeline takes {name}: a function; found {value!r}.")
         if self.on_error not in get_args(OnError):
-            raise OptionError(
+            raise ConfigurationError(
                 f"pipeline takes on_error 'raise' or 'skip'; found {self.on_error!r}."
             )
         if self.cache not in (None, "memory") and not self.cache_directory:
-            raise OptionError(
+            raise ConfigurationError(
                 f"pipeline takes cache 'memory' or 'disk:PATH'; found {self.cache!r}."
             )
         if len(self.start) != 2 or not all(_is_whole(value, 0) for value in self.start):
-            raise OptionError(
+            raise ConfigurationError(
                 f"pipeline takes start: (epoch, step), both from 0; found {self.start!r}."
             )
 

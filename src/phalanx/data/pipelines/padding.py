@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.errors import DataError, OptionError
+from phalanx.errors import DataError, ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Padding:
         value: what is put behind a sample, in numbers.
 
     Raises:
-        OptionError: neither `to` nor `lengths` is given, or the buckets do not grow.
+        ConfigurationError: neither `to` nor `lengths` is given, or the buckets do not grow.
     """
 
     to: int | None = None
@@ -37,14 +37,14 @@ class Padding:
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         if (self.to is None) == (self.lengths is None):
-            raise OptionError(
+            raise ConfigurationError(
                 f"Padding takes to= or lengths=; found to={self.to!r} and "
                 f"lengths={'None' if self.lengths is None else 'given'}. Give one of them."
             )
         if self.buckets is not None:
             growing = list(self.buckets) == sorted(set(self.buckets)) and len(self.buckets) > 0
             if self.lengths is None or not growing:
-                raise OptionError(
+                raise ConfigurationError(
                     "Padding takes buckets: growing upper lengths, beside lengths=; found "
                     f"{self.buckets!r}."
                 )

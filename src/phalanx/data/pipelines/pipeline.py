@@ -12,12 +12,12 @@ from phalanx.data.pipelines.indexed import IndexedPipeline
 from phalanx.data.pipelines.options import OnError, PipelineOptions
 from phalanx.data.pipelines.padding import Padding
 from phalanx.data.pipelines.registry import Pipeline, marked, pipeline_of
-from phalanx.data.service.data_service import served_or_not
+from phalanx.data.service.data_service import maybe_use_service
 from phalanx.data.sources.mixture import MixedSource, mixed
 from phalanx.data.sources.protocol import StreamSource
-from phalanx.data.sources.resolve_source import Source, as_source
+from phalanx.data.sources.resolve_source import Source, resolve_source
 from phalanx.data.streams.stream_pipeline import StreamPipeline
-from phalanx.distributed.topology import place_in
+from phalanx.distributed.topology import topology_of
 from phalanx.errors import DataError
 
 
@@ -81,7 +81,7 @@ def pipeline(
         This worker's part of each batch.
 
     Raises:
-        OptionError: an option is none of what it may be, or two contradict each other.
+        ConfigurationError: an option is none of what it may be, or two contradict each other.
         DataError: the source is none, has no sample, or fewer than there are workers.
     """
     options = PipelineOptions(
@@ -104,8 +104,8 @@ def pipeline(
         deterministic=deterministic,
         service=service,
     )
-    made = _pipeline(as_source(source), options)
-    return marked(made, place_in(tf.distribute.get_strategy()))
+    made = _pipeline(resolve_source(source), options)
+    return marked(made, topology_of(tf.distribute.get_strategy()))
 
 
 def mix(sources: Sequence[Any], weights: Sequence[float]) -> MixedSource:
@@ -119,10 +119,10 @@ def mix(sources: Sequence[Any], weights: Sequence[float]) -> MixedSource:
         weights: the share of each, up to a factor; met exactly, to one sample an epoch.
 
     Raises:
-        OptionError: the weights do not fit, or a source is a stream.
+        ConfigurationError: the weights do not fit, or a source is a stream.
         DataError: samples differ in structure or dtype.
     """
-    return mixed([as_source(one) for one in sources], weights)
+    return mixed([resolve_source(one) for one in sources], weights)
 
 
 def skipped(dataset: tf.data.Dataset) -> dict[int, str]:
@@ -146,4 +146,4 @@ def skipped(dataset: tf.data.Dataset) -> dict[int, str]:
 def _pipeline(source: Source, options: PipelineOptions) -> Pipeline:
     if isinstance(source, StreamSource):
         return StreamPipeline(source, options)
-    return served_or_not(source, options, os.environ)
+    return maybe_use_service(source, options, os.environ)

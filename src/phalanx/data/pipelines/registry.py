@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from phalanx.data.batches import BatchSource
 from phalanx.data.pipelines.options import PipelineOptions
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 
 MARK = "phalanx.data.pipeline"
 
@@ -30,17 +30,17 @@ class Pipeline(Protocol):
     def options(self) -> PipelineOptions:
         """What was asked."""
 
-    def batches(self, place: ReplicaPlace) -> BatchSource:
+    def batches(self, place: ReplicaTopology) -> BatchSource:
         """The global batches for `fit`, `evaluate` and `predict`."""
 
-    def dataset(self, place: ReplicaPlace) -> tf.data.Dataset:
+    def dataset(self, place: ReplicaTopology) -> tf.data.Dataset:
         """This worker's rows of each global batch, one pass after the other."""
 
 
 _pipelines: weakref.WeakKeyDictionary[tf.data.Dataset, Pipeline] = weakref.WeakKeyDictionary()
 
 
-def marked(pipeline: Pipeline, place: ReplicaPlace) -> tf.data.Dataset:
+def marked(pipeline: Pipeline, place: ReplicaTopology) -> tf.data.Dataset:
     """The pipeline's dataset for this worker, which `pipeline_of` knows again."""
     options = tf.data.Options()
     options.dataset_name = MARK
@@ -55,7 +55,7 @@ def pipeline_of(dataset: Any) -> Pipeline | None:
     return _pipelines.get(dataset) if isinstance(dataset, tf.data.Dataset) else None
 
 
-def is_derived(dataset: Any) -> bool:
+def is_transformed(dataset: Any) -> bool:
     """Whether a dataset was made from a pipeline's by further steps."""
     if not isinstance(dataset, tf.data.Dataset) or dataset in _pipelines:
         return False

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.data.batches import as_written
+from phalanx.data.batches import no_autograph
 
 
 def graph_function(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -25,8 +25,8 @@ def no_fusion() -> tf.data.Options:
 def each(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
     """`function(element)` of each element, whatever its structure."""
     if isinstance(dataset.element_spec, tuple):
-        return dataset.map(as_written(lambda *element: function(element)))
-    return dataset.map(as_written(function))
+        return dataset.map(no_autograph(lambda *element: function(element)))
+    return dataset.map(no_autograph(function))
 
 
 def apply(function: Callable[..., Any] | None, sample: Any) -> Any:
@@ -36,7 +36,7 @@ def apply(function: Callable[..., Any] | None, sample: Any) -> Any:
     return function(*sample) if isinstance(sample, tuple) else function(sample)
 
 
-def augmented(function: Callable[..., Any] | None, sample: Any, key: tf.Tensor) -> Any:
+def apply_augmentation(function: Callable[..., Any] | None, sample: Any, key: tf.Tensor) -> Any:
     """`function(*sample, seed=key)`."""
     if function is None:
         return sample

@@ -17,15 +17,15 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.data.batches import as_written
+from phalanx.data.batches import no_autograph
 from phalanx.data.pipelines.indexed import IndexedPipeline
-from phalanx.data.pipelines.local_rows import Make, OwnRows
+from phalanx.data.pipelines.local_rows import LocalBatch, Make
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.transforms import no_fusion
 from phalanx.data.py_function import python_call
 from phalanx.data.service.reorder_buffer import Element, Fetcher
 from phalanx.data.sources.protocol import IndexedSource
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
 from phalanx.keras_compat.dataset_graph import transformations
 
@@ -40,7 +40,7 @@ def service_address(asked: bool | str, environment: Mapping[str, str]) -> str:
     return spec.data_service if asked and spec is not None else ""
 
 
-def served_or_not(
+def maybe_use_service(
     source: IndexedSource, options: PipelineOptions, environment: Mapping[str, str]
 ) -> IndexedPipeline:
     """The pipeline as asked; one that reads by itself where there is no service."""
@@ -48,10 +48,10 @@ def served_or_not(
     if options.service and not address:
         _log.info("no data service: start one with phalanx run --data-workers; reading here")
     here = replace(options, service=False)
-    return ServedPipeline(source, here, address) if address else IndexedPipeline(source, here)
+    return ServicePipeline(source, here, address) if address else IndexedPipeline(source, here)
 
 
-class ServedPipeline(IndexedPipeline):
+class ServicePipeline(IndexedPipeline):
     """The same batches in the same order as without a service."""
 
     def __init__(self, source: IndexedSource, options: PipelineOptions, address: str) -> None:
@@ -70,7 +70,7 @@ class ServedPipeline(IndexedPipeline):
         self._remote = IndexedPipeline(remote, replace(options, service=True, cache=None))
 
     def prefetched(
-        self, positions: tf.data.Dataset, place: ReplicaPlace, make: Make
+        self, positions: tf.data.Dataset, place: ReplicaTopology, make: Make
     ) -> tf.data.Dataset:
         """What `make` gives of each position; made by the servers, put in order here."""
         spec = self.made(positions, place, make).element_spec
@@ -81,7 +81,7 @@ class ServedPipeline(IndexedPipeline):
                 "tensors. Turn them into such in map=, or leave service out."
             )
         self._assert_no_python(place, make)
-        here = tf.function(as_written(lambda at: tf.nest.flatten(self.element(at, place, make))))
+        here = tf.function(no_autograph(lambda at: tf.nest.flatten(self.element(at, place, make))))
 
         def made_here(position: int) -> Element:
             return list(here(tf.constant(position, tf.int64)))
@@ -96,14 +96,14 @@ class ServedPipeline(IndexedPipeline):
             values = [tf.ensure_shape(v, s.shape) for v, s in zip(values, specs, strict=True)]
             return tf.nest.pack_sequence_as(spec, values)
 
-        return positions.map(as_written(fetched)).prefetch(
+        return positions.map(no_autograph(fetched)).prefetch(
             self.options.prefetch or tf.data.AUTOTUNE
         )
 
-    def _served(self, start: int, place: ReplicaPlace, make: Make) -> Iterable[Element]:
+    def _served(self, start: int, place: ReplicaTopology, make: Make) -> Iterable[Element]:
         """Each position with what the servers make of it; no order is kept."""
 
-        def numbered(rows: OwnRows) -> tuple[Any, ...]:
+        def numbered(rows: LocalBatch) -> tuple[Any, ...]:
             return (rows.position, *tf.nest.flatten(make(rows)))
 
         service = tf.data.experimental.service
@@ -118,9 +118,9 @@ class ServedPipeline(IndexedPipeline):
         served: Iterable[Element] = elements.apply(distribute)
         return served
 
-    def _assert_no_python(self, place: ReplicaPlace, make: Make) -> None:
+    def _assert_no_python(self, place: ReplicaTopology, make: Make) -> None:
         positions = tf.data.Dataset.range(1)
-        made = positions.map(as_written(lambda at: self._remote.element(at, place, make)))
+        made = positions.map(no_autograph(lambda at: self._remote.element(at, place, make)))
         if any(step.python for step in transformations(made).walk()):
             raise DataError(
                 f"Asked to have {self.source} read by a data service; found that it is read in "

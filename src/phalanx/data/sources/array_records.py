@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.py_function import python_call
-from phalanx.data.sources.files import is_names, matching, names_of, suffix_of
+from phalanx.data.sources.files import expand_files, is_file_pattern, matching, suffix_of
 from phalanx.data.sources.protocol import IndexedSource
-from phalanx.errors import DataError, OptionError
+from phalanx.errors import DataError, ConfigurationError
 
 _ENDINGS = (".array_record", ".arrayrecord")
 
@@ -66,23 +66,23 @@ def array_records(files: Any, *, features: Mapping[str, Any] | None = None) -> A
 
     Raises:
         DataError: no such file, or one that is no ArrayRecord file.
-        OptionError: the package array_record is not installed.
+        ConfigurationError: the package array_record is not installed.
     """
     return ArrayRecords(matching(files), features)
 
 
 def from_array_records(given: Any) -> ArrayRecords | None:
     """Of names that end in .array_record."""
-    if not is_names(given):
+    if not is_file_pattern(given):
         return None
-    return array_records(given) if suffix_of(names_of(given)) in _ENDINGS else None
+    return array_records(given) if suffix_of(expand_files(given)) in _ENDINGS else None
 
 
 def _library() -> Any:
     try:
         return importlib.import_module("array_record.python.array_record_module")
     except ImportError as error:
-        raise OptionError(
+        raise ConfigurationError(
             "Asked to read ArrayRecord files; the package array_record is not installed. "
             "Install phalanx[data]."
         ) from error

@@ -18,7 +18,7 @@ _TENSORFLOWS = ("gs://", "ram://")
 """What TensorFlow's own file system reads, as it does local paths."""
 
 
-def is_names(given: Any) -> bool:
+def is_file_pattern(given: Any) -> bool:
     """Whether `given` is a path, or a list of paths."""
     if isinstance(given, (str, os.PathLike)):
         return True
@@ -29,7 +29,7 @@ def is_names(given: Any) -> bool:
     )
 
 
-def names_of(given: Any) -> list[str]:
+def expand_files(given: Any) -> list[str]:
     """A path, or a list of paths, as text."""
     several = given if isinstance(given, (list, tuple)) else [given]
     return [os.path.expanduser(os.fspath(one)) for one in several]
@@ -42,7 +42,7 @@ def matching(given: Any) -> tuple[str, ...]:
         DataError: one of them matches no file.
     """
     found: set[str] = set()
-    for name in names_of(given):
+    for name in expand_files(given):
         files = _glob(name)
         if not files:
             raise DataError(

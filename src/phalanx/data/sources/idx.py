@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.data.sources.arrays import ArraySource
-from phalanx.data.sources.files import is_names, names_of, read_whole
+from phalanx.data.sources.files import expand_files, is_file_pattern, read_whole
 from phalanx.errors import DataError
 
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -30,7 +30,7 @@ def idx(*files: Any) -> ArraySource:
     Raises:
         DataError: a file is no IDX file or is cut off, or they differ in length.
     """
-    names = [name for given in files for name in names_of(given)]
+    names = [name for given in files for name in expand_files(given)]
     arrays = tuple(read_idx(name) for name in names)
     return ArraySource(
         arrays if len(arrays) > 1 else arrays[0],
@@ -40,9 +40,9 @@ def idx(*files: Any) -> ArraySource:
 
 def from_idx(given: Any) -> ArraySource | None:
     """Of names such as "train-images-idx3-ubyte.gz"."""
-    if not is_names(given):
+    if not is_file_pattern(given):
         return None
-    names = names_of(given)
+    names = expand_files(given)
     return idx(*names) if all(_is_idx_name(name) for name in names) else None
 
 

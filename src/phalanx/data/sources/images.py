@@ -10,9 +10,9 @@ import fsspec
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.sources.files import is_remote, names_of, read_in_graph, read_whole
+from phalanx.data.sources.files import expand_files, is_remote, read_in_graph, read_whole
 from phalanx.data.sources.protocol import IndexedSource
-from phalanx.errors import DataError, OptionError
+from phalanx.errors import DataError, ConfigurationError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
 
@@ -84,11 +84,11 @@ def images(
 
     Raises:
         DataError: there is no image, or images both in folders and beside them.
-        OptionError: `channels` is none of these.
+        ConfigurationError: `channels` is none of these.
     """
     if channels not in (1, 3, 4):
-        raise OptionError(f"images takes channels 1, 3 or 4; found {channels!r}.")
-    (top,) = names_of(directory)
+        raise ConfigurationError(f"images takes channels 1, 3 or 4; found {channels!r}.")
+    (top,) = expand_files(directory)
     top = top.rstrip("/")
     by_folder = _find(top)
     loose = by_folder.pop("", [])
@@ -113,7 +113,7 @@ def from_directory(given: Any) -> ImageFolder | None:
     """Of a directory's path."""
     if not isinstance(given, (str, os.PathLike)):
         return None
-    (name,) = names_of(given)
+    (name,) = expand_files(given)
     return images(name) if not is_remote(name) and tf.io.gfile.isdir(name) else None
 
 

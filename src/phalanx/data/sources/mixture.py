@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.sources.protocol import IndexedSource
-from phalanx.errors import DataError, OptionError
+from phalanx.errors import DataError, ConfigurationError
 
 
 class MixedSource(IndexedSource):
@@ -57,17 +57,17 @@ def mixed(sources: Sequence[Any], weights: Sequence[float]) -> MixedSource:
     """See `phalanx.data.mix`; the sources are opened.
 
     Raises:
-        OptionError: the weights do not fit.
+        ConfigurationError: the weights do not fit.
         DataError: samples of the sources differ in structure, dtype or rank.
     """
     fits = len(weights) == len(sources) > 0 and all(w >= 0 for w in weights) and sum(weights) > 0
     if not fits:
-        raise OptionError(
+        raise ConfigurationError(
             f"mix takes a weight of at least 0 for each source; found {len(sources)} source(s) "
             f"and weights {list(weights)!r}."
         )
     if not all(isinstance(one, IndexedSource) for one in sources):
-        raise OptionError(
+        raise ConfigurationError(
             "mix takes sources whose samples can be taken by number; found a stream of records. "
             "Mix streams with tf.data.Dataset.sample_from_datasets."
         )

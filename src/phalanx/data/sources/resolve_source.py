@@ -169,7 +169,7 @@ KINDS: tuple[Chooser, ...] = (
 """Asked in this order."""
 
 
-def as_source(given: Any) -> Source:
+def resolve_source(given: Any) -> Source:
     """The source behind what a user gave.
 
     Raises:

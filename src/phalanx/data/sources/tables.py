@@ -12,8 +12,14 @@ from typing import Any, Literal
 import numpy as np
 
 from phalanx.data.sources.arrays import ArraySource
-from phalanx.data.sources.files import is_names, matching, names_of, read_whole, suffix_of
-from phalanx.errors import DataError, OptionError
+from phalanx.data.sources.files import (
+    expand_files,
+    is_file_pattern,
+    matching,
+    read_whole,
+    suffix_of,
+)
+from phalanx.errors import DataError, ConfigurationError
 
 
 class Rows:
@@ -122,7 +128,7 @@ def csv(
 
     Raises:
         DataError: no such file, no such column, no row, or a bad row.
-        OptionError: pyarrow is not installed.
+        ConfigurationError: pyarrow is not installed.
     """
     reader = _pyarrow("csv")
     parse = {"delimiter": delimiter}
@@ -161,9 +167,9 @@ def parquet(
 
 def from_tables(given: Any) -> ArraySource | None:
     """Of names that end in .csv (.csv.gz, .csv.bz2) or .parquet."""
-    if not is_names(given):
+    if not is_file_pattern(given):
         return None
-    kind = suffix_of(names_of(given))
+    kind = suffix_of(expand_files(given))
     return csv(given) if kind == ".csv" else parquet(given) if kind == ".parquet" else None
 
 
@@ -171,7 +177,7 @@ def _pyarrow(part: str) -> Any:
     try:
         return importlib.import_module(f"pyarrow.{part}")
     except ImportError as error:
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked to read {part} files; pyarrow is not installed. Install phalanx[data]."
         ) from error
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from phalanx.distributed.topology import ReplicaPlace, rows_of
+from phalanx.distributed.topology import ReplicaTopology, rows_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +59,14 @@ class Batches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class SampleRange:
     """The samples `begin` to `end` of a pass, as its files stand in it."""
 
     begin: int
     end: int
 
 
-def reads_by_file(files: int, batches: Batches, place: ReplicaPlace, *, shuffle: bool) -> bool:
+def shards_by_file(files: int, batches: Batches, place: ReplicaTopology, *, shuffle: bool) -> bool:
     """Whether each worker reads files of its own: where there is one at least for each.
 
     Unshuffled samples keep the order of the files, which only reading by record gives.
@@ -75,16 +75,16 @@ def reads_by_file(files: int, batches: Batches, place: ReplicaPlace, *, shuffle:
     return several and shuffle and batches.size >= place.total and batches.whole > 0
 
 
-def stretch_of(batches: Batches, place: ReplicaPlace, *, by_file: bool) -> Stretch:
+def range_for_worker(batches: Batches, place: ReplicaTopology, *, by_file: bool) -> SampleRange:
     """What the worker at `place` reads of each pass."""
     if not by_file:
-        return Stretch(begin=0, end=batches.used)
+        return SampleRange(begin=0, end=batches.used)
     begin = batches.whole * own_rows(place, batches.size)[0] + own_rows(place, batches.last)[0]
     length = batches.whole * own_rows(place, batches.size)[1] + own_rows(place, batches.last)[1]
-    return Stretch(begin=begin, end=begin + length)
+    return SampleRange(begin=begin, end=begin + length)
 
 
-def own_rows(place: ReplicaPlace, total: int) -> tuple[int, int]:
+def own_rows(place: ReplicaTopology, total: int) -> tuple[int, int]:
     """The first of a batch's rows that this worker takes, and how many it takes."""
     first = rows_of(place.first, place.total, total)[0]
     counts = [rows_of(place.first + i, place.total, total)[1] for i in range(place.local)]
@@ -92,7 +92,7 @@ def own_rows(place: ReplicaPlace, total: int) -> tuple[int, int]:
 
 
 def segments(
-    files: Sequence[str], counts: Sequence[int], order: tf.Tensor, stretch: Stretch
+    files: Sequence[str], counts: Sequence[int], order: tf.Tensor, stretch: SampleRange
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The parts of files in a stretch; traced.
 

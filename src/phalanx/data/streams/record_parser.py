@@ -6,17 +6,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.data.batches import as_written
+from phalanx.data.batches import no_autograph
 from phalanx.data.pipelines.cache import cache_of, cached
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.padding import padded_batch
-from phalanx.data.pipelines.transforms import apply, augment_key, augmented, each, graph_function
+from phalanx.data.pipelines.transforms import (
+    apply,
+    apply_augmentation,
+    augment_key,
+    each,
+    graph_function,
+)
 from phalanx.data.py_function import python_call
 from phalanx.data.sources.protocol import StreamSource
 from phalanx.errors import DataError
 
 
-class Maker:
+class RecordParser:
     """Makes samples of a stream's records.
 
     Attributes:
@@ -58,11 +64,11 @@ class Maker:
     def _one_by_one(self, batch: Any, epoch: tf.Tensor, first: tf.Tensor) -> tf.data.Dataset:
         def one(place: tf.Tensor, given: Any) -> Any:
             key = augment_key(self._options.seed, epoch, place)
-            return augmented(self._augment, self._sample(given), key)
+            return apply_augmentation(self._augment, self._sample(given), key)
 
         count = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
         places = first + tf.range(count)
-        samples = tf.data.Dataset.from_tensor_slices((places, batch)).map(as_written(one))
+        samples = tf.data.Dataset.from_tensor_slices((places, batch)).map(no_autograph(one))
         padding = self._options.padding
         if padding is None:
             return samples.batch(count)
@@ -99,7 +105,7 @@ def _gone(number: tf.Tensor) -> tf.Tensor:
 
 
 def _spec_of(function: Any, *arguments: Any) -> Any:
-    traced = tf.function(as_written(function)).get_concrete_function(*arguments)
+    traced = tf.function(no_autograph(function)).get_concrete_function(*arguments)
     return tf.nest.map_structure(
         lambda one: tf.TensorSpec(one.shape, one.dtype), traced.structured_outputs
     )

@@ -10,23 +10,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.data.batches import as_written, slice_rows, with_free_batch_axis
+from phalanx.data.batches import no_autograph, slice_rows, with_free_batch_axis
 from phalanx.data.iterator_position import Position
 from phalanx.data.pipelines.cache import SampleCache
-from phalanx.data.pipelines.local_rows import Make, OwnRows, shares
+from phalanx.data.pipelines.local_rows import LocalBatch, Make, shares
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.transforms import each, no_fusion
 from phalanx.data.sources.protocol import StreamSource
 from phalanx.data.streams.file_sharding import (
     Batches,
-    Stretch,
+    SampleRange,
     own_rows,
-    reads_by_file,
+    range_for_worker,
     segments,
-    stretch_of,
+    shards_by_file,
 )
-from phalanx.data.streams.record_parser import Maker
-from phalanx.distributed.topology import ReplicaPlace, rows_of
+from phalanx.data.streams.record_parser import RecordParser
+from phalanx.distributed.topology import ReplicaTopology, rows_of
 from phalanx.errors import DataError
 
 _log = logging.getLogger("phalanx")
@@ -44,11 +44,15 @@ class StreamBatches:
 
     endless = True
     counted = True
-    ends_unknown = False
+    length_unknown = False
     has_state = False
 
     def __init__(
-        self, source: StreamSource, options: PipelineOptions, maker: Maker, place: ReplicaPlace
+        self,
+        source: StreamSource,
+        options: PipelineOptions,
+        maker: RecordParser,
+        place: ReplicaTopology,
     ) -> None:
         self._source = source
         self._options = options
@@ -64,8 +68,8 @@ class StreamBatches:
                 f"Asked for batches of {batches.size} samples and no smaller one; found "
                 f"{batches.samples} samples in {source}. Take smaller batches."
             )
-        self._by_file = reads_by_file(len(source.files), batches, place, shuffle=options.shuffle)
-        self._reading = self._own_reading()
+        self._by_file = shards_by_file(len(source.files), batches, place, shuffle=options.shuffle)
+        self._reading = self._local_reading()
         self.seed: int | None = options.seed
         self.steps: int = options.steps_per_epoch or batches.number
         self.num_batches: int | None = self.steps
@@ -106,20 +110,20 @@ class StreamBatches:
             begun = tf.where(epoch == first, skip, 0)
             return self._reading.one_pass(epoch, begun)
 
-        return tf.data.Dataset.range(first, tf.int64.max).flat_map(as_written(one_pass))
+        return tf.data.Dataset.range(first, tf.int64.max).flat_map(no_autograph(one_pass))
 
     def made_ahead(self, elements: tf.data.Dataset, make: Make) -> tf.data.Dataset:
         """What `make` gives of each of `(epoch, step, records)`, several at a time."""
         parallel = self._options.parallel
         if self._maker.is_direct:
             made = elements.map(
-                as_written(lambda *element: self._direct(make, *element)),
+                no_autograph(lambda *element: self._direct(make, *element)),
                 num_parallel_calls=parallel or tf.data.AUTOTUNE,
                 deterministic=True,
             )
         else:  # as in IndexedPipeline.made
             made = elements.interleave(
-                as_written(lambda *element: self._one(make, *element)),
+                no_autograph(lambda *element: self._one(make, *element)),
                 cycle_length=parallel,
                 num_parallel_calls=parallel or tf.data.AUTOTUNE,
                 deterministic=True,
@@ -130,19 +134,19 @@ class StreamBatches:
         passes = self.passes(tf.constant(position, tf.int64))
         return self.made_ahead(passes, lambda rows: shares(rows, self._place))
 
-    def _own_reading(self) -> Reading:
+    def _local_reading(self) -> Reading:
         batches, by_file = self._batches, self._by_file
         whole, last = (own_rows(self._place, n)[1] for n in (batches.size, batches.last))
         return Reading(
             source=self._source,
             options=self._options,
-            stretch=stretch_of(batches, self._place, by_file=by_file),
+            stretch=range_for_worker(batches, self._place, by_file=by_file),
             rows=whole if by_file else batches.size,
             stands_in=by_file and batches.last > 0 and last == 0,
             cache=self._maker.cache,
         )
 
-    def open_again(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
         """The same as `open`: a position is all there is."""
         del state
         return self.open(position.trained)
@@ -167,7 +171,7 @@ class StreamBatches:
 
     def _choose(
         self, epoch: tf.Tensor, step: tf.Tensor, records: Any
-    ) -> tuple[Any, tf.Tensor, Callable[..., OwnRows]]:
+    ) -> tuple[Any, tf.Tensor, Callable[..., LocalBatch]]:
         """The records of this process's rows of a batch, where the first of them stands in the
         pass, and what becomes of their data; traced."""
         place, batches = self._place, self._batches
@@ -180,7 +184,7 @@ class StreamBatches:
         static = batches.size // place.total * place.local if is_even else None
         rows = slice_rows(records, begin, tf.maximum(count, 1), static)
         position = epoch * batches.number + step
-        own = partial(OwnRows, position=position, total=total, first=start, count=count)
+        own = partial(LocalBatch, position=position, total=total, first=start, count=count)
         return rows, step * batches.size + start, own
 
     def _total(self, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -190,7 +194,7 @@ class StreamBatches:
         return total, rows_of(self._place.first, self._place.total, total)[0] * self._by_file
 
 
-def _check_order(options: PipelineOptions, place: ReplicaPlace, *, by_file: bool) -> None:
+def _check_order(options: PipelineOptions, place: ReplicaTopology, *, by_file: bool) -> None:
     if not options.deterministic and place.workers > 1 and not by_file:
         raise DataError(
             "Asked for deterministic=False where all workers read all records: each would take "
@@ -217,7 +221,7 @@ class Reading:
 
     source: StreamSource
     options: PipelineOptions
-    stretch: Stretch
+    stretch: SampleRange
     rows: int
     stands_in: bool
     cache: SampleCache | None = None

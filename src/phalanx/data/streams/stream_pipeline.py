@@ -7,15 +7,15 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.batches import as_written
-from phalanx.data.pipelines.local_rows import Make, part_of_one
+from phalanx.data.batches import no_autograph
+from phalanx.data.pipelines.local_rows import Make, replica_part
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.py_function import python_call
 from phalanx.data.sources.protocol import StreamSource
-from phalanx.data.streams.record_parser import Maker
+from phalanx.data.streams.record_parser import RecordParser
 from phalanx.data.streams.stream_batches import StreamBatches
-from phalanx.distributed.topology import ReplicaPlace
-from phalanx.errors import DataError, OptionError
+from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import DataError, ConfigurationError
 
 _NEEDS_NUMBERS = ("balance", "service")
 
@@ -31,14 +31,14 @@ class StreamPipeline:
         """Prepare.
 
         Raises:
-            OptionError: something was asked that needs samples by number.
+            ConfigurationError: something was asked that needs samples by number.
             DataError: nobody knows how many samples there are.
         """
         asked = [name for name in _NEEDS_NUMBERS if getattr(options, name) not in (None, False)]
         asked += ["on_error='skip'"] * (options.on_error == "skip")
         asked += ["Padding(lengths=)"] * (getattr(options.padding, "lengths", None) is not None)
         if asked:
-            raise OptionError(
+            raise ConfigurationError(
                 f"pipeline takes {' and '.join(asked)} where samples can be taken by number; found "
                 f"{source}, read from its start. Give tfrecords(..., index=True), or leave it out."
             )
@@ -49,18 +49,18 @@ class StreamPipeline:
             )
         self.options = options
         self.source = source
-        self._maker = Maker(source, options)
+        self._maker = RecordParser(source, options)
 
-    def batches(self, place: ReplicaPlace) -> StreamBatches:
+    def batches(self, place: ReplicaTopology) -> StreamBatches:
         """The global batches for `fit`, `evaluate` and `predict`."""
         if self.options.start != (0, 0):
-            raise OptionError(
+            raise ConfigurationError(
                 f"pipeline was given start={self.options.start!r}, which is for loops written by "
                 "hand. Leave it out for fit, which takes initial_epoch, or use Checkpoint."
             )
         return self._shared(place)
 
-    def dataset(self, place: ReplicaPlace) -> tf.data.Dataset:
+    def dataset(self, place: ReplicaTopology) -> tf.data.Dataset:
         """This worker's rows of each global batch; each iteration is the next epoch."""
         batches = self._shared(place)
         first_epoch, first_step = self.options.start
@@ -72,12 +72,12 @@ class StreamPipeline:
             begin = tf.ensure_shape(epoch, []) * batches.steps + skip
             return batches.passes(begin).take(batches.steps - skip)
 
-        elements = tf.data.Dataset.range(1).flat_map(as_written(one_epoch))
-        make: Make = part_of_one if batches.may_be_empty else (lambda rows: rows.data)
+        elements = tf.data.Dataset.range(1).flat_map(no_autograph(one_epoch))
+        make: Make = replica_part if batches.may_be_empty else (lambda rows: rows.data)
         made = batches.made_ahead(elements, make)
         if first_step:
             return made
         return made.apply(tf.data.experimental.assert_cardinality(batches.steps))
 
-    def _shared(self, place: ReplicaPlace) -> StreamBatches:
+    def _shared(self, place: ReplicaTopology) -> StreamBatches:
         return StreamBatches(self.source, self.options, self._maker, place)

@@ -68,14 +68,14 @@ class Call:
         inputs: what it was given.
         outputs: what it gave, for each tensor; empty until it ends.
         dtype: of the first output.
-        bad_rows: the rows of an output that are not finite; None where none is bad.
+        nonfinite_rows: the rows of an output that are not finite; None where none is bad.
     """
 
     name: str
     inputs: list[Range]
     outputs: list[Range] = field(default_factory=list)
     dtype: str = ""
-    bad_rows: list[int] | None = None
+    nonfinite_rows: list[int] | None = None
 
 
 class Trace:
@@ -105,7 +105,7 @@ class Trace:
         call.outputs = [Range.of(a) for a in arrays]
         call.dtype = arrays[0].dtype.name if arrays else ""
         bad = next((a for a in arrays if not np.isfinite(a).all()), None)
-        call.bad_rows = None if bad is None else bad_rows(bad)
+        call.nonfinite_rows = None if bad is None else nonfinite_rows(bad)
         self.calls.append(call)
 
     def on_gradient(self, name: str, side: str, gradient: Any) -> None:
@@ -143,7 +143,7 @@ class Trace:
         return self._open[-1].name if self._open else OUTSIDE
 
 
-def bad_rows(array: np.ndarray) -> list[int]:
+def nonfinite_rows(array: np.ndarray) -> list[int]:
     """The rows, along the first axis, with a number that is not finite."""
     if array.ndim == 0:
         return []

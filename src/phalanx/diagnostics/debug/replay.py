@@ -11,12 +11,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.checkpoint.step_capture import Captured, Part
+from phalanx.checkpoint.step_capture import CaptureInfo, Part
 from phalanx.checkpoint.variable_names import model_variables
 from phalanx.diagnostics.debug.diagnosis import Cause, cause_of, growth_of
-from phalanx.diagnostics.debug.nonfinite_rows import Call, Range, Trace, Wrong, bad_rows
+from phalanx.diagnostics.debug.nonfinite_rows import Call, Range, Trace, Wrong, nonfinite_rows
 from phalanx.gradients.step_context import is_seed
-from phalanx.keras_compat.eager_probes import draws_of, gradients_of, in_float32, looking_into
+from phalanx.keras_compat.eager_probes import draws_of, gradients_of, in_float32, probe_ops
 from phalanx.keras_compat.model_access import set_loss_scale
 from phalanx.keras_compat.random_draws import ReplicaRows
 
@@ -41,7 +41,7 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed:
+class ReplayResult:
     """What was found.
 
     Attributes:
@@ -72,17 +72,17 @@ class Replayed:
 class Replay:
     """Finds where a kept step first went wrong."""
 
-    def __init__(self, model: Any, captured: Captured) -> None:
+    def __init__(self, model: Any, captured: CaptureInfo) -> None:
         """Bring the weights into `model`, which is compiled."""
         self._captured = captured
-        self._again = StepAgain(model, captured)
+        self._again = StepReplayer(model, captured)
 
-    def run(self) -> Replayed:
+    def run(self) -> ReplayResult:
         """Run the parts of the batch, those first that were not finite, until one is not."""
         found = [self._one(i) for i in self._again.order]
         return next((each for each in found if each.phase), found[0])
 
-    def _one(self, i: int) -> Replayed:
+    def _one(self, i: int) -> ReplayResult:
         part, data = self._captured.about.parts[i], self._again.data(i)
         run = self._again.run(data, part)
         calls = run.calls
@@ -91,15 +91,15 @@ class Replay:
         variable = self._captured.about.variable
         variable = variable if variable in run.bad_variables else next(iter(run.bad_variables), "")
         if run.is_finite and bad_data is None:
-            return Replayed(part=part, growth=growth)
-        bad = next((call for call in calls if call.bad_rows is not None), None)
+            return ReplayResult(part=part, growth=growth)
+        bad = next((call for call in calls if call.nonfinite_rows is not None), None)
         if bad is not None and not any(given.nonfinite for given in bad.inputs):
             bad_data = None  # a layer before has filled it in, or nothing reads it
         wrong = _chosen(run, bad)
         layer = wrong.layer if wrong else bad.name if bad else ""
         if bad_data is not None:
             name, array = bad_data
-            rows = bad_rows(array)
+            rows = nonfinite_rows(array)
             cause = Cause(
                 kind="data",
                 said=f"{name} holds {Range.of(array).nonfinite} numbers that are not finite",
@@ -107,7 +107,7 @@ class Replay:
             )
             layer = bad.name if bad else layer
             phase, given = "data", (Range.of(array),)
-            return Replayed(
+            return ReplayResult(
                 part=part, phase=phase, layer=layer, variable=variable, given=given,
                 dtype=array.dtype.name, samples=self._samples(part, rows), cause=cause,
                 growth=growth,
@@ -118,12 +118,12 @@ class Replay:
                 said=f"{weight} was not finite before the step",
                 remedy="look at the steps before; go on from an earlier checkpoint",
             )
-            return Replayed(
+            return ReplayResult(
                 part=part, phase="weights", layer=layer, variable=weight, cause=cause, growth=growth
             )
         if wrong is None:
-            return Replayed(part=part, phase="backward", variable=variable, growth=growth)
-        return Replayed(
+            return ReplayResult(part=part, phase="backward", variable=variable, growth=growth)
+        return ReplayResult(
             part=part,
             phase=wrong.phase,
             layer=wrong.layer,
@@ -158,9 +158,9 @@ class Replay:
     def _rows(self, wrong: Wrong, bad: Call | None, part: Part, data: Any) -> list[int]:
         count = part.count
         if wrong.output.ndim and len(wrong.output) == count:
-            rows = bad_rows(wrong.output)
+            rows = nonfinite_rows(wrong.output)
         else:
-            rows = [] if bad is None or bad.bad_rows is None else bad.bad_rows
+            rows = [] if bad is None or bad.nonfinite_rows is None else bad.nonfinite_rows
         if rows and len(rows) < count and max(rows) < count:
             return rows
         return self._alone(data, part)
@@ -223,7 +223,9 @@ class Run:
     @property
     def is_finite(self) -> bool:
         """Whether every layer's output and every gradient is."""
-        return not self.bad_variables and not any(call.bad_rows is not None for call in self.calls)
+        return not self.bad_variables and not any(
+            call.nonfinite_rows is not None for call in self.calls
+        )
 
     @property
     def calls(self) -> Sequence[Call]:
@@ -231,10 +233,10 @@ class Run:
         return self.trace.calls
 
 
-class StepAgain:
+class StepReplayer:
     """A model as it was before a step, and the step's data."""
 
-    def __init__(self, model: Any, captured: Captured) -> None:
+    def __init__(self, model: Any, captured: CaptureInfo) -> None:
         """Bring the weights into `model`, which is compiled, and built by this if need be."""
         self._model = model
         self._captured = captured
@@ -261,7 +263,7 @@ class StepAgain:
         with ExitStack() as stack:
             stack.enter_context(draws_of(self._rows(data, part, first)))
             caught = stack.enter_context(gradients_of(self._model.optimizer))
-            stack.enter_context(looking_into(trace) if watched else nullcontext())
+            stack.enter_context(probe_ops(trace) if watched else nullcontext())
             for variable, before in self._before:
                 variable.assign(before)
             self._model.train_step(tensors)

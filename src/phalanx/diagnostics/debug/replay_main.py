@@ -15,11 +15,11 @@ from typing import Any
 
 import keras
 
-from phalanx.checkpoint.step_capture import Captured, CapturedStep, captures_in, read_captured
+from phalanx.checkpoint.step_capture import CaptureInfo, StepCapture, captures_in, read_captured
 from phalanx.diagnostics.debug.nonfinite_rows import Range
-from phalanx.diagnostics.debug.replay import Replay, Replayed, Sample
+from phalanx.diagnostics.debug.replay import Replay, ReplayResult, Sample
 from phalanx.diagnostics.doctor.fit_capture import first_fit
-from phalanx.errors import OptionError, PhalanxError
+from phalanx.errors import ConfigurationError, PhalanxError
 from phalanx.worker.run_script import Target
 
 SCHEMA = 1
@@ -29,13 +29,13 @@ def chosen(run: Path, name: str) -> Path:
     """The directory of the kept step `name` of a run, or of its first.
 
     Raises:
-        OptionError: there is none.
+        ConfigurationError: there is none.
     """
     kept = captures_in(run)
     found = [path for path in kept if name in ("", path.name)]
     if not found:
         there = ", ".join(path.name for path in kept) or "none"
-        raise OptionError(
+        raise ConfigurationError(
             f"{run} holds no kept step{f' named {name!r}' * bool(name)}; found {there}. A step is "
             "kept when a loss or gradient stops being finite under phalanx run, unless that is "
             "ignored."
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         try:
             captured = read_captured(directory)
         except (OSError, ValueError, KeyError) as error:
-            raise OptionError(f"The kept step in {directory} cannot be read: {error}.") from error
+            raise ConfigurationError(f"The kept step in {directory} cannot be read: {error}.") from error
         model = model_of_script(script[0], script[1:]) if script else model_of(captured)
         found = Replay(model, captured).run()
     except PhalanxError as error:
@@ -62,9 +62,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(document, indent=2))
     else:
         print("\n".join([str(directory), *in_words(found, captured.about)]))
-        print(
-            "\n".join(["largest absolute value after each layer:", *growth_in_words(found.growth)])
-        )
+        print("\n".join(["largest absolute value after each layer:", *format_growth(found.growth)]))
     return 0 if found.phase else 1
 
 
@@ -75,7 +73,7 @@ if __name__ == "__main__":
 _MOST_SAMPLES = 8
 
 
-def in_words(found: Replayed, about: CapturedStep) -> list[str]:
+def in_words(found: ReplayResult, about: StepCapture) -> list[str]:
     """Lines for people: what was run, where it went wrong, and what to do."""
     part = found.part
     whose = f"worker {about.rank}"
@@ -98,13 +96,13 @@ def in_words(found: Replayed, about: CapturedStep) -> list[str]:
     return lines
 
 
-def growth_in_words(growth: Sequence[tuple[str, float]]) -> list[str]:
+def format_growth(growth: Sequence[tuple[str, float]]) -> list[str]:
     """A line for each layer: its name and the largest absolute value that it gave."""
     width = max((len(name) for name, _ in growth), default=0)
     return [f"  {name:<{width}}  {largest:.4g}" for name, largest in growth]
 
 
-def _where(found: Replayed) -> str:
+def _where(found: ReplayResult) -> str:
     operation = f", operation {found.operation} in {found.dtype}" if found.operation else ""
     if found.phase == "data":
         return f"the data{f'; it shows in {found.layer}' if found.layer else ''}"
@@ -134,7 +132,7 @@ def _sample(sample: Sample) -> str:
     return f"{said} (sample {sample.row} of the data)" if sample.row is not None else said
 
 
-def _not_again(about: CapturedStep, found: Replayed) -> str:
+def _not_again(about: StepCapture, found: ReplayResult) -> str:
     largest = max((value for _, value in found.growth), default=0.0)
     if not any(part.is_bad for part in about.parts):
         return (
@@ -155,14 +153,14 @@ _BY_SCRIPT = (
 )
 
 
-def model_of(captured: Captured) -> Any:
+def model_of(captured: CaptureInfo) -> Any:
     """The model, built anew from its configuration.
 
     Raises:
-        OptionError: it was not written down, or needs a class of the script's.
+        ConfigurationError: it was not written down, or needs a class of the script's.
     """
     if captured.config is None:
-        raise OptionError(
+        raise ConfigurationError(
             f"The kept step holds no model, which could not be written down ({captured.about.model}"
             f"). {_BY_SCRIPT}"
         )
@@ -170,14 +168,14 @@ def model_of(captured: Captured) -> Any:
         model = keras.saving.deserialize_keras_object(dict(captured.config))
     except Exception as error:  # of whatever a class of the user's raises
         first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise OptionError(
+        raise ConfigurationError(
             f"The kept step's model cannot be built from its configuration alone ("
             f"{type(error).__name__}: {first}). {_BY_SCRIPT} Or give classes of your own "
             "@keras.saving.register_keras_serializable() and a get_config, in a module that "
             "is imported."
         ) from error
     if getattr(model, "optimizer", None) is None:
-        raise OptionError(f"The kept step's model is not compiled. {_BY_SCRIPT}")
+        raise ConfigurationError(f"The kept step's model is not compiled. {_BY_SCRIPT}")
     return model
 
 
@@ -185,9 +183,9 @@ def model_of_script(script: str, arguments: list[str]) -> Any:
     """The model that a script is about to train, taken where it calls `fit`.
 
     Raises:
-        OptionError: it calls none.
+        ConfigurationError: it calls none.
     """
     found = first_fit(Target(name=script, as_module=False, arguments=tuple(arguments)))
     if found is None:
-        raise OptionError(f"{script} calls no fit, so there is no model to take. Name the script.")
+        raise ConfigurationError(f"{script} calls no fit, so there is no model to take. Name the script.")
     return found.model

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 PARAMETERS = 25_600_000
 """Of ResNet-50, where nobody says how many a model has."""
@@ -56,12 +56,12 @@ def parse_parameters(text: str) -> int:
     """`25.6M` as 25600000.
 
     Raises:
-        OptionError: the text is no such number.
+        ConfigurationError: the text is no such number.
     """
     match = _COUNT.fullmatch(text.strip())
     count = int(float(match["number"]) * _UNITS[match["unit"] or ""]) if match else 0
     if count < 1:
-        raise OptionError(
+        raise ConfigurationError(
             f"--model-parameters must be a number such as 1000000, 25.6M or 7B; found {text!r}."
         )
     return count

@@ -56,10 +56,10 @@ class Library:
 
 def libraries() -> Iterator[Library]:
     """All that TensorFlow needs for GPUs, and the driver."""
-    asked_for: Iterable[str] = ()
+    requested_by: Iterable[str] = ()
     with suppress(PackageNotFoundError):  # a build of one's own may have another name
-        asked_for = requires("tensorflow") or ()
-    for requirement in wanted(asked_for):
+        requested_by = requires("tensorflow") or ()
+    for requirement in wanted(requested_by):
         match = _WHEEL.fullmatch(requirement.name)
         name = _LIBRARIES.get(match["part"]) if match else None
         if name is not None:

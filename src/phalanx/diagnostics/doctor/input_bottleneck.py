@@ -22,7 +22,7 @@ from phalanx.data.benchmark import SECONDS, StageSpeed, stage_speeds
 from phalanx.data.inspection.inspect import inspect
 from phalanx.data.pipelines.pipeline import pipeline
 from phalanx.diagnostics.doctor.fit_capture import CapturedFit, first_fit
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.keras_compat.data_adapters import adapt
 from phalanx.training.fit import fit
 from phalanx.worker.run_script import Target
@@ -133,7 +133,7 @@ def _from_function(name: str) -> tf.data.Dataset:
     made: Callable[[], Any] = getattr(importlib.import_module(module), function)
     dataset = made()
     if not isinstance(dataset, tf.data.Dataset):
-        raise OptionError(
+        raise ConfigurationError(
             f"{name} must give a tf.data.Dataset; found {type(dataset).__name__}. Return the "
             "dataset that fit would be given."
         )

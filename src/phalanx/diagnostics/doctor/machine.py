@@ -22,7 +22,7 @@ _SECONDS = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorFlowHere:
+class TensorFlowInfo:
     """What TensorFlow says of this machine, asked in a process of its own.
 
     Attributes:
@@ -44,7 +44,7 @@ class TensorFlowHere:
         return json.dumps(asdict(self))
 
     @classmethod
-    def asked(cls) -> TensorFlowHere:
+    def asked(cls) -> TensorFlowInfo:
         """Ask TensorFlow; a crash of it is an answer too."""
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
         try:
@@ -66,14 +66,14 @@ class TensorFlowHere:
         return cls.from_fields(document)
 
     @classmethod
-    def from_fields(cls, document: Mapping[str, Any]) -> TensorFlowHere:
+    def from_fields(cls, document: Mapping[str, Any]) -> TensorFlowInfo:
         """From JSON."""
         libraries = tuple(Library.from_fields(fields) for fields in document["libraries"])
         return cls(**{**document, "gpus": tuple(document["gpus"]), "libraries": libraries})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Here:
+class MachineInfo:
     """This machine.
 
     Attributes:
@@ -89,7 +89,7 @@ class Here:
 
     environment: Mapping[str, str]
     directory: Path
-    tensorflow: TensorFlowHere = field(default_factory=TensorFlowHere)
+    tensorflow: TensorFlowInfo = field(default_factory=TensorFlowInfo)
     requirements: tuple[str, ...] = field(default_factory=lambda: tuple(requires("phalanx") or ()))
     root: Path = Path("/")
     me: Me | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from phalanx.diagnostics.doctor.cuda_libraries import libraries
-from phalanx.diagnostics.doctor.machine import TensorFlowHere
+from phalanx.diagnostics.doctor.machine import TensorFlowInfo
 
 
 def main() -> int:
@@ -14,7 +14,7 @@ def main() -> int:
     return 0
 
 
-def ask() -> TensorFlowHere:
+def ask() -> TensorFlowInfo:
     """The answer; loads TensorFlow."""
     try:
         import keras  # noqa: F401  # the two must load together
@@ -22,9 +22,9 @@ def ask() -> TensorFlowHere:
 
         gpus = tuple(device.name for device in tf.config.list_physical_devices("GPU"))
     except Exception as error:  # a library that does not load raises what it likes
-        return TensorFlowHere(error=f"{type(error).__name__}: {str(error)[:300]}")
+        return TensorFlowInfo(error=f"{type(error).__name__}: {str(error)[:300]}")
     has_cuda = bool(tf.test.is_built_with_cuda())
-    return TensorFlowHere(
+    return TensorFlowInfo(
         gpus=gpus,
         has_cuda=has_cuda,
         horovod=_horovod(),
@@ -33,14 +33,14 @@ def ask() -> TensorFlowHere:
 
 
 def _horovod() -> str:
-    from phalanx.errors import OptionError
+    from phalanx.errors import ConfigurationError
     from phalanx.horovod.library import is_installed, load
 
     if not is_installed():
         return "missing"
     try:
         library = load()
-    except OptionError as error:
+    except ConfigurationError as error:
         return str(error)
     built = {"gloo": library.gloo_built(), "mpi": library.mpi_built(), "nccl": library.nccl_built()}
     return ", ".join(name for name, is_built in built.items() if is_built)

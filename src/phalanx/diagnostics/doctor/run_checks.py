@@ -15,10 +15,10 @@ from phalanx.diagnostics.doctor.checks import (
     storage,
     versions,
 )
-from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result
 
-Check = Callable[[Here], Iterable[Result]]
+Check = Callable[[MachineInfo], Iterable[Result]]
 
 CHECKS: tuple[Check, ...] = (
     versions.check,
@@ -33,12 +33,12 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def check_up(here: Here) -> Iterator[Result]:
+def run_checks(here: MachineInfo) -> Iterator[Result]:
     """The results of all checks, as they come."""
     for check in CHECKS:
         yield from check(here)
 
 
-def is_fit(results: Iterable[Result]) -> bool:
+def is_passing(results: Iterable[Result]) -> bool:
     """Whether nothing stands in the way of training."""
     return all(result.verdict != "unfit" for result in results)

@@ -54,7 +54,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class _Around:
+class _Surroundings:
     scoped: bool = False
     guards: tuple[Guard, ...] = ()
     inside: tuple[str, ...] = ()
@@ -73,16 +73,16 @@ class Walk:
         self.sites: list[Site] = []
         self.entered: set[str] = set()
 
-    def block(self, body: Sequence[ast.stmt], around: _Around | None = None) -> None:
+    def block(self, body: Sequence[ast.stmt], around: _Surroundings | None = None) -> None:
         """Go through statements, one after the other."""
-        around = around or _Around()
+        around = around or _Surroundings()
         for statement in body:
             self._statement(statement, around)
             if isinstance(statement, ast.If) and not statement.orelse and self._leaves(statement):
                 guard = Guard(test=statement.test, otherwise=tuple(statement.body))
                 around = replace(around, guards=(*around.guards, guard))
 
-    def _statement(self, node: ast.stmt, around: _Around) -> None:
+    def _statement(self, node: ast.stmt, around: _Surroundings) -> None:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 return
@@ -103,7 +103,7 @@ class Walk:
                 for body in _bodies(node):
                     self.block(body, around)
 
-    def _expression(self, node: ast.expr, around: _Around) -> None:
+    def _expression(self, node: ast.expr, around: _Surroundings) -> None:
         if isinstance(node, ast.IfExp):
             self._expression(node.test, around)
             self._expression(node.body, _under(around, node.test, [node.orelse]))
@@ -114,7 +114,7 @@ class Walk:
         if isinstance(node, ast.Call):
             self._call(node, around)
 
-    def _call(self, node: ast.Call, around: _Around) -> None:
+    def _call(self, node: ast.Call, around: _Surroundings) -> None:
         if len(self.sites) >= MOST_SITES:
             return
         name = full_name(node.func, self._names)
@@ -127,7 +127,7 @@ class Walk:
             inside = replace(around, inside=(*around.inside, own))
             self.block(self._functions[own].body, inside)
 
-    def _environment(self, node: ast.stmt, around: _Around) -> None:
+    def _environment(self, node: ast.stmt, around: _Surroundings) -> None:
         """Note `os.environ[NAME] = value`."""
         targets = node.targets if isinstance(node, ast.Assign) else []
         for target in targets:
@@ -139,7 +139,7 @@ class Walk:
             ):
                 self._add(node, f"environ[{target.slice.value}]", around)
 
-    def _add(self, node: ast.expr | ast.stmt, name: str, around: _Around) -> None:
+    def _add(self, node: ast.expr | ast.stmt, name: str, around: _Surroundings) -> None:
         scoped = around.scoped or self._set_for_good
         self.sites.append(Site(node=node, name=name, scoped=scoped, guards=around.guards))
 
@@ -150,7 +150,7 @@ class Walk:
         return isinstance(last, _LEAVES)
 
 
-def _under(around: _Around, test: ast.expr, otherwise: Sequence[ast.AST]) -> _Around:
+def _under(around: _Surroundings, test: ast.expr, otherwise: Sequence[ast.AST]) -> _Surroundings:
     guard = Guard(test=test, otherwise=tuple(otherwise))
     return replace(around, guards=(*around.guards, guard))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from phalanx.diagnostics.lint.finding import Finding, Rule, Spot
 from phalanx.diagnostics.lint.rules import RULES
 from phalanx.diagnostics.lint.script import Script
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.launch.script_check import check_script
 
 _IGNORE = re.compile(r"#\s*phalanx:\s*ignore(?:\[(?P<rules>[\w\s,-]+)\])?")
@@ -47,13 +47,13 @@ def scripts_in(path: Path) -> list[Path]:
     """The Python files of a directory and those below it; a file is itself.
 
     Raises:
-        OptionError: the directory holds none.
+        ConfigurationError: the directory holds none.
     """
     if not path.is_dir():
         return [path]
     found = [file for file in sorted(path.rglob("*.py")) if _is_ours(file.relative_to(path))]
     if not found:
-        raise OptionError(f"Asked to check {path}; found no Python file in it. Name a script.")
+        raise ConfigurationError(f"Asked to check {path}; found no Python file in it. Name a script.")
     return found
 
 

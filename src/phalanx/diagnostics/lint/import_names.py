@@ -25,7 +25,7 @@ _HOMES = (
 )
 
 
-def home_of(name: str) -> str:
+def node_of(name: str) -> str:
     """One name for what has several."""
     for pattern, home in _HOMES:
         name = pattern.sub(home, name)
@@ -61,10 +61,10 @@ def imported_modules(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.stmt, str]]
 def full_name(node: ast.expr, names: Mapping[str, str]) -> str:
     """The dotted name of an expression; `?.method` where it belongs to an object."""
     if isinstance(node, ast.Name):
-        return home_of(names.get(node.id, node.id))
+        return node_of(names.get(node.id, node.id))
     if isinstance(node, ast.Attribute):
         base = full_name(node.value, names) if _is_imported(node.value, names) else UNKNOWN
-        return home_of(f"{base}.{node.attr}")
+        return node_of(f"{base}.{node.attr}")
     return UNKNOWN
 
 

@@ -15,8 +15,8 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any, Protocol
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import DisagreementError, PeerGoneError
-from phalanx.monitoring.phase_tracker import pulse
+from phalanx.errors import WorkerMismatchError, WorkerLostError
+from phalanx.monitoring.phase_tracker import phase_tracker
 
 PATIENCE = 300.0
 
@@ -44,15 +44,17 @@ class Check:
             in_step: whether a step is under way; else one has ended.
 
         Raises:
-            DisagreementError: a worker brings something else, or does not come.
-            PeerGoneError: a worker has ended.
+            WorkerMismatchError: a worker brings something else, or does not come.
+            WorkerLostError: a worker has ended.
         """
-        step = (pulse.beat().step or 0) + in_step
-        answer = self._meeting.meet(Brought(step=step, what=what, tensors=tuple(tensors)))
+        step = (phase_tracker.beat().step or 0) + in_step
+        answer = self._meeting.meet(
+            CollectiveSignature(step=step, what=what, tensors=tuple(tensors))
+        )
         if answer.is_gone:
-            raise PeerGoneError(f"Cannot go on without a worker: {answer.said}.")
+            raise WorkerLostError(f"Cannot go on without a worker: {answer.said}.")
         if answer.said:
-            raise DisagreementError(
+            raise WorkerMismatchError(
                 f"Workers do not bring the same to a collective: {answer.said}. Every worker must "
                 "take the same steps on the same model, with data of the same shapes and dtypes."
             )
@@ -127,7 +129,7 @@ NO_GRADIENT = "no gradient"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Brought:
+class CollectiveSignature:
     """What one worker brings to one collective.
 
     Attributes:
@@ -150,14 +152,14 @@ class Brought:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def from_bytes(cls, text: bytes) -> Brought:
+    def from_bytes(cls, text: bytes) -> CollectiveSignature:
         """What `to_bytes` wrote."""
         fields = json.loads(text)
         tensors = [Tensor(**{**each, "shape": tuple(each["shape"])}) for each in fields["tensors"]]
         return cls(step=fields["step"], what=fields["what"], tensors=tuple(tensors))
 
 
-def difference(brought: Mapping[int, Brought]) -> str | None:
+def difference(brought: Mapping[int, CollectiveSignature]) -> str | None:
     """Who brings something else than the others, and what; None where all bring the same.
 
     Args:
@@ -247,7 +249,7 @@ class Answer:
 class Meeting(Protocol):
     """A worker's end of the meetings."""
 
-    def meet(self, brought: Brought) -> Answer:
+    def meet(self, brought: CollectiveSignature) -> Answer:
         """Tell what this worker brings, and hear what all made of it."""
 
 
@@ -267,13 +269,13 @@ class Host:
         """
         self._patience = patience
         self._guests: dict[int, Connection[Any, Any]] = {}
-        self._last: dict[int, Brought] = {}
+        self._last: dict[int, CollectiveSignature] = {}
         with Listener(address, backlog=workers) as listener:
             while len(self._guests) < workers - 1:
                 connection = listener.accept()
                 self._guests[int(connection.recv_bytes())] = connection
 
-    def meet(self, brought: Brought) -> Answer:
+    def meet(self, brought: CollectiveSignature) -> Answer:
         """See `Meeting`."""
         heard = {0: brought}
         answer = self._hear(heard)
@@ -287,7 +289,7 @@ class Host:
                 continue  # It has ended, and needs no answer.
         return answer
 
-    def _hear(self, heard: dict[int, Brought]) -> Answer | None:
+    def _hear(self, heard: dict[int, CollectiveSignature]) -> Answer | None:
         """Take what the others bring into `heard`; an answer where one of them does not come."""
         ranks = {id(connection): rank for rank, connection in self._guests.items()}
         waiting = dict(self._guests)
@@ -298,7 +300,7 @@ class Host:
                 rank = ranks[id(ready)]
                 connection = waiting.pop(rank)
                 try:
-                    heard[rank] = Brought.from_bytes(connection.recv_bytes())
+                    heard[rank] = CollectiveSignature.from_bytes(connection.recv_bytes())
                 except (EOFError, OSError):
                     return Answer(self._gone(rank, heard[0]), is_gone=True)
             waited = time.monotonic() - begin
@@ -309,10 +311,10 @@ class Host:
                 return Answer(self._late(min(waiting), heard[0], waited))
         return None
 
-    def _gone(self, rank: int, brought: Brought) -> str:
+    def _gone(self, rank: int, brought: CollectiveSignature) -> str:
         return f"worker {rank} has ended{self._was(rank)}; the others are {brought.place}"
 
-    def _late(self, rank: int, brought: Brought, waited: float) -> str:
+    def _late(self, rank: int, brought: CollectiveSignature, waited: float) -> str:
         return (
             f"worker {rank} has not come for {waited:.0f} s{self._was(rank)}; worker 0 is "
             f"{brought.place}"
@@ -360,7 +362,7 @@ class Guest:
                 sleep(_BETWEEN_TRIES)
         self._chief.send_bytes(str(rank).encode())
 
-    def meet(self, brought: Brought) -> Answer:
+    def meet(self, brought: CollectiveSignature) -> Answer:
         """See `Meeting`."""
         try:
             self._chief.send_bytes(brought.to_bytes())

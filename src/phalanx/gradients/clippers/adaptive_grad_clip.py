@@ -7,13 +7,20 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import Gradient
-from phalanx.gradients.clippers.base import Clipped, Clipper, Unclipped, When, global_norm, positive
+from phalanx.gradients.clippers.base import (
+    ClipInputs,
+    Clipper,
+    ClipResult,
+    When,
+    global_norm,
+    positive,
+)
 from phalanx.gradients.indexed_slices import rows_of
-from phalanx.gradients.norms import norm, shrinking
+from phalanx.gradients.norms import clip_factor, norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adaptive(Clipper):
+class AdaptiveGradClip(Clipper):
     """Adaptive gradient clipping: no unit's gradient exceeds `ratio` times its weights' norm."""
 
     ratio: float
@@ -24,11 +31,11 @@ class Adaptive(Clipper):
         positive("ratio", self.ratio)
         positive("epsilon", self.epsilon)
 
-    def clip(self, asked: Unclipped) -> Clipped:
+    def clip(self, asked: ClipInputs) -> ClipResult:
         """See `Clipper.clip`."""
         pairs = zip(asked.gradients, asked.weights, strict=True)
         clipped = [self._clip_one(gradient, weight) for gradient, weight in pairs]
-        return Clipped(gradients=clipped, norm=global_norm(asked.gradients))
+        return ClipResult(gradients=clipped, norm=global_norm(asked.gradients))
 
     def _clip_one(self, gradient: Gradient, weight: tf.Tensor) -> Gradient:
         if gradient is None:
@@ -48,17 +55,19 @@ class Adaptive(Clipper):
     def _shorten(self, values: tf.Tensor, weight: tf.Tensor, axes: list[int]) -> tf.Tensor:
         weight_norm = norm(tf.cast(weight, tf.float32), axes)
         limit = self.ratio * tf.maximum(weight_norm, self.epsilon)
-        return values * shrinking(norm(values, axes), limit)
+        return values * clip_factor(norm(values, axes), limit)
 
 
-def adaptive(ratio: float = 0.01, epsilon: float = 1e-3, *, when: When = "after") -> Adaptive:
+def adaptive_grad_clip(
+    ratio: float = 0.01, epsilon: float = 1e-3, *, when: When = "after"
+) -> AdaptiveGradClip:
     """Clip each unit's gradient to `ratio` times the norm of its weights.
 
     A unit is what feeds one output: all axes but the last of a kernel, a whole vector, a
     row of an embedding. Weights count with a norm of `epsilon` at least. The paper leaves
-    the last layer out: `by_layer({"*/head/*": None}, otherwise=adaptive())`.
+    the last layer out: `per_layer({"*/head/*": None}, otherwise=adaptive())`.
 
     Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization",
     2021, equation 3.
     """
-    return Adaptive(ratio=ratio, epsilon=epsilon, when=when)
+    return AdaptiveGradClip(ratio=ratio, epsilon=epsilon, when=when)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.gradients.all_reduce import Gradient
 from phalanx.gradients.indexed_slices import values_of
 from phalanx.gradients.norms import norm, norms
@@ -20,7 +20,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unclipped:
+class ClipInputs:
     """What a clipper is given: one step's gradients.
 
     Attributes:
@@ -37,7 +37,7 @@ class Unclipped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clipped:
+class ClipResult:
     """What a clipper made.
 
     Attributes:
@@ -64,7 +64,7 @@ class Clipper:
 
     def __post_init__(self) -> None:
         if self.when not in ("after", "before"):
-            raise OptionError(f'when must be "after" or "before"; found {self.when!r}.')
+            raise ConfigurationError(f'when must be "after" or "before"; found {self.when!r}.')
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of what the clipper remembers, float32 and 0 at first."""
@@ -73,13 +73,13 @@ class Clipper:
     def check(self, paths: Sequence[str]) -> None:
         """Refuse what cannot work for variables of these paths."""
 
-    def clip(self, asked: Unclipped) -> Clipped:
+    def clip(self, asked: ClipInputs) -> ClipResult:
         """Clip one step's gradients."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limited(Clipper):
+class BoundedClipper(Clipper):
     """Base of the clippers that have one limit.
 
     Attributes:
@@ -110,4 +110,4 @@ def is_number(value: object) -> bool:
 def positive(name: str, value: float) -> None:
     """Refuse what is not a finite number above 0, as float32 sees it."""
     if not is_number(value) or not _SMALLEST <= value <= _LARGEST:
-        raise OptionError(f"{name} must be a finite number above 0; found {value!r}.")
+        raise ConfigurationError(f"{name} must be a finite number above 0; found {value!r}.")

@@ -8,25 +8,31 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import Gradient
-from phalanx.gradients.clippers.base import Clipped, Limited, Unclipped, When, global_norm
-from phalanx.gradients.norms import shrinking
+from phalanx.gradients.clippers.base import (
+    BoundedClipper,
+    ClipInputs,
+    ClipResult,
+    When,
+    global_norm,
+)
+from phalanx.gradients.norms import clip_factor
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByGlobalNorm(Limited):
+class ClipByGlobalNorm(BoundedClipper):
     """Scales all gradients by one factor, so that their global L2 norm is `limit` at most."""
 
-    def clip(self, asked: Unclipped) -> Clipped:
+    def clip(self, asked: ClipInputs) -> ClipResult:
         """See `Clipper.clip`."""
         norm = global_norm(asked.gradients)
-        return Clipped(gradients=shorten_all(asked.gradients, norm, self.limit), norm=norm)
+        return ClipResult(gradients=shorten_all(asked.gradients, norm, self.limit), norm=norm)
 
 
 def shorten_all(
     gradients: Sequence[Gradient], norm: tf.Tensor, limit: float | tf.Tensor
 ) -> list[Gradient]:
     """`gradients`, whose global norm is `norm`, scaled to one of at most `limit`."""
-    factor = shrinking(norm, limit)  # may be too small for the gradients' dtype
+    factor = clip_factor(norm, limit)  # may be too small for the gradients' dtype
     return [_shorten(gradient, factor) for gradient in gradients]
 
 
@@ -39,9 +45,9 @@ def _shorten(gradient: Gradient, factor: tf.Tensor) -> Gradient:
     return tf.cast(tf.cast(gradient, tf.float32) * factor, gradient.dtype)
 
 
-def by_global_norm(limit: float, *, when: When = "after") -> ByGlobalNorm:
+def clip_by_global_norm(limit: float, *, when: When = "after") -> ClipByGlobalNorm:
     """Scale all gradients to a global norm of at most `limit`, as Keras's `global_clipnorm`.
 
     Pascanu et al., "On the difficulty of training recurrent neural networks", 2013.
     """
-    return ByGlobalNorm(limit=limit, when=when)
+    return ClipByGlobalNorm(limit=limit, when=when)

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import Gradient
-from phalanx.gradients.clippers.base import Clipped, Limited, Unclipped, When
+from phalanx.gradients.clippers.base import BoundedClipper, ClipInputs, ClipResult, When
 from phalanx.gradients.indexed_slices import values_of, with_values
-from phalanx.gradients.norms import norm, norms, shrinking
+from phalanx.gradients.norms import clip_factor, norm, norms
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByNorm(Limited):
+class ClipByNorm(BoundedClipper):
     """Scales each variable's gradient down to an L2 norm of `limit`."""
 
-    def clip(self, asked: Unclipped) -> Clipped:
+    def clip(self, asked: ClipInputs) -> ClipResult:
         """See `Clipper.clip`."""
         gradients = asked.gradients
         clipped: list[Gradient] = list(gradients)
         present = [i for i, g in enumerate(gradients) if g is not None]
         lengths = norms([values_of(gradients[i]) for i in present])
-        for i, factor in zip(present, tf.unstack(shrinking(lengths, self.limit)), strict=True):
+        for i, factor in zip(present, tf.unstack(clip_factor(lengths, self.limit)), strict=True):
             clipped[i] = with_values(gradients[i], lambda values, f=factor: values * f)
-        return Clipped(gradients=clipped, norm=norm(lengths))
+        return ClipResult(gradients=clipped, norm=norm(lengths))
 
 
-def by_norm(limit: float, *, when: When = "after") -> ByNorm:
+def clip_by_norm(limit: float, *, when: When = "after") -> ClipByNorm:
     """Scale each variable's gradient to a norm of at most `limit`, as Keras's `clipnorm`."""
-    return ByNorm(limit=limit, when=when)
+    return ClipByNorm(limit=limit, when=when)

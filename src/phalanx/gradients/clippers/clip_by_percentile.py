@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.gradients.clippers.base import (
-    Clipped,
+    ClipInputs,
     Clipper,
-    Unclipped,
+    ClipResult,
     When,
     global_norm,
     is_number,
@@ -20,7 +20,7 @@ from phalanx.gradients.clippers.clip_by_global_norm import shorten_all
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByPercentile(Clipper):
+class ClipByPercentile(Clipper):
     """AutoClip: the limit is a percentile of the last `window` global norms."""
 
     percentile: float
@@ -29,18 +29,18 @@ class ByPercentile(Clipper):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not is_number(self.percentile) or not 0 < self.percentile <= 100:
-            raise OptionError(
+            raise ConfigurationError(
                 f"percentile must be above 0 and at most 100; found {self.percentile!r}."
             )
         whole = is_number(self.window) and isinstance(self.window, (int, np.integer))
         if not whole or self.window < 2:
-            raise OptionError(f"window must be an integer of at least 2; found {self.window!r}.")
+            raise ConfigurationError(f"window must be an integer of at least 2; found {self.window!r}.")
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """The norms seen, newest last, and how many there were."""
         return {"norms": (int(self.window),), "seen": ()}
 
-    def clip(self, asked: Unclipped) -> Clipped:
+    def clip(self, asked: ClipInputs) -> ClipResult:
         """See `Clipper.clip`. The first norm is not clipped, nor is one that is not finite."""
         norm, before = global_norm(asked.gradients), asked.state["norms"]
         finite = tf.math.is_finite(norm)
@@ -49,7 +49,7 @@ class ByPercentile(Clipper):
         limit = self._limit(norms, seen)
         limit = tf.where((seen < 2) | (limit <= 0), norm, limit)
         clipped = shorten_all(asked.gradients, norm, tf.maximum(limit, 1e-30))
-        return Clipped(gradients=clipped, norm=norm, state={"norms": norms, "seen": seen})
+        return ClipResult(gradients=clipped, norm=norm, state={"norms": norms, "seen": seen})
 
     def _limit(self, norms: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
         """The percentile of the norms that were seen, between neighbours linearly."""
@@ -63,12 +63,12 @@ class ByPercentile(Clipper):
         return low + (high - low) * (place - tf.floor(place))
 
 
-def by_percentile(
+def clip_by_percentile(
     percentile: float = 10.0, window: int = 1000, *, when: When = "after"
-) -> ByPercentile:
+) -> ClipByPercentile:
     """Clip to the running `percentile` (0 to 100) of the last `window` global norms.
 
     Seetharaman et al., "AutoClip: Adaptive Gradient Clipping for Source Separation
     Networks", 2020.
     """
-    return ByPercentile(percentile=percentile, window=window, when=when)
+    return ClipByPercentile(percentile=percentile, window=window, when=when)

@@ -6,23 +6,29 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from phalanx.gradients.clippers.base import Clipped, Limited, Unclipped, When, global_norm
+from phalanx.gradients.clippers.base import (
+    BoundedClipper,
+    ClipInputs,
+    ClipResult,
+    When,
+    global_norm,
+)
 from phalanx.gradients.indexed_slices import with_values
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByValue(Limited):
+class ClipByValue(BoundedClipper):
     """Clips entry by entry; `limit` is the largest absolute value left."""
 
-    def clip(self, asked: Unclipped) -> Clipped:
+    def clip(self, asked: ClipInputs) -> ClipResult:
         """See `Clipper.clip`."""
         clipped = [
             with_values(g, lambda v: tf.clip_by_value(v, -self.limit, self.limit))
             for g in asked.gradients
         ]
-        return Clipped(gradients=clipped, norm=global_norm(asked.gradients))
+        return ClipResult(gradients=clipped, norm=global_norm(asked.gradients))
 
 
-def by_value(limit: float, *, when: When = "after") -> ByValue:
+def clip_by_value(limit: float, *, when: When = "after") -> ClipByValue:
     """Clip every entry to [-limit, limit], as Keras's `clipvalue`."""
-    return ByValue(limit=limit, when=when)
+    return ClipByValue(limit=limit, when=when)

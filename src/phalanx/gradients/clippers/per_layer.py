@@ -6,12 +6,12 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phalanx.errors import OptionError
-from phalanx.gradients.clippers.base import Clipped, Clipper, Unclipped, global_norm
+from phalanx.errors import ConfigurationError
+from phalanx.gradients.clippers.base import ClipInputs, Clipper, ClipResult, global_norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByLayer(Clipper):
+class PerLayer(Clipper):
     """Gives each variable to the clipper of the first pattern that matches its path.
 
     Attributes:
@@ -25,16 +25,16 @@ class ByLayer(Clipper):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.rules:
-            raise OptionError("by_layer needs at least one pattern; found none.")
+            raise ConfigurationError("per_layer needs at least one pattern; found none.")
         for clipper in self._groups:
             if clipper is None:
                 continue
-            if not isinstance(clipper, Clipper) or isinstance(clipper, ByLayer):
-                raise OptionError(f"by_layer takes plain clippers or None; found {clipper!r}.")
+            if not isinstance(clipper, Clipper) or isinstance(clipper, PerLayer):
+                raise ConfigurationError(f"per_layer takes plain clippers or None; found {clipper!r}.")
             if clipper.when != self.when:
-                raise OptionError(
-                    f"All clippers of a by_layer act {self.when!r} the reduction, like the first; "
-                    f"found {clipper!r}. Use a by_layer for each."
+                raise ConfigurationError(
+                    f"All clippers of a per_layer act {self.when!r} the reduction, like the first; "
+                    f"found {clipper!r}. Use a per_layer for each."
                 )
 
     @property
@@ -54,12 +54,12 @@ class ByLayer(Clipper):
         """Refuse a pattern that matches no variable."""
         for pattern, _ in self.rules:
             if not any(_matches(pattern, path) for path in paths):
-                raise OptionError(
-                    f"by_layer: no variable matches the pattern {pattern!r}. The variables are "
+                raise ConfigurationError(
+                    f"per_layer: no variable matches the pattern {pattern!r}. The variables are "
                     f"{', '.join(paths)}."
                 )
 
-    def clip(self, asked: Unclipped) -> Clipped:
+    def clip(self, asked: ClipInputs) -> ClipResult:
         """See `Clipper.clip`; each group is clipped apart from the others."""
         clipped, new_state = list(asked.gradients), dict(asked.state)
         for i, clipper in enumerate(self._groups):
@@ -67,7 +67,7 @@ class ByLayer(Clipper):
             if clipper is None or not members:
                 continue
             result = clipper.clip(
-                Unclipped(
+                ClipInputs(
                     gradients=[asked.gradients[k] for k in members],
                     weights=[asked.weights[k] for k in members],
                     paths=[asked.paths[k] for k in members],
@@ -77,7 +77,7 @@ class ByLayer(Clipper):
             for k, gradient in zip(members, result.gradients, strict=True):
                 clipped[k] = gradient
             new_state.update({f"{i}_{name}": value for name, value in result.state.items()})
-        return Clipped(gradients=clipped, norm=global_norm(asked.gradients), state=new_state)
+        return ClipResult(gradients=clipped, norm=global_norm(asked.gradients), state=new_state)
 
     def _group_of(self, path: str) -> int:
         matching = (i for i, (pattern, _) in enumerate(self.rules) if _matches(pattern, path))
@@ -89,7 +89,7 @@ def _matches(pattern: str, path: str) -> bool:
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(layer, pattern)
 
 
-def by_layer(rules: Mapping[str, Clipper | None], otherwise: Clipper | None = None) -> ByLayer:
+def per_layer(rules: Mapping[str, Clipper | None], otherwise: Clipper | None = None) -> PerLayer:
     """Clip variables by the first pattern that matches.
 
     Args:
@@ -98,13 +98,13 @@ def by_layer(rules: Mapping[str, Clipper | None], otherwise: Clipper | None = No
         otherwise: the clipper of the variables that no pattern matches.
 
     Raises:
-        OptionError: no pattern, a nested by_layer, or clippers that act at different times.
+        ConfigurationError: no pattern, a nested per_layer, or clippers that act at different times.
             A pattern that matches nothing is refused once the variables are known.
     """
     if not isinstance(rules, Mapping) or not all(isinstance(p, str) for p in rules):
-        raise OptionError(
-            f'by_layer takes a mapping such as {{"*/dense*": by_norm(1.0)}}; found {rules!r}.'
+        raise ConfigurationError(
+            f'per_layer takes a mapping such as {{"*/dense*": clip_by_norm(1.0)}}; found {rules!r}.'
         )
     chosen = [c for c in [*rules.values(), otherwise] if isinstance(c, Clipper)]
     when = chosen[0].when if chosen else "after"
-    return ByLayer(rules=tuple(rules.items()), otherwise=otherwise, when=when)
+    return PerLayer(rules=tuple(rules.items()), otherwise=otherwise, when=when)

@@ -22,7 +22,7 @@ SILENCE = 20.0
 Message = Mapping[str, Any]
 
 
-class Wire:
+class Channel:
     """One end of a connection that tells soon when the other end is gone."""
 
     def __init__(

@@ -9,18 +9,18 @@ from dataclasses import asdict
 from multiprocessing import AuthenticationError
 from pathlib import Path
 
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import LaunchError
 from phalanx.launch.options import STARTUP_TIMEOUT
-from phalanx.launch.rendezvous.channel import Wire
-from phalanx.launch.rendezvous.store import Meeting, call, meeting_path
+from phalanx.launch.rendezvous.channel import Channel
+from phalanx.launch.rendezvous.store import Meeting, call, rendezvous_path
 from phalanx.launch.resources import Machine
-from phalanx.launch.signals import SignalBox
+from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
 
 _WELCOME = 30.0
 
-OnSilence = Callable[[Meeting, str], None]
+OnUnreachable = Callable[[Meeting, str], None]
 """Told where the leader should be, and how it could not be reached there."""
 
 
@@ -28,7 +28,7 @@ def _nothing(meeting: Meeting, why: str) -> None:
     pass
 
 
-class Joining:
+class RendezvousClient:
     """Joins the leader of one run, as often as it is lost.
 
     Attributes:
@@ -37,16 +37,16 @@ class Joining:
 
     def __init__(
         self,
-        places: Places,
+        places: ClusterEnvironment,
         root: Path,
         *,
         machine: Machine,
         versions: Mapping[str, str],
-        signals: SignalBox,
+        signals: SignalCatcher,
         clock: Clock,
         announce: Callable[[str], None],
-        startup_timeout: float = STARTUP_TIMEOUT,
-        on_silence: OnSilence = _nothing,
+        rendezvous_timeout: float = STARTUP_TIMEOUT,
+        on_silence: OnUnreachable = _nothing,
         gives_up: Callable[[], bool] = bool,
     ) -> None:
         """Prepare.
@@ -59,12 +59,12 @@ class Joining:
             signals: those that reached this launcher: one ends the search.
             clock: the time.
             announce: says something to the user.
-            startup_timeout: seconds to look for the leader.
+            rendezvous_timeout: seconds to look for the leader.
             on_silence: told of each try that came to nothing.
             gives_up: whether to look no longer, asked after each try.
         """
         self.leader = places.hosts[0] or "the first host"
-        self._path = meeting_path(root.absolute(), places)
+        self._path = rendezvous_path(root.absolute(), places)
         self._hello = {
             "index": places.index,
             "machine": asdict(machine),
@@ -75,18 +75,18 @@ class Joining:
         self._signals = signals
         self._clock = clock
         self._announce = announce
-        self._timeout = startup_timeout
+        self._timeout = rendezvous_timeout
         self._on_silence = on_silence
         self._gives_up = gives_up
         self._sent_away = ""
 
-    def join(self) -> tuple[Wire, Meeting]:
+    def join(self) -> tuple[Channel, Meeting]:
         """The wire to the leader, and where it is.
 
         Raises:
             LaunchError: there is no leader, it refuses this launcher, or a signal came.
         """
-        waiting = Waiting(self._clock, self._announce, self._timeout)
+        waiting = WaitReporter(self._clock, self._announce, self._timeout)
         while True:
             meeting = Meeting.read(self._path)
             wire = None if meeting is None else self._connect(meeting)
@@ -99,14 +99,14 @@ class Joining:
                     f"Waited {waiting.seconds:.0f} s for the leading launcher on {self.leader}, "
                     f"which says where it is in {self._path}; found {found}. Start the same "
                     "command there, with the same --run-dir, a directory that all hosts share; "
-                    "--startup-timeout waits longer."
+                    "--rendezvous-timeout waits longer."
                 )
             waiting.tell(f"the leading launcher on {self.leader}")
             self._clock.sleep(0.2)
 
-    def _connect(self, meeting: Meeting) -> Wire | None:
+    def _connect(self, meeting: Meeting) -> Channel | None:
         try:
-            wire = Wire(call(meeting))
+            wire = Channel(call(meeting))
         except (OSError, EOFError, AuthenticationError) as error:
             self._on_silence(meeting, str(error) or type(error).__name__)
             return None
@@ -127,12 +127,12 @@ class Joining:
         return None
 
 
-_TELL_EVERY = 10.0
+_REPORT_EVERY = 10.0
 _AS_IF_TOLD = 9.0
 """Seconds before the wait: the first word comes after one second, as most come within it."""
 
 
-class Waiting:
+class WaitReporter:
     """One wait, from now on."""
 
     def __init__(self, clock: Clock, announce: Callable[[str], None], timeout: float) -> None:
@@ -162,6 +162,6 @@ class Waiting:
     def tell(self, whom: str) -> None:
         """Say for whom, unless that was said a moment ago."""
         now = self._clock.now()
-        if now - self._told > _TELL_EVERY:
+        if now - self._told > _REPORT_EVERY:
             self._told = now
             self._announce(f"waiting for {whom}: {now - self._began:.0f} s so far")

@@ -12,11 +12,11 @@ from typing import Any
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError
 from phalanx.launch.process import WorkerHandle
-from phalanx.launch.rendezvous.channel import Message, Wire
-from phalanx.launch.rendezvous.client import Joining
-from phalanx.launch.rendezvous.node import GPUs, ThisHost
-from phalanx.launch.scratch import remove_aside
-from phalanx.launch.signals import SignalBox
+from phalanx.launch.rendezvous.channel import Channel, Message
+from phalanx.launch.rendezvous.client import RendezvousClient
+from phalanx.launch.rendezvous.node import GPUs, LocalNode
+from phalanx.launch.scratch import remove_scratch
+from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
 
 _POLL = 0.1
@@ -35,11 +35,11 @@ class Follower:
 
     def __init__(
         self,
-        joining: Joining,
+        joining: RendezvousClient,
         root: Path,
-        home: ThisHost,
+        home: LocalNode,
         *,
-        signals: SignalBox,
+        signals: SignalCatcher,
         clock: Clock,
         announce: Callable[[str], None],
     ) -> None:
@@ -84,7 +84,7 @@ class Follower:
             self._stop_workers()
             self._home.cool()
 
-    def _serve(self, wire: Wire) -> Ended | None:
+    def _serve(self, wire: Channel) -> Ended | None:
         """Do what is asked; None where the leader was lost."""
         told = self._signals.count()
         while not wire.is_lost:
@@ -94,13 +94,13 @@ class Follower:
                     return Ended(code=message["code"], report=message["report"])
                 self._do(wire, message)
                 message = wire.take()
-            self._tell_of_ends(wire)
+            self._report_exits(wire)
             if self._signals.count() > told:
                 told = self._signals.count()
                 wire.send({"do": "signal", "number": self._signals.first})
         return None
 
-    def _do(self, wire: Wire, message: Message) -> None:
+    def _do(self, wire: Channel, message: Message) -> None:
         if message["do"] == "pick_ports":
             self._answer(wire, message, ports=self._home.pick_ports(message["count"]))
         elif message["do"] == "start":
@@ -113,7 +113,7 @@ class Follower:
             worker, number = self._workers[message["number"]], signal.Signals(message["signal"])
             (worker.signal if message["family"] else worker.ask)(number)
 
-    def _start(self, wire: Wire, message: Message) -> None:
+    def _start(self, wire: Channel, message: Message) -> None:
         try:
             worker = self._home.start(*self._worker(message))
         except (LaunchError, OSError) as error:
@@ -128,15 +128,15 @@ class Follower:
         run = self._root / Path(str(spec.run_dir)).name
         return replace(spec, run_dir=str(run)), message["gpus"]
 
-    def _answer(self, wire: Wire, message: Message, **fields: Any) -> None:
+    def _answer(self, wire: Channel, message: Message, **fields: Any) -> None:
         wire.send({"do": "answer", "to": message["ask"], **fields})
 
-    def _tell_of_ends(self, wire: Wire) -> None:
+    def _report_exits(self, wire: Channel) -> None:
         for number, worker in list(self._workers.items()):
             code = worker.poll()
             if code is not None:
                 del self._workers[number]
-                remove_aside([worker.pid])
+                remove_scratch([worker.pid])
                 wire.send({"do": "ended", "number": number, "code": code})
 
     def _stop_workers(self) -> None:
@@ -144,5 +144,5 @@ class Follower:
             worker.signal(signal.SIGKILL)
         while any(worker.poll() is None for worker in self._workers.values()):
             self._clock.sleep(_POLL)
-        remove_aside(worker.pid for worker in self._workers.values())
+        remove_scratch(worker.pid for worker in self._workers.values())
         self._workers.clear()

@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import LaunchError
 from phalanx.launch.options import STARTUP_TIMEOUT
-from phalanx.launch.rendezvous.client import Waiting
-from phalanx.launch.rendezvous.remote_node import RemoteHome
+from phalanx.launch.rendezvous.client import WaitReporter
+from phalanx.launch.rendezvous.remote_node import RemoteNode
 from phalanx.launch.rendezvous.server import Arrivals
-from phalanx.launch.rendezvous.store import Meeting, meeting_path
+from phalanx.launch.rendezvous.store import Meeting, rendezvous_path
 from phalanx.launch.resources import Machine
 from phalanx.launch.supervisor import Clock
 
@@ -25,13 +25,13 @@ class Leader:
 
     def __init__(
         self,
-        places: Places,
+        places: ClusterEnvironment,
         root: Path,
         *,
         versions: Mapping[str, str],
         clock: Clock,
         announce: Callable[[str], None],
-        startup_timeout: float = STARTUP_TIMEOUT,
+        rendezvous_timeout: float = STARTUP_TIMEOUT,
     ) -> None:
         """Listen, and say where.
 
@@ -41,7 +41,7 @@ class Leader:
             versions: of the packages here.
             clock: the time.
             announce: says something to the user.
-            startup_timeout: seconds to wait for the others, at the start and after one was lost.
+            rendezvous_timeout: seconds to wait for the others, at the start and after one was lost.
 
         Raises:
             LaunchError: it cannot listen, or cannot write where.
@@ -50,10 +50,10 @@ class Leader:
         self.address = places.hosts[0] or socket.gethostname()
         self._clock = clock
         self._announce = announce
-        self._timeout = startup_timeout
+        self._timeout = rendezvous_timeout
         self._has_ended = False
         token = secrets.token_hex(16)
-        self._path = meeting_path(root.absolute(), places)
+        self._path = rendezvous_path(root.absolute(), places)
         try:
             self.arrivals = Arrivals(places, key=bytes.fromhex(token), versions=versions)
             self.meeting = Meeting(host=self.address, port=self.arrivals.port, token=token)
@@ -65,7 +65,7 @@ class Leader:
                 "directory that all hosts share and may write to?"
             ) from error
         self.homes = [
-            RemoteHome(index, arrivals=self.arrivals, wait_for=self.wait_for)
+            RemoteNode(index, arrivals=self.arrivals, wait_for=self.wait_for)
             for index in range(1, len(places.hosts))
         ]
 
@@ -99,13 +99,13 @@ class Leader:
         Raises:
             LaunchError: some did not come in time.
         """
-        waiting = Waiting(self._clock, self._announce, self._timeout)
+        waiting = WaitReporter(self._clock, self._announce, self._timeout)
         while missing := sorted(set(wanted) & set(self.arrivals.missing())):
             if waiting.is_over:
                 it = "them" if len(missing) > 1 else "it"
                 raise LaunchError(
                     f"Waited {self._timeout:.0f} s for {self._named(missing)}; found no sign of "
-                    f"{it}: {self._hint(missing)}. --startup-timeout waits longer."
+                    f"{it}: {self._hint(missing)}. --rendezvous-timeout waits longer."
                 )
             waiting.tell(self._named(missing))
             self.arrivals.wait(0.2)

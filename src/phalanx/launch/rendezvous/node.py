@@ -10,7 +10,7 @@ from typing import Protocol
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.launch.ports import PortPicker, pick_free_ports
-from phalanx.launch.prefork import WarmStart
+from phalanx.launch.prefork import PreforkPool
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.worker_group import worker_environment
@@ -19,7 +19,7 @@ GPUs = Sequence[str] | None
 """The GPUs that a worker sees, by number; None for all."""
 
 
-class Home(Protocol):
+class Node(Protocol):
     """Where workers live."""
 
     @property
@@ -44,13 +44,13 @@ class Home(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThisHost:
+class LocalNode:
     """The host of this launcher.
 
     Attributes:
         command: what each worker runs.
         environment: the launcher's, with the user's additions.
-        address: see `Home`.
+        address: see `Node`.
         picks: finds free ports.
         warm: starts the workers.
     """
@@ -59,14 +59,14 @@ class ThisHost:
     environment: Mapping[str, str]
     address: str = "127.0.0.1"
     picks: PortPicker = pick_free_ports
-    warm: WarmStart = field(default_factory=WarmStart)
+    warm: PreforkPool = field(default_factory=PreforkPool)
 
     def pick_ports(self, count: int) -> list[int]:
-        """See `Home`."""
+        """See `Node`."""
         return self.picks(count)
 
     def start(self, spec: WorkerSpec, gpus: GPUs) -> WorkerHandle:
-        """See `Home`."""
+        """See `Node`."""
         paths = AttemptPaths(run=Path(str(spec.run_dir)), attempt=spec.attempt)
         paths.directory.mkdir(parents=True, exist_ok=True)
         environment = worker_environment(self.environment, spec, gpus)
@@ -78,15 +78,15 @@ class ThisHost:
         )
 
     def get_ready(self, spec: WorkerSpec, gpus: GPUs) -> None:
-        """See `Home`."""
+        """See `Node`."""
         self.warm.get_ready(self.command, worker_environment(self.environment, spec, gpus))
 
     def cool(self) -> None:
-        """See `Home`."""
+        """See `Node`."""
         self.warm.close()
 
 
-def find_addresses(homes: Sequence[Home], of_workers: Sequence[int]) -> tuple[str, ...]:
+def allocate_addresses(homes: Sequence[Node], of_workers: Sequence[int]) -> tuple[str, ...]:
     """`host:port` for each worker, with ports that are free now.
 
     Args:

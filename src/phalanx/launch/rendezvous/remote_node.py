@@ -10,8 +10,8 @@ from typing import Any
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError
-from phalanx.launch.process import HOST_LOST
-from phalanx.launch.rendezvous.channel import Message, Wire
+from phalanx.launch.process import EXIT_NODE_LOST
+from phalanx.launch.rendezvous.channel import Channel, Message
 from phalanx.launch.rendezvous.node import GPUs
 from phalanx.launch.rendezvous.server import Arrivals
 
@@ -19,8 +19,8 @@ _ANSWER = 60.0
 """Seconds to wait for an answer."""
 
 
-class RemoteHome:
-    """Another host, as a home of workers; see `phalanx.launch.rendezvous.node.Home`."""
+class RemoteNode:
+    """Another host, as a home of workers; see `phalanx.launch.rendezvous.node.Node`."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class RemoteHome:
 class RemoteWorker:
     """A worker on another host; see `phalanx.launch.process.WorkerHandle`."""
 
-    def __init__(self, home: RemoteHome, wire: Wire | None, *, number: int, pid: int) -> None:
+    def __init__(self, home: RemoteNode, wire: Channel | None, *, number: int, pid: int) -> None:
         self._home = home
         self._wire = wire
         self._number = number
@@ -140,10 +140,10 @@ class RemoteWorker:
         return self._home.address
 
     def poll(self) -> int | None:
-        """The exit code, `HOST_LOST` where its host is gone, None while it runs."""
+        """The exit code, `EXIT_NODE_LOST` where its host is gone, None while it runs."""
         code = self._home.code_of(self._number)
         if code is None and (self._wire is None or self._wire.is_lost):
-            return HOST_LOST
+            return EXIT_NODE_LOST
         return code
 
     def ask(self, number: Signals) -> None:

@@ -14,8 +14,8 @@ from multiprocessing.connection import (
 )
 from typing import Any
 
-from phalanx.cluster.node_group import Places
-from phalanx.launch.rendezvous.channel import Wire
+from phalanx.cluster.node_group import ClusterEnvironment
+from phalanx.launch.rendezvous.channel import Channel
 from phalanx.launch.resources import Machine
 
 _FIRST_MESSAGE = 10.0
@@ -27,11 +27,11 @@ class Arrivals:
 
     def __init__(
         self,
-        places: Places,
+        places: ClusterEnvironment,
         *,
         key: bytes,
         versions: Mapping[str, str],
-        make_wire: Callable[[Connection[Any, Any]], Wire] = Wire,
+        make_wire: Callable[[Connection[Any, Any]], Channel] = Channel,
     ) -> None:
         """Listen, on a port that is free, on all of this host's addresses.
 
@@ -50,7 +50,7 @@ class Arrivals:
         self._key = key
         self._listener = Listener(("", 0), backlog=len(places.hosts))
         self._there = threading.Condition()
-        self._wires: dict[int, Wire] = {}
+        self._wires: dict[int, Channel] = {}
         self._machines: dict[int, Machine] = {}
         self._hosts: dict[int, str] = {}
         self._who: dict[int, str] = {}
@@ -63,7 +63,7 @@ class Arrivals:
         """Where it listens."""
         return int(self._listener.address[1])
 
-    def wire(self, index: int) -> Wire | None:
+    def wire(self, index: int) -> Channel | None:
         """The wire to the launcher at a place; None where none is there."""
         with self._there:
             wire = self._wires.get(index)

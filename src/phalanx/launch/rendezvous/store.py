@@ -15,7 +15,7 @@ from multiprocessing.connection import Client, Connection, answer_challenge, del
 from pathlib import Path
 from typing import Any
 
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def call(meeting: Meeting, patience: float = 10.0) -> Connection[Any, Any]:
     return connection
 
 
-def meeting_path(root: Path, places: Places) -> Path:
+def rendezvous_path(root: Path, places: ClusterEnvironment) -> Path:
     """The file of a run on these places: all their launchers come to the same name.
 
     Args:

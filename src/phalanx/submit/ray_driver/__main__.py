@@ -7,7 +7,7 @@ import sys
 
 from phalanx.errors import PhalanxError
 from phalanx.launch.showing import Showing
-from phalanx.launch.signals import SignalBox
+from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import WallClock
 from phalanx.submit.ray_driver.driver import Driver
 from phalanx.submit.ray_driver.launcher_group import RayCluster
@@ -36,7 +36,7 @@ def main(text: str) -> int:
     plan = RayPlan.from_json(text)
     cluster = RayCluster(plan, hear=hear)
     # After Ray, which sets handlers of its own.
-    with SignalBox((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)) as signals:
+    with SignalCatcher((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)) as signals:
         driver = Driver(plan, cluster, signals=signals, clock=WallClock(), announce=announce)
         try:
             return driver.run()

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from phalanx.errors import LaunchError
 from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.launch.signals import SignalBox
+from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
 from phalanx.monitoring.events import records_path
 from phalanx.monitoring.last_event import last_record
@@ -72,11 +72,11 @@ def place(
         asked.drop()
         if is_over():
             return None
-        if (fewer := _as_many_as_there_are(plan, wish, clock)) is not None:
+        if (fewer := _largest_available(plan, wish, clock)) is not None:
             return fewer
 
 
-def _as_many_as_there_are(plan: RayPlan, wish: Callable[[int], Wish], clock: Clock) -> Wish | None:
+def _largest_available(plan: RayPlan, wish: Callable[[int], Wish], clock: Clock) -> Wish | None:
     """By halving: the most that are given out at once; None where not even the fewest are."""
     best: Wish | None = None
     low, high = plan.least, plan.most - 1
@@ -170,7 +170,7 @@ class Driver:
         plan: RayPlan,
         cluster: Cluster,
         *,
-        signals: SignalBox,
+        signals: SignalCatcher,
         clock: Clock,
         announce: Callable[[str], None],
     ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from phalanx.cluster.environments.ray import HOSTS, INDEX, JOB
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class RayPlan:
         directory: where launchers work, on nodes that have it; None leaves it to Ray.
 
     Raises:
-        OptionError: one of them cannot work.
+        ConfigurationError: one of them cannot work.
     """
 
     name: str
@@ -46,11 +46,11 @@ class RayPlan:
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
-            raise OptionError(
+            raise ConfigurationError(
                 f"--workers {self.least}:{self.most} must be at least 1, and MIN at most MAX."
             )
         if self.cpus <= 0 or self.gpus < 0 or self.retries < 0 or self.patience < 0:
-            raise OptionError(
+            raise ConfigurationError(
                 "--cpus-per-worker must be more than 0, --gpus-per-worker, --retries and "
                 f"--patience 0 or more; found {self.cpus:g}, {self.gpus:g}, {self.retries} and "
                 f"{self.patience:g}."

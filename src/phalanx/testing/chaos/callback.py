@@ -10,7 +10,7 @@ from phalanx.callbacks.callback import Callback
 from phalanx.keras_compat.model_access import steps_trained
 from phalanx.testing.chaos.fault_types import Plan
 from phalanx.testing.chaos.injector import Injector, Marks, injector_here, marks_of_run
-from phalanx.testing.chaos.storage_faults import Disk, arm
+from phalanx.testing.chaos.storage_faults import FaultyDisk, arm
 
 
 class Chaos(Callback):
@@ -21,7 +21,7 @@ class Chaos(Callback):
     call of `fit` and last as long as the process.
     """
 
-    reads_logs_every = 0
+    logs_every_n_steps = 0
 
     def __init__(self, plan: Plan, directory: str | os.PathLike[str] | None = None) -> None:
         """Get ready.
@@ -41,7 +41,7 @@ class Chaos(Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Take the worker's place; the storage's faults begin."""
         self._injector = injector_here(self._plan, self._marks, self.cluster.rank)
-        arm(Disk(self._plan, self.cluster.rank, self._marks))
+        arm(FaultyDisk(self._plan, self.cluster.rank, self._marks))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """See where training is: by now all that restores has restored."""

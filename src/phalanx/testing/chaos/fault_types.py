@@ -6,7 +6,7 @@ import builtins
 import errno
 from dataclasses import dataclass, fields
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class WorkerFault(Fault):
         step: the training step, counted from 1 over the whole training, as in the records.
 
     Raises:
-        OptionError: no worker or step has such a number.
+        ConfigurationError: no worker or step has such a number.
     """
 
     worker: int
@@ -97,7 +97,7 @@ class Raise(WorkerFault):
         super().__post_init__()
         kind = getattr(builtins, self.error, None)
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            raise OptionError(
+            raise ConfigurationError(
                 f"Raise takes the name of a built-in exception, such as 'ValueError'; found "
                 f"error={self.error!r}."
             )
@@ -128,7 +128,7 @@ class StorageFault(Fault):
         times: to how many writes in a row; None for all from then on.
 
     Raises:
-        OptionError: there is no such worker or write.
+        ConfigurationError: there is no such worker or write.
     """
 
     worker: int | None = None
@@ -154,7 +154,7 @@ class FailWrites(StorageFault):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(getattr(errno, self.error, None), int):
-            raise OptionError(
+            raise ConfigurationError(
                 "FailWrites takes the name of an error number, such as 'ENOSPC', 'EIO' or "
                 f"'EROFS'; found error={self.error!r}."
             )
@@ -182,7 +182,7 @@ Plan = tuple[Fault, ...]
 
 def _at_least(fault: Fault, name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(
+        raise ConfigurationError(
             f"{type(fault).__name__} needs a whole number of at least {least} for {name}; found "
             f"{value!r}."
         )
@@ -190,6 +190,6 @@ def _at_least(fault: Fault, name: str, value: int, least: int) -> None:
 
 def _not_negative(fault: Fault, name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise OptionError(
+        raise ConfigurationError(
             f"{type(fault).__name__} needs seconds of 0 or more for {name}; found {value!r}."
         )

@@ -71,12 +71,12 @@ def drop_network(seconds: float | None, ports: Collection[int]) -> None:
     shut_connections(ports)
     end = math.inf if seconds is None else time.monotonic() + seconds
 
-    def go_on() -> None:
+    def restore() -> None:
         while time.monotonic() < end:
             shut_connections(ports)
             time.sleep(_BETWEEN_CUTS)
 
-    threading.Thread(target=go_on, name="phalanx-chaos-network", daemon=True).start()
+    threading.Thread(target=restore, name="phalanx-chaos-network", daemon=True).start()
 
 
 def shut_connections(ports: Collection[int]) -> int:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.testing.chaos import fault_types as known
 from phalanx.testing.chaos.fault_types import (
     DropNetwork,
@@ -49,10 +49,10 @@ def random_plan(
         faults: how many.
 
     Raises:
-        OptionError: there is nobody, no step or no kind to draw from.
+        ConfigurationError: there is nobody, no step or no kind to draw from.
     """
     if workers < 1 or steps < 1 or not kinds or faults < 0:
-        raise OptionError(
+        raise ConfigurationError(
             "A random plan needs workers, steps and kinds to draw from; found "
             f"workers={workers}, steps={steps}, {len(kinds)} kinds, faults={faults}."
         )
@@ -91,7 +91,7 @@ def parse_plan(text: str) -> Plan:
     text is taken apart as Python, and only names and numbers are looked at.
 
     Raises:
-        OptionError: the text is no plan.
+        ConfigurationError: the text is no plan.
     """
     plan: list[Fault] = []
     for part in text.split(";"):
@@ -110,10 +110,10 @@ def _call(part: str, text: str) -> Any:
         function = functions[call.func.id]
         arguments = [_value(node) for node in call.args]
         return function(*arguments, **{str(k.arg): _value(k.value) for k in call.keywords})
-    except OptionError:
+    except ConfigurationError:
         raise
     except (SyntaxError, ValueError, TypeError, KeyError) as error:
-        raise OptionError(
+        raise ConfigurationError(
             f"Cannot read {part!r} in the plan {text!r} ({error}). Write faults such as "
             f"Kill(worker=1, step=7), with ';' between them; there are: {', '.join(_KINDS)}."
         ) from error

@@ -26,7 +26,7 @@ _MIDWAY = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 Refused = OSError | None
 
 
-class Disk:
+class FaultyDisk:
     """Counts this process's writes, and knows what is planned for which."""
 
     def __init__(
@@ -70,10 +70,10 @@ class Disk:
         return self._begun[name]
 
 
-_disk: Disk | None = None
+_disk: FaultyDisk | None = None
 
 
-def arm(disk: Disk | None) -> None:
+def arm(disk: FaultyDisk | None) -> None:
     """Let writes of this process meet `disk`'s faults; None lets them all pass."""
     global _disk
     _disk = disk
@@ -96,7 +96,7 @@ class Faulty(DirFileSystem):  # type: ignore[misc]  # fsspec has no types
             return super().open(path, mode, *args, **options)
         if refused.errno not in _MIDWAY or self.inner != "file":
             raise refused
-        return HalfFile(super().open(path, mode, *args, **options), refused)
+        return TruncatedFile(super().open(path, mode, *args, **options), refused)
 
     def pipe_file(self, path: str, value: bytes, *args: Any, **options: Any) -> Any:
         """Write a file at once; the disk may refuse."""
@@ -135,7 +135,7 @@ class FaultyGS(Faulty):
     protocol = "faulty+gs"
 
 
-class HalfFile:
+class TruncatedFile:
     """An open file that takes half of what is written, and then refuses."""
 
     def __init__(self, file: Any, refused: OSError) -> None:
@@ -155,7 +155,7 @@ class HalfFile:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
-    def __enter__(self) -> HalfFile:
+    def __enter__(self) -> TruncatedFile:
         return self
 
     def __exit__(self, *_: object) -> None:

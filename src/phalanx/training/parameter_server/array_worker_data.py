@@ -11,7 +11,7 @@ import tensorflow as tf
 from phalanx.data.array_batches import assert_as_before, is_listed
 from phalanx.data.batches import with_free_batch_axis
 from phalanx.data.iterator_position import Position
-from phalanx.data.sampler import PlainOrder
+from phalanx.data.sampler import ShuffleSampler
 from phalanx.errors import DataError
 from phalanx.keras_compat.data_adapters import Arrays, shuffled_rows, spec_of, take_rows
 
@@ -35,7 +35,7 @@ class ArraysOnWorkers:
         self._seed = seed
         self._is_listed = is_listed(arrays, seed)
         shuffle = False if self._is_listed else arrays.shuffle
-        self._order = PlainOrder(arrays.num_samples, arrays.batch_size, shuffle)
+        self._order = ShuffleSampler(arrays.num_samples, arrays.batch_size, shuffle)
         self.steps: int | None = self._order.num_batches
         self.batch_spec = with_free_batch_axis(spec_of(arrays.inputs))
 
@@ -64,7 +64,7 @@ class ArraysOnWorkers:
     def state(self) -> None:
         """Nothing more: the batches' order follows from their numbers."""
 
-    def go_on(self, position: Position, state: Mapping[str, Any] | None) -> None:
+    def restore(self, position: Position, state: Mapping[str, Any] | None) -> None:
         """Take the order that was saved; before the first step."""
         del state
         assert_as_before(self._is_listed, is_listed(self._arrays, position.seed))

@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from phalanx.callbacks.callback import Callback
-from phalanx.training.context import Stage
+from phalanx.training.context import CallContext
 
 _ROOM = "phalanx.callbacks."
 
 
-def introduce(stage: Stage, callbacks: Iterable[Any], workers: int) -> None:
+def introduce(stage: CallContext, callbacks: Iterable[Any], workers: int) -> None:
     """Let callbacks know, until `stage` ends, how many workers the chief leads."""
     for callback in callbacks:
         if isinstance(callback, Callback):
             stage.exit.callback(setattr, callback, "cluster", callback.cluster)
-            callback.cluster = replace(callback.cluster, servants=workers)
+            callback.cluster = replace(callback.cluster, ps_tasks=workers)
 
 
 def logs_gradients(callbacks: Iterable[Any]) -> bool:

@@ -14,11 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.data.batches import as_written, with_free_batch_axis
+from phalanx.data.batches import no_autograph, with_free_batch_axis
 from phalanx.data.iterator_position import Position
 from phalanx.errors import DataError
 from phalanx.training.parameter_server.ps_context import this_worker
-from phalanx.training.parameter_server.result_ledger import Untold
+from phalanx.training.parameter_server.result_ledger import ResultLedger
 
 _log = logging.getLogger(__name__)
 _PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "GeneratorDataset")
@@ -62,8 +62,8 @@ class DatasetOnWorkers:
         # For each worker the passes it has finished, and the batches of the next it has done.
         self._progress = tf.Variable(tf.zeros([workers, 2], tf.int64), trainable=False)
         self.passes = 0
-        self._done = Done(by_worker=by_worker)
-        self._untold = Untold(workers)
+        self._done = CompletedBatches(by_worker=by_worker)
+        self._untold = ResultLedger(workers)
 
     def on_workers(self, coordinator: Any) -> Any:
         """What a step takes its batch from, on every worker."""
@@ -94,21 +94,21 @@ class DatasetOnWorkers:
         """Which batches of the pass under way are done, by worker."""
         return self._done_now().to_json()
 
-    def go_on(self, position: Position, state: Mapping[str, Any] | None) -> None:
+    def restore(self, position: Position, state: Mapping[str, Any] | None) -> None:
         """Leave out what is done, whoever did it; before the first step."""
         if state is None:  # of another strategy, which took the batches in their order
             self.passes = position.passes - (position.taken is not None)
-            done = Done(number=self.passes, rounds=((position.taken or 0,),))
+            done = CompletedBatches(number=self.passes, rounds=((position.taken or 0,),))
         else:
-            done = Done.from_json(state, by_worker=self._by_worker)
+            done = CompletedBatches.from_json(state, by_worker=self._by_worker)
             self.passes = done.number
         if self._by_worker and any(len(counts) != self._workers for counts in done.rounds):
             _log.warning("the pass begins anew: its data was made for another number of workers")
-            done = Done(number=self.passes, by_worker=True)
+            done = CompletedBatches(number=self.passes, by_worker=True)
         self._done = done
         self._progress.assign([[self.passes, 0]] * self._workers)
 
-    def _done_now(self) -> Done:
+    def _done_now(self) -> CompletedBatches:
         rows = self._progress.numpy().tolist()
         counts = [ALL if p > self.passes else n if p == self.passes else 0 for p, n in rows]
         return self._done.and_then(self.passes, counts)
@@ -140,7 +140,7 @@ class DatasetOnWorkers:
                 outputs = run(content.get_value(), batch)
                 told[:] = outputs
                 with tf.control_dependencies(outputs):
-                    kept = self._untold.write_down(number, worker, batch, outputs)
+                    kept = self._untold.record_results(number, worker, batch, outputs)
                 with tf.control_dependencies([kept]):
                     self._note(worker, number, batch + 1)
                 return [tf.ensure_shape(o, [None] * o.shape.rank) for o in outputs]
@@ -181,18 +181,18 @@ class DatasetOnWorkers:
         whole, worker, first = self._make(), this_worker(), self.passes
 
         def wrap(number: Any) -> Any:
-            own = self._done.leave_out(whole, number, worker)
+            own = self._done.skip_completed(whole, number, worker)
             own = own if self._by_worker else own.shard(self._workers, worker)
             # Passes before the first are opened, not read: a shuffle draws its seed when opened.
             most = tf.where(number < first, tf.zeros_like(number), tf.int64.max)
             batches = tf.data.Dataset.zip((tf.data.Dataset.range(most), own)).map(
-                as_written(lambda i, b: (number, i, tf.experimental.Optional.from_value(b)))
+                no_autograph(lambda i, b: (number, i, tf.experimental.Optional.from_value(b)))
             )
             empty = tf.experimental.Optional.empty(self._spec)
             end = tf.constant(tf.int64.max, tf.int64)
             return batches.concatenate(tf.data.Dataset.from_tensors((number, end, empty)))
 
-        return tf.data.Dataset.range(tf.int64.max).flat_map(as_written(wrap)).prefetch(2)
+        return tf.data.Dataset.range(tf.int64.max).flat_map(no_autograph(wrap)).prefetch(2)
 
 
 def shared_dataset(dataset: tf.data.Dataset, workers: int) -> DatasetOnWorkers:
@@ -254,7 +254,7 @@ ALL = int(tf.int64.max)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class CompletedBatches:
     """What of one pass was trained before.
 
     Attributes:
@@ -273,18 +273,18 @@ class Done:
         return {"pass": self.number, "rounds": [list(r) for r in self.rounds]}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any], *, by_worker: bool) -> Done:
+    def from_json(cls, document: Mapping[str, Any], *, by_worker: bool) -> CompletedBatches:
         """What `to_json` gave."""
         rounds = tuple(tuple(int(n) for n in counts) for counts in document["rounds"])
         return cls(number=int(document["pass"]), rounds=rounds, by_worker=by_worker)
 
-    def and_then(self, number: int, counts: Sequence[int]) -> Done:
+    def and_then(self, number: int, counts: Sequence[int]) -> CompletedBatches:
         """With what was done of pass `number` since."""
         before = self.rounds if number == self.number else ()
         new = (tuple(counts),) if any(counts) else ()
-        return Done(number=number, rounds=before + new, by_worker=self.by_worker)
+        return CompletedBatches(number=number, rounds=before + new, by_worker=self.by_worker)
 
-    def leave_out(self, dataset: Any, number: Any, worker: Any) -> Any:
+    def skip_completed(self, dataset: Any, number: Any, worker: Any) -> Any:
         """The batches of pass `number` (a tensor) that are left; in a graph, on a worker."""
         for counts in self.rounds:
             dataset = self._without(dataset, tf.constant(counts, tf.int64), number, worker)
@@ -298,5 +298,5 @@ class Done:
             who, which = (worker, place) if self.by_worker else (place % workers, place // workers)
             return (number != self.number) | (which >= tf.gather(counts, who))
 
-        left = dataset.enumerate().filter(as_written(is_left))
-        return left.map(as_written(lambda place, batch: batch))
+        left = dataset.enumerate().filter(no_autograph(is_left))
+        return left.map(no_autograph(lambda place, batch: batch))

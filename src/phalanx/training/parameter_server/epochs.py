@@ -7,20 +7,20 @@ from typing import Any
 
 import keras
 
-from phalanx.callbacks.checkpoint import checkpoint_among
+from phalanx.callbacks.checkpoint import find_checkpoint
 from phalanx.keras_compat.model_access import is_validation_epoch, steps_trained
 from phalanx.keras_compat.ps_ema import take_averages
-from phalanx.monitoring.phase_tracker import pulse
-from phalanx.training.checkpoint_manager import Checkpointing, NoCheckpoints
-from phalanx.training.context import Stage
-from phalanx.training.fit_loop import begin_training, check_trained
-from phalanx.training.metrics_schedule import ReadingCadence
+from phalanx.monitoring.phase_tracker import phase_tracker
+from phalanx.training.checkpoint_manager import CheckpointManager, NullCheckpointManager
+from phalanx.training.context import CallContext
+from phalanx.training.fit_loop import check_trained, start_training
+from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.parameter_server.bind_callbacks import logs_gradients
 from phalanx.training.parameter_server.evaluate import ServerEvaluation
-from phalanx.training.parameter_server.metric_accumulator import Totals
-from phalanx.training.parameter_server.ps_instrumentation import ServerWatch
-from phalanx.training.parameter_server.ps_train_state import ServerCapture, Tally
-from phalanx.training.parameter_server.scheduler import Dispatch
+from phalanx.training.parameter_server.metric_accumulator import MetricAccumulator
+from phalanx.training.parameter_server.ps_instrumentation import PSThroughput
+from phalanx.training.parameter_server.ps_train_state import PassProgress, ServerCapture
+from phalanx.training.parameter_server.scheduler import StepScheduler
 from phalanx.training.parameter_server.worker_data import WorkerData
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
 from phalanx.training.train_state import Moment
@@ -32,10 +32,10 @@ class ServerEpochs:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: CallContext,
         step: WorkerStep,
         data: WorkerData,
-        dispatch: Dispatch,
+        dispatch: StepScheduler,
         callbacks: Any,
         steps_per_epoch: int | None,
         *,
@@ -47,17 +47,17 @@ class ServerEpochs:
         self._callbacks = callbacks
         self._asked = steps_per_epoch
         self._every = int(stage.model.steps_per_execution or 1)
-        self._cadence = ReadingCadence(
+        self._cadence = MetricsSchedule(
             callbacks.callbacks, "train", shows_progress=shows_progress, clock=time.monotonic
         )
         self._logs_gradients = logs_gradients(callbacks.callbacks)
-        self._watch = ServerWatch(stage.model, callbacks, dispatch.workers)
-        self._tally = Tally()
+        self._watch = PSThroughput(stage.model, callbacks, dispatch.workers)
+        self._tally = PassProgress()
         self._capture = ServerCapture(stage.model, data, dispatch, self._cadence, self._tally)
         self._checkpoints = checkpoints_of(stage, callbacks.callbacks, self._capture)
         if isinstance(self._checkpoints, ServerCheckpointing):
             dispatch.room = self._room
-            dispatch.stand_still = self._stand_still
+            dispatch.on_quiesce = self._stand_still
         self._trained = 0
         self._epoch = 0
         self._group: list[StepResult] = []
@@ -68,7 +68,7 @@ class ServerEpochs:
     def run(self, initial_epoch: int, epochs: int) -> keras.callbacks.History:
         """Train from `initial_epoch` up to `epochs`."""
         model, callbacks, checkpoints = self._model, self._callbacks, self._checkpoints
-        begin = begin_training(
+        begin = start_training(
             model, callbacks, checkpoints, initial_epoch=initial_epoch, epochs=epochs
         )
         self._trained = steps_trained(model)
@@ -77,7 +77,7 @@ class ServerEpochs:
         self._watch.begin(epochs=epochs, begin=begin, step=self._trained, steps=steps)
         logs = checkpoints.logs
         if begin >= epochs:
-            checkpoints.bring_back()
+            checkpoints.restore_state()
         for epoch in range(begin, epochs):
             self._epoch = epoch
             logs = self._one_epoch()
@@ -85,13 +85,13 @@ class ServerEpochs:
             if model.stop_training:
                 self._watch.stopped(step=self._trained, epoch=epoch)
                 break
-        is_to_end = checkpoints.is_to_end(begin, epochs)
-        if is_to_end:
+        has_work_left = checkpoints.has_work_left(begin, epochs)
+        if has_work_left:
             take_averages(model.optimizer, model.trainable_weights)
-        with pulse.during("callbacks"):
+        with phase_tracker.during("callbacks"):
             callbacks.on_train_end(logs)
         self._watch.end(step=self._trained, epoch=self._epoch)
-        following = max(begin, self._epoch + 1) if is_to_end else None
+        following = max(begin, self._epoch + 1) if has_work_left else None
         checkpoints.end(following, logs, is_stopped=model.stop_training)
         return model.history
 
@@ -100,9 +100,9 @@ class ServerEpochs:
         model, epoch = self._model, self._epoch
         model.reset_metrics()
         self._watch.begin_epoch(epoch)
-        with pulse.during("callbacks"):
+        with phase_tracker.during("callbacks"):
             self._callbacks.on_epoch_begin(epoch)
-        totals = self._train(self._checkpoints.bring_back())
+        totals = self._train(self._checkpoints.restore_state())
         totals.store()
         logs = {**totals.logs(), "staleness": totals.staleness}
         if self._logs_gradients:
@@ -112,27 +112,27 @@ class ServerEpochs:
         if self.evaluation and is_validation_epoch(model, epoch, self.validation_freq):
             validated = self.evaluation.run(self._callbacks)
             logs.update({f"val_{name}": value for name, value in validated.items()})
-        with pulse.during("callbacks"):
+        with phase_tracker.during("callbacks"):
             self._callbacks.on_epoch_end(epoch, logs)
         self._watch.end_epoch(logs, step=self._trained, epoch=epoch)
         return logs
 
-    def _train(self, done: int) -> Totals:
+    def _train(self, done: int) -> MetricAccumulator:
         """One epoch's steps, from its batch `done` on.
 
         Raises:
             DataError: there was none.
         """
-        self._tally.totals = totals = Totals(self._model, self._step)
+        self._tally.totals = totals = MetricAccumulator(self._model, self._step)
         self._capture.write_totals(totals)
         self._cadence.start_epoch(done)
         self._watch.begin_steps()
         self._logs = {}
         for result in self._dispatch.epoch(self._asked, done=done):
             if not self._group:
-                pulse.enter("callbacks")
+                phase_tracker.enter("callbacks")
                 self._callbacks.on_train_batch_begin(totals.steps)
-                pulse.enter("compute")
+                phase_tracker.enter("compute")
             self._group.append(result)
             totals.add(result)
             if len(self._group) == self._every:
@@ -142,21 +142,21 @@ class ServerEpochs:
         check_trained(totals.steps > 0)
         return totals
 
-    def _end_group(self, totals: Totals) -> None:
+    def _end_group(self, totals: MetricAccumulator) -> None:
         """As many steps as hooks are run for at once are done, or all that there are."""
         group, self._group = self._group, []
         if not group:
             return
         self._trained += len(group)
-        pulse.at(step=self._trained)
+        phase_tracker.at(step=self._trained)
         if self._cadence.is_due(totals.steps):
             self._logs = totals.logs()
             self._cadence.agree(self._cadence.propose(totals.steps))
             where = {"step": self._trained, "epoch": self._epoch, "batch": totals.steps - 1}
             self._watch.metrics(self._logs, **where)
-        pulse.enter("callbacks")
+        phase_tracker.enter("callbacks")
         self._callbacks.on_train_batch_end(totals.steps - 1, self._logs)
-        pulse.enter("compute")
+        phase_tracker.enter("compute")
         self._watch.told(group, self._trained)
         if isinstance(self._checkpoints, ServerCheckpointing):
             self._checkpoints.trained(len(group))
@@ -178,7 +178,7 @@ class ServerEpochs:
             self._checkpoints.save_now(self._epoch, totals.steps)
 
 
-class ServerCheckpointing(Checkpointing):
+class ServerCheckpointing(CheckpointManager):
     """Saves and brings back one `fit`, from the chief, which writes all.
 
     Workers have steps given ahead, so the chief says beforehand how many more there may be.
@@ -212,10 +212,10 @@ class ServerCheckpointing(Checkpointing):
 
 
 def checkpoints_of(
-    stage: Stage, callbacks: list[Any], capture: ServerCapture
-) -> ServerCheckpointing | NoCheckpoints:
+    stage: CallContext, callbacks: list[Any], capture: ServerCapture
+) -> ServerCheckpointing | NullCheckpointManager:
     """What keeps the checkpoints of a `fit` with these callbacks."""
-    callback = checkpoint_among(callbacks)
+    callback = find_checkpoint(callbacks)
     if callback is None:
-        return NoCheckpoints()
+        return NullCheckpointManager()
     return ServerCheckpointing(stage, callback, capture, check=lambda: None)

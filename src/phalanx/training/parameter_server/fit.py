@@ -8,13 +8,13 @@ import keras
 
 from phalanx.callbacks.progress import Progress
 from phalanx.keras_compat.rng import order_seed
-from phalanx.monitoring.phase_tracker import pulse
+from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.callbacks import callback_list
 from phalanx.training.parameter_server.bind_callbacks import introduce
 from phalanx.training.parameter_server.epochs import ServerEpochs
 from phalanx.training.parameter_server.evaluate import evaluation_on_servers
-from phalanx.training.parameter_server.ps_context import build_on_servers, on_server_stage
-from phalanx.training.parameter_server.scheduler import Dispatch
+from phalanx.training.parameter_server.ps_context import build_on_servers, ps_call_context
+from phalanx.training.parameter_server.scheduler import StepScheduler
 from phalanx.training.parameter_server.worker_data import worker_data
 from phalanx.training.parameter_server.worker_step import WorkerStep
 
@@ -38,7 +38,7 @@ def fit_on_servers(
     **options: Any,
 ) -> keras.callbacks.History:
     """`phalanx.fit`, which see, under parameter servers."""
-    with on_server_stage(model, trains=True) as stage:
+    with ps_call_context(model, trains=True) as stage:
         data = worker_data(
             stage.strategy,
             x,
@@ -52,7 +52,7 @@ def fit_on_servers(
         build_on_servers(stage, data.batch_spec, trains=True)
         model.reset_metrics()
         step = WorkerStep(model, "train", data, stage.strategy)
-        dispatch = Dispatch(stage.strategy, step, data)
+        dispatch = StepScheduler(stage.strategy, step, data)
         listed = callback_list(
             stage,
             callbacks,
@@ -72,5 +72,5 @@ def fit_on_servers(
             wanted = {"sample_weight": weight, "batch_size": size, "steps": validation_steps}
             loop.evaluation = evaluation_on_servers(stage, vx, vy, **wanted)
             loop.validation_freq = validation_freq
-        with pulse.during("compute"):
+        with phase_tracker.during("compute"):
             return loop.run(initial_epoch, epochs)

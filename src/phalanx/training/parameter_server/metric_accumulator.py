@@ -13,7 +13,7 @@ from phalanx.keras_compat.ps_variables import value_of
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
 
 
-class Totals:
+class MetricAccumulator:
     """Adds up steps, each counted once however many workers tried it."""
 
     def __init__(self, model: Any, step: WorkerStep) -> None:

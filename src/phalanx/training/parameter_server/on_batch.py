@@ -11,12 +11,12 @@ import tensorflow as tf
 from phalanx.data.batches import with_free_batch_axis
 from phalanx.data.iterator_position import Position
 from phalanx.keras_compat.data_adapters import spec_of
-from phalanx.monitoring.phase_tracker import pulse
-from phalanx.training.parameter_server.metric_accumulator import Totals
+from phalanx.monitoring.phase_tracker import phase_tracker
+from phalanx.training.parameter_server.metric_accumulator import MetricAccumulator
 from phalanx.training.parameter_server.ps_context import (
     build_on_servers,
     coordinator_of,
-    on_server_stage,
+    ps_call_context,
 )
 from phalanx.training.parameter_server.worker_step import Kind, StepResult, WorkerStep
 
@@ -51,7 +51,7 @@ class OneBatch:
     def state(self) -> None:
         """Nothing."""
 
-    def go_on(self, position: Position, state: Mapping[str, Any] | None) -> None:
+    def restore(self, position: Position, state: Mapping[str, Any] | None) -> None:
         """Nothing to go on with."""
 
     def untold(self) -> list[Any]:
@@ -79,7 +79,7 @@ def on_batch_of_servers(model: Any, kind: Kind, data: Any) -> dict[str, float]:
         data: `(x,)`, `(x, y)` or `(x, y, sample_weight)`, tensors.
     """
     trains = kind == "train"
-    with on_server_stage(model, trains=trains) as stage, pulse.during("compute"):
+    with ps_call_context(model, trains=trains) as stage, phase_tracker.during("compute"):
         batch = OneBatch(data)
         build_on_servers(stage, batch.batch_spec, trains=trains)
         model.reset_metrics()
@@ -94,7 +94,7 @@ def on_batch_of_servers(model: Any, kind: Kind, data: Any) -> dict[str, float]:
             except tf.errors.UnavailableError:
                 coordinator.join()  # raises where more than a worker was lost
         assert isinstance(result, StepResult)
-        totals = Totals(model, step)
+        totals = MetricAccumulator(model, step)
         totals.add(result)
         totals.store()
         return totals.logs()

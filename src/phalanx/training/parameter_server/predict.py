@@ -9,11 +9,11 @@ import numpy as np
 
 from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.errors import DataError
-from phalanx.keras_compat.tf_distribute import workers_that_serve
-from phalanx.monitoring.phase_tracker import pulse
+from phalanx.keras_compat.tf_distribute import num_ps_workers
+from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.callbacks import callback_list
-from phalanx.training.parameter_server.ps_context import build_on_servers, on_server_stage
-from phalanx.training.parameter_server.scheduler import Dispatch
+from phalanx.training.parameter_server.ps_context import build_on_servers, ps_call_context
+from phalanx.training.parameter_server.scheduler import StepScheduler
 from phalanx.training.parameter_server.worker_data import worker_data
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
 
@@ -33,11 +33,11 @@ def predict_on_servers(
             "Asked to predict what a function makes on each worker, which has no order. Pass "
             "arrays or a tf.data.Dataset."
         )
-    with on_server_stage(model) as stage:
+    with ps_call_context(model) as stage:
         data = worker_data(stage.strategy, x, None, seed=0, steps=steps, batch_size=batch_size)
         build_on_servers(stage, data.batch_spec, predicts=True)
         step = WorkerStep(model, "predict", data, stage.strategy)
-        dispatch = Dispatch(stage.strategy, step, data)
+        dispatch = StepScheduler(stage.strategy, step, data)
         listed = callback_list(
             stage,
             callbacks,
@@ -46,14 +46,14 @@ def predict_on_servers(
             steps=steps or data.steps,
             display=EvaluationProgress,
         )
-        workers = workers_that_serve(stage.strategy) if data.ends_by_worker else 0
-        with pulse.during("compute"):
+        workers = num_ps_workers(stage.strategy) if data.ends_by_worker else 0
+        with phase_tracker.during("compute"):
             batches = _batches(model, dispatch, steps, listed, workers)
         return _in_order(batches, step.structure)
 
 
 def _batches(
-    model: Any, dispatch: Dispatch, steps: int | None, callbacks: Any, workers: int
+    model: Any, dispatch: StepScheduler, steps: int | None, callbacks: Any, workers: int
 ) -> dict[int, list[Any]]:
     """What was predicted, by the batch's number in the data."""
     found: dict[int, list[Any]] = {}

@@ -9,12 +9,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.keras_compat.model_access import build, strategy_of
 from phalanx.keras_compat.ps_ema import begin_averages
 from phalanx.keras_compat.ps_updates import check_optimizer, check_shards, updates_on_servers
 from phalanx.keras_compat.ps_variables import variables_on_servers
-from phalanx.training.context import PATCHES, Stage
+from phalanx.training.context import PATCHES, CallContext
 
 SERVER_PATCHES = (variables_on_servers, updates_on_servers)
 
@@ -25,11 +25,11 @@ def trains_on_servers(model: Any) -> bool:
 
 
 @contextmanager
-def on_server_stage(model: Any, *, trains: bool = False) -> Iterator[Stage]:
+def ps_call_context(model: Any, *, trains: bool = False) -> Iterator[CallContext]:
     """Bring Keras's steps and optimizers to where servers keep the variables.
 
     Raises:
-        OptionError: the model's optimizer cannot be right there.
+        ConfigurationError: the model's optimizer cannot be right there.
     """
     strategy = strategy_of(model)
     with ExitStack() as stack:
@@ -37,16 +37,16 @@ def on_server_stage(model: Any, *, trains: bool = False) -> Iterator[Stage]:
             stack.enter_context(patches)
         if trains:
             check_optimizer(model.optimizer)
-        yield Stage(model=model, strategy=strategy, place=ReplicaPlace(), exit=stack)
+        yield CallContext(model=model, strategy=strategy, place=ReplicaTopology(), exit=stack)
 
 
 def build_on_servers(
-    stage: Stage, batch_spec: Any, *, trains: bool = False, predicts: bool = False
+    stage: CallContext, batch_spec: Any, *, trains: bool = False, predicts: bool = False
 ) -> None:
     """Create what the model and its optimizer create lazily.
 
     Raises:
-        OptionError: a variable is cut into shards, and the optimizer must see it whole.
+        ConfigurationError: a variable is cut into shards, and the optimizer must see it whole.
     """
     model = stage.model
     if not predicts:

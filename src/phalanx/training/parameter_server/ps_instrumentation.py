@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from phalanx.monitoring.memory import resident_bytes
-from phalanx.monitoring.phase_tracker import Phase, pulse
+from phalanx.monitoring.phase_tracker import Phase, phase_tracker
 from phalanx.monitoring.throughput import ThroughputMeter, ThroughputNumbers, WorkerTimes
-from phalanx.monitoring.training_events import FitRecorder
-from phalanx.monitoring.worker_event_log import own_journal
+from phalanx.monitoring.training_events import TrainingEvents
+from phalanx.monitoring.worker_event_log import worker_event_log
 from phalanx.training.parameter_server.worker_step import StepResult
 
 _fits = itertools.count()
@@ -23,7 +23,7 @@ SECONDS = 10.0
 _LEAST_SECONDS_OF_AN_EPOCH = 1.0
 
 
-class Pace:
+class StepTimeTracker:
     """How fast the cluster trains, as the chief hears of its steps."""
 
     def __init__(
@@ -82,25 +82,27 @@ def _times(rank: int, seconds: Sequence[float]) -> WorkerTimes:
     )
 
 
-class ServerWatch:
+class PSThroughput:
     """Takes notes of one `fit` in the chief, for the records and for callbacks that want them."""
 
     def __init__(self, model: Any, callbacks: Any, workers: int) -> None:
         """Get ready; nothing is written yet."""
         self._model = model
-        journal = own_journal(os.environ)
-        self._recorder: FitRecorder | None = None
+        journal = worker_event_log(os.environ)
+        self._recorder: TrainingEvents | None = None
         if journal is not None:
-            self._recorder = FitRecorder(
+            self._recorder = TrainingEvents(
                 journal, fit=next(_fits), is_chief=True, clock=time.monotonic
             )
-        self._listeners = [c for c in callbacks.callbacks if hasattr(c, "take_throughput")]
-        every = min([SECONDS, *(each.every_seconds for each in self._listeners)])
-        self._pace = Pace(workers, every=every, clock=time.monotonic, phases=pulse.totals)
+        self._listeners = [c for c in callbacks.callbacks if hasattr(c, "on_throughput")]
+        every = min([SECONDS, *(each.every_n_seconds for each in self._listeners)])
+        self._pace = StepTimeTracker(
+            workers, every=every, clock=time.monotonic, phases=phase_tracker.totals
+        )
 
     def begin(self, *, epochs: int, begin: int, step: int, steps: int | None) -> None:
         """Training begins; what is restored is restored."""
-        pulse.at(step=step, epoch=begin)
+        phase_tracker.at(step=step, epoch=begin)
         if self._recorder is not None:
             self._recorder.start(
                 epochs=epochs,
@@ -113,7 +115,7 @@ class ServerWatch:
 
     def begin_epoch(self, epoch: int) -> None:
         """An epoch begins."""
-        pulse.at(epoch=epoch)
+        phase_tracker.at(epoch=epoch)
         if self._recorder is not None:
             self._recorder.epoch_begins()
 
@@ -155,9 +157,9 @@ class ServerWatch:
             return
         if self._recorder is not None:
             self._recorder.throughput(numbers.to_record())
-        with pulse.during("callbacks"):
+        with phase_tracker.during("callbacks"):
             for listener in self._listeners:
-                listener.take_throughput(numbers, is_chief=True)
+                listener.on_throughput(numbers, is_chief=True)
 
     def _rate(self) -> float | None:
         rate = getattr(self._model.optimizer, "learning_rate", None)

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.checkpoint.reader import Loaded
+from phalanx.checkpoint.reader import LoadedCheckpoint
 from phalanx.checkpoint.replica_values import LOCAL, Rows
 from phalanx.checkpoint.variable_names import metric_variables, model_variables, optimizer_variables
 from phalanx.checkpoint.writer import Snapshot
 from phalanx.data.iterator_position import Position
-from phalanx.distributed.topology import ReplicaPlace
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.keras_compat.ps_variables import value_of
-from phalanx.training.metrics_schedule import ReadingCadence
-from phalanx.training.parameter_server.metric_accumulator import Totals
-from phalanx.training.parameter_server.scheduler import Dispatch
+from phalanx.training.metrics_schedule import MetricsSchedule
+from phalanx.training.parameter_server.metric_accumulator import MetricAccumulator
+from phalanx.training.parameter_server.scheduler import StepScheduler
 from phalanx.training.parameter_server.worker_data import WorkerData
 from phalanx.training.train_state import Capture, Moment
 
@@ -30,7 +30,7 @@ _SERVERS = "servers"
 _TOTALS = f"{_SERVERS}/totals/"
 
 
-class ServedRows(Rows):
+class ShardedRows(Rows):
     """A variable that servers keep, in shards or not, as what a checkpoint takes rows of."""
 
     def __getitem__(self, rows: Any) -> np.ndarray:
@@ -40,14 +40,14 @@ class ServedRows(Rows):
 
 
 @dataclass(kw_only=True)
-class Tally:
+class PassProgress:
     """What was counted in the epoch under way.
 
     Attributes:
         totals: None between two epochs.
     """
 
-    totals: Totals | None = None
+    totals: MetricAccumulator | None = None
 
 
 class ServerCapture(Capture):
@@ -57,9 +57,9 @@ class ServerCapture(Capture):
         self,
         model: Any,
         data: WorkerData,
-        dispatch: Dispatch,
-        cadence: ReadingCadence,
-        tally: Tally,
+        dispatch: StepScheduler,
+        cadence: MetricsSchedule,
+        tally: PassProgress,
     ) -> None:
         """Look at nothing yet.
 
@@ -70,11 +70,11 @@ class ServerCapture(Capture):
             cadence: when its metrics are read.
             tally: what was counted in the epoch under way.
         """
-        place: Any = _PlaceInData(data, dispatch)
+        place: Any = _DataPosition(data, dispatch)
         super().__init__(model, _no_function(), place, cadence, keeps_iterator=False)
         self._data = data
         self._tally = tally
-        self._counted: Loaded | None = None
+        self._counted: LoadedCheckpoint | None = None
 
     def read(
         self, moment: Moment, *, fit: int, best: float | None, logs: Mapping[str, Any]
@@ -98,17 +98,17 @@ class ServerCapture(Capture):
     def shared(self) -> dict[str, Rows]:
         """Model and optimizer, whole."""
         whole = model_variables(self._model) | optimizer_variables(self._model)
-        return {name: ServedRows(variable) for name, variable in whole.items()}
+        return {name: ShardedRows(variable) for name, variable in whole.items()}
 
-    def write(self, loaded: Loaded) -> None:
+    def write(self, loaded: LoadedCheckpoint) -> None:
         """Bring everything back; before the first step."""
         super().write(loaded)
         state = loaded.manifest.state
         servers = state.get(_SERVERS) or {}
-        self._data.go_on(Position(**state["position"]), servers.get("data"))
+        self._data.restore(Position(**state["position"]), servers.get("data"))
         self._counted = loaded if state["position"]["batch"] else None
 
-    def write_totals(self, totals: Totals) -> None:
+    def write_totals(self, totals: MetricAccumulator) -> None:
         """Bring back, once, what was counted in the midst of an epoch; as new elsewhere."""
         loaded, self._counted = self._counted, None
         if loaded is None:
@@ -122,8 +122,8 @@ class ServerCapture(Capture):
         totals.write(numbers, found)
 
     @property
-    def _place(self) -> ReplicaPlace:
-        return ReplicaPlace()
+    def _place(self) -> ReplicaTopology:
+        return ReplicaTopology()
 
     def _local_variables(self) -> dict[str, Any]:
         """Nothing is any worker's own."""
@@ -132,22 +132,22 @@ class ServerCapture(Capture):
     def _metrics(self) -> dict[str, np.ndarray]:
         """What one device would have counted."""
         named = metric_variables(self._model).items()
-        return {f"{LOCAL}/0/{name}": ServedRows(variable)[...] for name, variable in named}
+        return {f"{LOCAL}/0/{name}": ShardedRows(variable)[...] for name, variable in named}
 
 
 @dataclass(frozen=True)
-class _PlaceInData:
+class _DataPosition:
     """The data of workers at their own pace, as far as `Capture` asks for it."""
 
     data: WorkerData
-    dispatch: Dispatch
+    dispatch: StepScheduler
 
     def position(self, batch: int, *, since: int) -> Position:
         """Where training stands."""
         del since
         return self.data.position(batch=batch, trained=self.dispatch.position)
 
-    def go_on(self, position: Position, state: Any) -> None:
+    def restore(self, position: Position, state: Any) -> None:
         """Stand there; the data itself is told by `ServerCapture.write`."""
         del state
         self.dispatch.start(position.trained)

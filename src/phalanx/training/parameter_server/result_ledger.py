@@ -17,7 +17,7 @@ _BATCHES = 1 << 36
 """More than anybody takes of one pass."""
 
 
-class Untold:
+class ResultLedger:
     """A table on the first server: what was told, by pass, worker and batch."""
 
     def __init__(self, workers: int) -> None:
@@ -29,7 +29,7 @@ class Untold:
         self._recovered: set[int] = set()
         self._dtypes: list[Any] = []
 
-    def write_down(self, number: Any, worker: Any, batch: Any, outputs: Sequence[Any]) -> Any:
+    def record_results(self, number: Any, worker: Any, batch: Any, outputs: Sequence[Any]) -> Any:
         """In a worker's graph: keep `outputs`; an operation to wait for."""
         self._dtypes = [output.dtype for output in outputs]
         content = tf.stack([tf.io.serialize_tensor(output) for output in outputs])
@@ -42,19 +42,19 @@ class Untold:
             return False
         self._heard.add(key)
         if len(self._heard) >= _MANY:
-            self._cross_out()
+            self._acknowledge()
         return True
 
     def take(self) -> list[list[Any]]:
         """What was told and is not heard of; it is, from now on."""
-        self._cross_out()
+        self._acknowledge()
         keys, contents = self._table.export()
         new = [(int(k), c) for k, c in zip(keys.numpy(), contents, strict=True)]
         self._recovered.update(key for key, _ in new)
         self._table.remove(keys)
         return [self._read(content) for _, content in sorted(new, key=lambda each: each[0])]
 
-    def _cross_out(self) -> None:
+    def _acknowledge(self) -> None:
         if self._heard:
             self._table.remove(tf.constant(sorted(self._heard), tf.int64))
             self._heard.clear()

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.keras_compat.tf_distribute import workers_that_serve
+from phalanx.keras_compat.tf_distribute import num_ps_workers
 from phalanx.training.parameter_server.ps_context import coordinator_of
 from phalanx.training.parameter_server.worker_data import WorkerData
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
@@ -22,37 +22,37 @@ AHEAD_PER_WORKER = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Given:
+class _Scheduled:
     """A step that was given to the workers: its ticket, and what it will have told."""
 
     ticket: int
     told: Future[Any]
 
 
-class Dispatch:
+class StepScheduler:
     """Schedules the steps of one kind on one cluster's workers.
 
     Attributes:
         room: asked how many more steps may be under way before all are to stand still; None for
             any number. What was told is taken by then.
-        stand_still: called when nothing is under way, where `room` asked for that.
+        on_quiesce: called when nothing is under way, where `room` asked for that.
     """
 
     def __init__(self, strategy: Any, step: WorkerStep, data: WorkerData) -> None:
         """Get ready; the data is made on the workers with the first step."""
         self._coordinator = coordinator_of(strategy)
-        self.workers = workers_that_serve(strategy)
+        self.workers = num_ps_workers(strategy)
         self._step = step
         self._data = data
         self._iterator: Any = None
         self._position = 0
         self._done = 0
         self._stopped = False
-        self._waiting: deque[_Given] = deque()
+        self._waiting: deque[_Scheduled] = deque()
         self._ended: set[int] = set()
         self._fetchers = ThreadPoolExecutor(AHEAD_PER_WORKER * self.workers)
         self.room: Callable[[], int | None] = lambda: None
-        self.stand_still: Callable[[], None] = lambda: None
+        self.on_quiesce: Callable[[], None] = lambda: None
 
     @property
     def steps_in_pass(self) -> int | None:
@@ -68,7 +68,7 @@ class Dispatch:
         """Begin `position` steps into training."""
         self._position = position
 
-    def leave_pass(self) -> None:
+    def end_pass(self) -> None:
         """Begin the next pass, whatever is left of this one."""
         self._data.next_pass()
 
@@ -90,7 +90,7 @@ class Dispatch:
             while self._wants_more(limit):
                 self._waiting.append(self._give(self._next_ticket()))
             if self._waiting:
-                yield from self._told_by(self._waiting.popleft())
+                yield from self._results_of(self._waiting.popleft())
                 continue
             self._coordinator.join()
             yield from self._untold()
@@ -102,7 +102,7 @@ class Dispatch:
             elif self._stopped or (limit is not None and self._done >= limit):
                 return
             else:
-                self.stand_still()
+                self.on_quiesce()
 
     def _wants_more(self, limit: int | None) -> bool:
         under_way = len(self._waiting)
@@ -118,15 +118,15 @@ class Dispatch:
     def _next_ticket(self) -> int:
         return self._data.ticket(self._position + len(self._waiting))
 
-    def _give(self, ticket: int) -> _Given:
+    def _give(self, ticket: int) -> _Scheduled:
         if self._iterator is None:
             self._iterator = self._data.on_workers(self._coordinator)
         arguments = (self._iterator, tf.constant(ticket, tf.int64))
         remote = self._coordinator.schedule(self._step.function, args=arguments)
         # What a step returns stays on its worker until it is fetched, and is lost with it.
-        return _Given(ticket=ticket, told=self._fetchers.submit(remote.fetch))
+        return _Scheduled(ticket=ticket, told=self._fetchers.submit(remote.fetch))
 
-    def _told_by(self, given: _Given) -> Iterator[StepResult]:
+    def _results_of(self, given: _Scheduled) -> Iterator[StepResult]:
         try:
             result = self._step.read(given.told.result())
         except tf.errors.OpError as error:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from phalanx.data.iterator_position import Position
 from phalanx.errors import DataError
 from phalanx.keras_compat.data_adapters import adapt, arrays_of
-from phalanx.keras_compat.tf_distribute import workers_that_serve
+from phalanx.keras_compat.tf_distribute import num_ps_workers
 from phalanx.training.parameter_server.array_worker_data import ArraysOnWorkers
 from phalanx.training.parameter_server.dataset_worker_data import made_datasets, shared_dataset
 
@@ -48,7 +48,7 @@ class WorkerData(Protocol):
     def state(self) -> Mapping[str, Any] | None:
         """What `position` cannot tell, as JSON; None where it tells all."""
 
-    def go_on(self, position: Position, state: Mapping[str, Any] | None) -> None:
+    def restore(self, position: Position, state: Mapping[str, Any] | None) -> None:
         """Begin there; called before `on_workers`.
 
         Args:
@@ -69,17 +69,17 @@ class WorkerData(Protocol):
 
 
 def worker_data(strategy: Any, x: Any, y: Any, *, seed: int | None, **options: Any) -> WorkerData:
-    """The data of one call; `options` are those of `phalanx.data.adapt.global_batches`.
+    """The data of one call; `options` are those of `phalanx.data.adapt.make_batch_source`.
 
     Raises:
         DataError: it cannot be made on every worker, or holds no sample.
     """
-    workers = workers_that_serve(strategy)
+    workers = num_ps_workers(strategy)
     if isinstance(x, tf.data.Dataset):
-        _refuse_beside(x, y, options)
+        _reject_with(x, y, options)
         return shared_dataset(x, workers)
     if callable(x) and not hasattr(x, "__getitem__"):
-        _refuse_beside(x, y, options)
+        _reject_with(x, y, options)
         return made_datasets(x, workers)
     arrays = arrays_of(adapt(x, y, **options))
     if arrays is None:
@@ -93,7 +93,7 @@ def worker_data(strategy: Any, x: Any, y: Any, *, seed: int | None, **options: A
     return ArraysOnWorkers(arrays, seed)
 
 
-def _refuse_beside(x: Any, y: Any, options: dict[str, Any]) -> None:
+def _reject_with(x: Any, y: Any, options: dict[str, Any]) -> None:
     given = {"y": y, **{k: options.get(k) for k in ("sample_weight", "class_weight")}}
     names = [name for name, value in given.items() if value is not None]
     if names:

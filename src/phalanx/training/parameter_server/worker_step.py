@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from phalanx.gradients.comm_timer import now
-from phalanx.keras_compat.graph_ops import made_from_here
+from phalanx.keras_compat.graph_ops import ops_created_by_caller
 from phalanx.keras_compat.optimizer_clippers import innermost
-from phalanx.keras_compat.ps_updates import noting_updates
+from phalanx.keras_compat.ps_updates import recording_updates
 from phalanx.keras_compat.ps_variables import OwnValues, step_on_servers, value_of
 from phalanx.training.parameter_server.ps_context import this_worker
 from phalanx.training.parameter_server.worker_data import WorkerData
@@ -65,7 +65,7 @@ class WorkerStep:
         self._initial = [tf.convert_to_tensor(v.value).numpy() for v in self.metric_variables]
         self._returned: list[str] = []
         self.structure: Any = None
-        plain = tf.autograph.experimental.do_not_convert(self._on_worker)
+        plain = tf.autograph.experimental.do_not_convert(self._run_on_worker)
         self.function = tf.function(plain)
 
     def read(self, flat: Any) -> StepResult | int:
@@ -96,7 +96,7 @@ class WorkerStep:
         """The metrics' variables before any batch."""
         return self._initial
 
-    def _on_worker(self, iterator: Any, ticket: Any) -> Any:
+    def _run_on_worker(self, iterator: Any, ticket: Any) -> Any:
         worker = this_worker()  # out here: a branch of a condition cannot ask
 
         def run(data: Any, batch: Any) -> list[Any]:
@@ -114,11 +114,11 @@ class WorkerStep:
         """
         with tf.control_dependencies(_tensors(data)):
             begun, began = self._count(), now()
-        made = made_from_here(tf.compat.v1.get_default_graph())
+        made = ops_created_by_caller(tf.compat.v1.get_default_graph())
         with (
             tf.control_dependencies([begun, began]),
             step_on_servers(self.metric_variables),
-            noting_updates() as notes,
+            recording_updates() as notes,
         ):
             returned, states = self._with_own_metrics(data)
         stale = norm = seconds = tf.zeros([])

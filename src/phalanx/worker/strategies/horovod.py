@@ -17,7 +17,7 @@ def make(request: StrategyRequest) -> Any:
     """A `MultiWorkerStrategy` over Horovod, connected to all other processes.
 
     Raises:
-        OptionError: Horovod is missing or does not load.
+        ConfigurationError: Horovod is missing or does not load.
         ClusterError: the processes do not find each other.
     """
     horovod = connect(request.worker)

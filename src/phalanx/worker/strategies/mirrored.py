@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.cluster.strategies import check_gpus
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.worker.devices import local_devices
 from phalanx.worker.strategies.factory import StrategyRequest
 
@@ -22,13 +22,13 @@ def make(request: StrategyRequest) -> Any:
     """A `MirroredStrategy` on the devices of this process.
 
     Raises:
-        OptionError: the communication asked for cannot be.
+        ConfigurationError: the communication asked for cannot be.
     """
     check_gpus(request.communication, len(tf.config.list_logical_devices("GPU")))
     devices = local_devices()
     if request.communication == "hierarchical" and len(devices) % 2:
         # TensorFlow halves the devices into two groups, and an odd one's values would be lost.
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked for communication 'hierarchical' on {len(devices)} devices; it adds up an even "
             "number. Use an even --devices-per-worker, or one-device."
         )

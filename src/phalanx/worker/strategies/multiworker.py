@@ -21,7 +21,7 @@ def make(request: StrategyRequest) -> Any:
     """A `MultiWorkerStrategy`, connected to all workers that TF_CONFIG names.
 
     Raises:
-        OptionError: the communication asked for cannot be, or this process has several GPUs.
+        ConfigurationError: the communication asked for cannot be, or this process has several GPUs.
     """
     gpus = len(tf.config.get_visible_devices("GPU"))
     if request.communication != "auto":

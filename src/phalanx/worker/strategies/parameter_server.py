@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.cluster.task_types import DEFAULT_SHARDING, parse_sharding
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.worker.logs import absl_held_back
 from phalanx.worker.ps_server import LEAST_THREADS
 from phalanx.worker.strategies.factory import StrategyRequest
@@ -18,7 +18,7 @@ def make(request: StrategyRequest) -> Any:
     """A `ParameterServerStrategy`, connected to all workers and servers.
 
     Raises:
-        OptionError: this process is not a cluster's chief.
+        ConfigurationError: this process is not a cluster's chief.
     """
     spec = request.worker
     cluster = spec.cluster if spec is not None else _cluster_of_chief(os.environ)
@@ -35,7 +35,7 @@ def make(request: StrategyRequest) -> Any:
 
 
 def partitioner(sharding: str, *, servers: int) -> Any:
-    """A partitioner, as TensorFlow calls it, for a `--shard-variables`; None where nothing is cut.
+    """A partitioner, as TensorFlow calls it, for a `--variable-partitioner`; None where nothing is cut.
 
     Tables and matrices are cut, and not counters, seeds or what has one axis.
     """
@@ -63,7 +63,7 @@ def _cluster_of_chief(environment: Any) -> dict[str, list[str]]:
     config = TFConfig.from_environment(environment)
     if config is None or config.task_type != "chief" or not config.cluster.get("ps"):
         found = "no TF_CONFIG" if config is None else f"{config.task_type} {config.task_index}"
-        raise OptionError(
+        raise ConfigurationError(
             "The parameter-server strategy is made in the chief of a cluster with workers and "
             f"servers; found {found}. Use phalanx run --strategy parameter-server --ps 1, or set "
             "TF_CONFIG."

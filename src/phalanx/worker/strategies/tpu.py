@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.cluster.tpu import find_tpu, metadata_server
-from phalanx.errors import OptionError
+from phalanx.errors import ConfigurationError
 from phalanx.worker.strategies.factory import StrategyRequest
 
 _log = logging.getLogger("phalanx")
@@ -19,13 +19,13 @@ def make(request: StrategyRequest) -> Any:
     """A `TPUStrategy`, connected and initialised.
 
     Raises:
-        OptionError: there is no TPU, or TensorFlow does not reach it.
+        ConfigurationError: there is no TPU, or TensorFlow does not reach it.
         ClusterError: what the environment or the metadata server says makes no sense.
     """
     del request
     place = find_tpu(os.environ, metadata_server(os.environ))
     if place is None:
-        raise OptionError(
+        raise ConfigurationError(
             "Asked for the tpu strategy; found no TPU: TPU_NAME and TPU_WORKER_HOSTNAMES are not "
             "set, and no metadata server tells of one. Set TPU_NAME to its name or grpc:// "
             "address, or run on a TPU machine."
@@ -38,7 +38,7 @@ def make(request: StrategyRequest) -> Any:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except Exception as error:  # each kind of trouble has its own type here
-        raise OptionError(
+        raise ConfigurationError(
             f"Asked for the tpu strategy; found {place.reason}, but TensorFlow does not reach it "
             f"({type(error).__name__}: {str(error)[:300]}). See that this TensorFlow has TPU "
             "support (pip install tensorflow-tpu) and that nobody else uses the TPU."

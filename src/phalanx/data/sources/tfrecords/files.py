@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import fsspec
 import tensorflow as tf
 
-from phalanx.errors import DataError, OptionError
+from phalanx.errors import DataError, ConfigurationError
 
 Compression = Literal["", "GZIP", "ZLIB"]
 _MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "GZIP"}
@@ -70,17 +70,17 @@ def compression_of(files: Sequence[str], asked: str | None) -> Compression:
     """How the files are compressed: as asked, or else as their first bytes and names tell.
 
     Raises:
-        OptionError: there is no such compression, or the files differ.
+        ConfigurationError: there is no such compression, or the files differ.
     """
     if asked is not None:
         for known in get_args(Compression):
             if asked == known:
                 return known  # type: ignore[no-any-return]
-        raise OptionError(f"compression must be '', 'GZIP' or 'ZLIB'; found {asked!r}.")
+        raise ConfigurationError(f"compression must be '', 'GZIP' or 'ZLIB'; found {asked!r}.")
     kinds = {file: _look(file) for file in files}
     if len(set(kinds.values())) > 1:
         odd = next(file for file in files if kinds[file] != kinds[files[0]])
-        raise OptionError(
+        raise ConfigurationError(
             f"TFRecord files of one source must be compressed alike; found {files[0]} "
             f"({kinds[files[0]] or 'plain'}) and {odd} ({kinds[odd] or 'plain'}). Give them to two "
             "sources, or say compression=."

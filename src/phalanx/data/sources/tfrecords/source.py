@@ -18,7 +18,7 @@ from phalanx.data.sources.tfrecords.files import Compression, compression_of, ma
 from phalanx.data.sources.tfrecords.index import count_records, counts_of, frames_of
 from phalanx.data.sources.tfrecords.record_format import FOOTER, HEADER, Frames, mapped, record_at
 from phalanx.data.sources.tfrecords.schema import Schema
-from phalanx.errors import DataError, OptionError
+from phalanx.errors import DataError, ConfigurationError
 
 Parse = Callable[[tf.Tensor], Any]
 """Samples, in a batch, of a batch of records (1-D strings); traced by TensorFlow."""
@@ -53,12 +53,12 @@ def tfrecords(
 
     Raises:
         DataError: no file matches, there is no record in them, or one is damaged.
-        OptionError: the files are compressed, and index is set; or a feature cannot be batched.
+        ConfigurationError: the files are compressed, and index is set; or a feature cannot be batched.
     """
     names = matching_files(files)
     kind = compression_of(names, compression)
     if index and kind:
-        raise OptionError(
+        raise ConfigurationError(
             f"index=True needs plain TFRecord files; found {kind} in {names[0]}. Leave index out, "
             "or write the files without compression."
         )
@@ -198,13 +198,13 @@ def _parse(
     given = features or (Schema.beside(files) or _no_schema(files)).features()
     odd = [n for n, f in given.items() if not isinstance(f, tf.io.FixedLenFeature)]
     if odd:
-        raise OptionError(
+        raise ConfigurationError(
             f"features must be of fixed length, to be put into batches; found {odd}. Leave "
             "features out and parse the records in map=."
         )
     missing = [name for name in supervised or () if name not in given]
     if missing:
-        raise OptionError(f"supervised names {missing}; found the features {sorted(given)}.")
+        raise ConfigurationError(f"supervised names {missing}; found the features {sorted(given)}.")
 
     def parse(records: tf.Tensor) -> Any:
         parsed = tf.io.parse_example(records, given)
@@ -214,7 +214,7 @@ def _parse(
 
 
 def _no_schema(files: Sequence[str]) -> Schema:
-    raise OptionError(
+    raise ConfigurationError(
         f"supervised needs features=; found no schema beside {files[0]}. Say what "
         "tf.io.parse_example needs to know."
     )

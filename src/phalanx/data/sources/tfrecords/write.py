@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.sources.tfrecords.schema import SCHEMA_FILE, Schema
-from phalanx.errors import DataError, OptionError
+from phalanx.errors import DataError, ConfigurationError
 
 Serialize = Callable[[Any], bytes]
 Parallel = Literal["threads", "processes"]
@@ -50,14 +50,14 @@ def write_tfrecords(
 
     Raises:
         DataError: there are fewer samples than shards, or samples differ in shape.
-        OptionError: an argument is none of what it may be.
+        ConfigurationError: an argument is none of what it may be.
     """
     if compression not in _ENDINGS:
-        raise OptionError(f"compression must be '', 'GZIP' or 'ZLIB'; found {compression!r}.")
+        raise ConfigurationError(f"compression must be '', 'GZIP' or 'ZLIB'; found {compression!r}.")
     if parallel not in ("threads", "processes"):
-        raise OptionError(f"parallel must be 'threads' or 'processes'; found {parallel!r}.")
+        raise ConfigurationError(f"parallel must be 'threads' or 'processes'; found {parallel!r}.")
     if shards < 1 or (workers is not None and workers < 1):
-        raise OptionError(
+        raise ConfigurationError(
             f"write_tfrecords needs at least one shard and one worker; found shards={shards}, "
             f"workers={workers}."
         )

@@ -1,1 +1,1 @@
-"""One check a file: a function of `Here` that gives results; `checkup.py` lists them."""
+"""One check a file: a function of `MachineInfo` that gives results; `checkup.py` lists them."""

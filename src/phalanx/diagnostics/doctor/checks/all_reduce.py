@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from phalanx.diagnostics.doctor.all_reduce_cost import needs
-from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result, good, unfit
 
 CHECK = "all-reduce"
 
 
-def check(here: Here) -> Iterator[Result]:
+def check(here: MachineInfo) -> Iterator[Result]:
     """Whether it works, and what it costs a step of a model."""
     found = here.all_reduced
     if found is None:

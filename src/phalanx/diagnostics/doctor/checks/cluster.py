@@ -6,26 +6,26 @@ from collections.abc import Iterator
 
 from phalanx.cluster.detect import Look, detect, look
 from phalanx.cluster.tf_config_parser import TFConfig
-from phalanx.cluster.tpu import metadata_server, tpu_for_auto
-from phalanx.diagnostics.doctor.machine import Here
+from phalanx.cluster.tpu import autodetect_tpu, metadata_server
+from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result, good, unfit
-from phalanx.errors import ClusterError, OptionError
+from phalanx.errors import ClusterError, ConfigurationError
 from phalanx.worker.strategy_selection import choose_alone
 
 _CHECK = "cluster"
 
 
-def check(here: Here) -> Iterator[Result]:
+def check(here: MachineInfo) -> Iterator[Result]:
     """The cluster that `phalanx run` would join, and a script's strategy without a launcher."""
     yield _place(here)
     yield _strategy(here)
 
 
-def _place(here: Here) -> Result:
+def _place(here: MachineInfo) -> Result:
     looks = look(here.environment, me=here.me)
     try:
         places = detect(here.environment, me=here.me)
-    except (ClusterError, OptionError) as error:
+    except (ClusterError, ConfigurationError) as error:
         first = str(error).splitlines()[0]
         kinds = " or ".join(f"--cluster {one.kind}" for one in looks if one.places is not None)
         mend = f"phalanx run {kinds or '--cluster none'}; or mend the variables that it names"
@@ -44,7 +44,7 @@ def _others(looks: list[Look], chosen: str) -> str:
     return f" ({', '.join(also)} found too, {chosen} comes first)" if also else ""
 
 
-def _strategy(here: Here) -> Result:
+def _strategy(here: MachineInfo) -> Result:
     environment = here.environment
     try:
         choice = choose_alone(
@@ -52,9 +52,9 @@ def _strategy(here: Here) -> Result:
             TFConfig.from_environment(environment),
             len(here.tensorflow.gpus),
             horovod_size=int(environment.get("HOROVOD_SIZE", 0)),
-            tpu=tpu_for_auto(environment, metadata_server(environment), here.root / "dev"),
+            tpu=autodetect_tpu(environment, metadata_server(environment), here.root / "dev"),
         )
-    except (ClusterError, OptionError) as error:
+    except (ClusterError, ConfigurationError) as error:
         first = str(error).splitlines()[0]
         return unfit("strategy", first, "unset TF_CONFIG, or mend it")
     return good("strategy", f"auto means {choice.kind} here: {choice.reason}")

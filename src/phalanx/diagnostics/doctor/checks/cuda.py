@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result, good, note
 
 _CHECK = "CUDA"
 DRIVER = "nvidia-smi tells whether the driver is there (Debian: apt-get install nvidia-driver)"
 
 
-def check(here: Here) -> Iterator[Result]:
+def check(here: MachineInfo) -> Iterator[Result]:
     """One line where all load; else one for the driver, and one for what is missing."""
     found = here.tensorflow.libraries
     if not found or not here.gpus:

@@ -7,19 +7,19 @@ import platform
 import re
 from collections.abc import Iterator
 
-from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result, good, note, unfit
 
 _FASTER = ("avx2", "fma", "avx512f")
 
 
-def check(here: Here) -> Iterator[Result]:
+def check(here: MachineInfo) -> Iterator[Result]:
     """What there is to compute on."""
     yield _processor(here)
     yield _gpus(here)
 
 
-def _processor(here: Here) -> Result:
+def _processor(here: MachineInfo) -> Result:
     cores = len(os.sched_getaffinity(0))
     flags = _flags(here)
     if not flags:
@@ -37,7 +37,7 @@ def _processor(here: Here) -> Result:
     return good("CPU", f"{cores} cores with {', '.join(n for n in _FASTER if n in flags)}")
 
 
-def _flags(here: Here) -> set[str]:
+def _flags(here: MachineInfo) -> set[str]:
     try:
         text = (here.root / "proc" / "cpuinfo").read_text()
     except OSError:
@@ -46,7 +46,7 @@ def _flags(here: Here) -> set[str]:
     return set(found[1].split()) if found else set()
 
 
-def _gpus(here: Here) -> Result:
+def _gpus(here: MachineInfo) -> Result:
     there, seen = here.gpus, here.tensorflow.gpus
     if len(seen) >= len(there):
         return good("GPUs", f"TensorFlow sees {len(seen)}") if seen else good("GPUs", "none")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result, good, note
 
 
-def check(here: Here) -> Iterator[Result]:
+def check(here: MachineInfo) -> Iterator[Result]:
     """Horovod is optional, so its lack makes nothing unfit."""
     command = f"sh scripts/build_horovod.sh {sys.prefix}"
     said = here.tensorflow.horovod

@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 
-from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result, good, note, unfit
 from phalanx.launch.ports import pick_free_ports
 
 _PORTS = 8
 
 
-def check(here: Here) -> Iterator[Result]:
+def check(here: MachineInfo) -> Iterator[Result]:
     """Free ports on loopback, and this host's name there and back."""
     del here
     yield _ports()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result, good, note, unfit
 
 _OF_A_WORKER = 1 << 30  # TensorFlow and Keras loaded, a small model, its data
@@ -16,7 +16,7 @@ _FILES = 1024
 _SHARED = 64 << 20
 
 
-def check(here: Here) -> Iterator[Result]:
+def check(here: MachineInfo) -> Iterator[Result]:
     """What this process and its children may use."""
     yield memory(psutil.virtual_memory().available)
     yield open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))

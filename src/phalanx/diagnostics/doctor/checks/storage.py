@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result, good, note, unfit
 
 _LEAST = 1 << 30
 
 
-def check(here: Here) -> Iterator[Result]:
+def check(here: MachineInfo) -> Iterator[Result]:
     """Whether records and checkpoints can be kept there."""
     place = here.directory
     while not place.exists() and place != place.parent:

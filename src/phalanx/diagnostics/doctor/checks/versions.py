@@ -9,14 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 from packaging.requirements import Requirement
 
-from phalanx.diagnostics.doctor.machine import Here
+from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result, good, note, unfit
 
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-intel")
 _CHECK = "versions"
 
 
-def check(here: Here) -> Iterator[Result]:
+def check(here: MachineInfo) -> Iterator[Result]:
     """Versions against what Phalanx asks for, and whether TensorFlow loads."""
     yield good(_CHECK, f"Python {platform.python_version()}, phalanx {version('phalanx')}")
     yield _tensorflow(here)
@@ -29,7 +29,7 @@ def check(here: Here) -> Iterator[Result]:
         yield unfit(_CHECK, f"KERAS_BACKEND is {backend!r}", "export KERAS_BACKEND=tensorflow")
 
 
-def _tensorflow(here: Here) -> Result:
+def _tensorflow(here: MachineInfo) -> Result:
     found = [(name, held) for name in _TENSORFLOWS if (held := installed(name))]
     if not found:
         return unfit(_CHECK, "there is no TensorFlow", 'pip install "phalanx[cpu]"')

@@ -6,18 +6,18 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.diagnostics.doctor.all_reduce import AddingWorker
 from phalanx.diagnostics.doctor.cluster_check.bandwidth import Probe
 from phalanx.diagnostics.doctor.cluster_check.node_service import Answers, StartAdding
 from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
 from phalanx.diagnostics.doctor.result import Result
 from phalanx.errors import LaunchError
-from phalanx.launch.rendezvous.channel import Wire
-from phalanx.launch.rendezvous.client import Joining
-from phalanx.launch.rendezvous.store import Meeting, meeting_path
+from phalanx.launch.rendezvous.channel import Channel
+from phalanx.launch.rendezvous.client import RendezvousClient
+from phalanx.launch.rendezvous.store import Meeting, rendezvous_path
 from phalanx.launch.resources import Machine
-from phalanx.launch.signals import SignalBox
+from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
 
 _POLL = 0.2
@@ -28,14 +28,14 @@ class Follower:
 
     def __init__(
         self,
-        places: Places,
+        places: ClusterEnvironment,
         root: Path,
         *,
         results: Sequence[Result],
         versions: Mapping[str, str],
         clock: Clock,
         announce: Callable[[str], None],
-        startup_timeout: float,
+        rendezvous_timeout: float,
         start: StartAdding = AddingWorker,
     ) -> None:
         """Prepare.
@@ -47,26 +47,26 @@ class Follower:
             versions: of the packages here.
             clock: the time.
             announce: says something to the user.
-            startup_timeout: seconds to look for the leader.
+            rendezvous_timeout: seconds to look for the leader.
             start: starts one of two processes that add up.
         """
         self._places = places
         self._root = root.absolute()
-        self._path = meeting_path(self._root, places)
+        self._path = rendezvous_path(self._root, places)
         self._results = results
         self._versions = versions
         self._start = start
         self._probes: dict[str, Probe] = {}
         self._sign: Sign | None = None
-        self._joining = Joining(
+        self._joining = RendezvousClient(
             places,
             root,
             machine=Machine(),
             versions=versions,
-            signals=SignalBox(()),
+            signals=SignalCatcher(()),
             clock=clock,
             announce=announce,
-            startup_timeout=startup_timeout,
+            rendezvous_timeout=rendezvous_timeout,
             on_silence=self._leave_sign,
             gives_up=lambda: self._sign is not None and not self._path.exists(),
         )
@@ -83,7 +83,7 @@ class Follower:
             for probe in self._probes.values():
                 probe.close()
 
-    def _join(self) -> tuple[Wire, Meeting]:
+    def _join(self) -> tuple[Channel, Meeting]:
         try:
             return self._joining.join()
         except LaunchError as error:
@@ -96,7 +96,7 @@ class Follower:
                 "names the link."
             ) from error
 
-    def _serve(self, wire: Wire, meeting: Meeting) -> int:
+    def _serve(self, wire: Channel, meeting: Meeting) -> int:
         answers = Answers(
             self._places.index,
             results=self._results,

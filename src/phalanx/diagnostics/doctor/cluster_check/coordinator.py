@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from phalanx.cluster.node_group import Places
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.diagnostics.doctor.all_reduce import AddingWorker
 from phalanx.diagnostics.doctor.all_reduce_cost import PARAMETERS
 from phalanx.diagnostics.doctor.cluster_check.bandwidth import Probe
@@ -21,9 +21,9 @@ from phalanx.diagnostics.doctor.cluster_check.node_gathering import Gathered, ga
 from phalanx.diagnostics.doctor.cluster_check.node_service import Answers, StartAdding
 from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
 from phalanx.diagnostics.doctor.result import Result
-from phalanx.diagnostics.doctor.run_checks import is_fit
+from phalanx.diagnostics.doctor.run_checks import is_passing
 from phalanx.launch.rendezvous.leader import Leader
-from phalanx.launch.rendezvous.store import meeting_path
+from phalanx.launch.rendezvous.store import rendezvous_path
 from phalanx.launch.run_dir import versions
 from phalanx.launch.supervisor import Clock, WallClock
 
@@ -31,7 +31,7 @@ STARTUP_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctors:
+class NodeClients:
     """One examination of several hosts, as the doctor of one of them knows it.
 
     Attributes:
@@ -40,17 +40,17 @@ class Doctors:
         look: looks at this host.
         announce: says something to the user.
         parameters: of the model whose steps are spoken of.
-        startup_timeout: seconds to wait for the others.
+        rendezvous_timeout: seconds to wait for the others.
         clock: the time.
         start: starts one of two processes that add up.
     """
 
-    places: Places
+    places: ClusterEnvironment
     root: Path
     look: Callable[[], Sequence[Result]]
     announce: Callable[[str], None]
     parameters: int = PARAMETERS
-    startup_timeout: float = STARTUP_TIMEOUT
+    rendezvous_timeout: float = STARTUP_TIMEOUT
     clock: Clock = field(default_factory=WallClock)
     start: StartAdding = AddingWorker
 
@@ -67,7 +67,7 @@ class Doctors:
             versions=versions(),
             clock=self.clock,
             announce=self.announce,
-            startup_timeout=self.startup_timeout,
+            rendezvous_timeout=self.rendezvous_timeout,
             start=self.start,
         ).run()
 
@@ -94,19 +94,19 @@ class Doctors:
                 self._meetings,
                 clock=self.clock,
                 announce=self.announce,
-                startup_timeout=self.startup_timeout,
+                rendezvous_timeout=self.rendezvous_timeout,
             )
             with self._probe(leader, gathered) as probe:
                 examination = self._examination(leader, gathered, own, probe)
                 for result in chain(missing(gathered, leader, began), examination.results()):
-                    fit = fit and is_fit([result])
+                    fit = fit and is_passing([result])
                     show(result)
             leader.end(0 if fit else 1, None)
         return examination.links
 
     @property
     def _meetings(self) -> Path:
-        return meeting_path(self.root.absolute(), _apart(self.places)).parent
+        return rendezvous_path(self.root.absolute(), _apart(self.places)).parent
 
     @contextmanager
     def _probe(self, leader: Leader, gathered: Gathered) -> Iterator[Probe]:
@@ -140,6 +140,6 @@ class Doctors:
         )
 
 
-def _apart(places: Places) -> Places:
+def _apart(places: ClusterEnvironment) -> ClusterEnvironment:
     """Places of their own: a run on the same hosts may use the same directory now."""
     return replace(places, job=f"doctor of {places.job}")

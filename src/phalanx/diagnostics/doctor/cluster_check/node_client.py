@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from phalanx.diagnostics.doctor.cluster_check.node_service import LONGEST, Answers
-from phalanx.launch.rendezvous.channel import Wire
+from phalanx.launch.rendezvous.channel import Channel
 
 
 class Asked(Protocol):
@@ -32,7 +32,7 @@ class OwnHost:
 class OtherHost:
     """Another, to be asked one thing at a time."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Channel) -> None:
         self._wire = wire
         self._numbers = itertools.count()
 

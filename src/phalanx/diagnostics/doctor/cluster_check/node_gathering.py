@@ -10,7 +10,7 @@ from pathlib import Path
 from phalanx.diagnostics.doctor.cluster_check.node_client import OtherHost
 from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
 from phalanx.diagnostics.doctor.result import Result, note, unfit
-from phalanx.launch.rendezvous.client import Waiting
+from phalanx.launch.rendezvous.client import WaitReporter
 from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.supervisor import Clock
 
@@ -42,7 +42,7 @@ def gather(
     *,
     clock: Clock,
     announce: Callable[[str], None],
-    startup_timeout: float,
+    rendezvous_timeout: float,
 ) -> Gathered:
     """Wait until all have come or left a sign, or time is over.
 
@@ -51,9 +51,9 @@ def gather(
         meetings: where signs are left.
         clock: the time.
         announce: says something to the user.
-        startup_timeout: seconds that it may take.
+        rendezvous_timeout: seconds that it may take.
     """
-    waiting = Waiting(clock, announce, startup_timeout)
+    waiting = WaitReporter(clock, announce, rendezvous_timeout)
     signs: dict[int, Sign] = {}
     while missing := [at for at in leader.arrivals.missing() if at not in signs]:
         found = {at: Sign.find(meetings, leader.meeting, at) for at in missing}
@@ -96,5 +96,5 @@ def missing(gathered: Gathered, leader: Leader, began: float) -> Iterator[Result
             "host",
             f"{gathered.called(at)} is not there: {why}",
             f"on it: the same command with the same --directory, a directory that all share; ping "
-            f"{gathered.names[0]}; --startup-timeout waits longer",
+            f"{gathered.names[0]}; --rendezvous-timeout waits longer",
         )

@@ -6,13 +6,13 @@ from phalanx.diagnostics.lint.finding import Rule
 from phalanx.diagnostics.lint.rules import (
     batches,
     data,
-    shared_files,
     gradients,
     horovod,
+    initialization_order,
     losses,
     rank_conditionals,
     scope,
-    initialization_order,
+    shared_files,
     versions,
 )
 

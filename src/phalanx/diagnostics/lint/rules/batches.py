@@ -22,7 +22,7 @@ _STEPS = ("steps_per_epoch", "validation_steps")
 
 
 def _batch_per_worker(script: Script) -> Iterator[Spot]:
-    if _is_each_workers_own(script):
+    if _is_per_worker(script):
         return
     for site in script.sites:
         batch = _batch_of(site)
@@ -35,7 +35,7 @@ def _steps_per_worker(script: Script) -> Iterator[Spot]:
     batches = [batch for batch in map(_batch_of, script.sites) if batch is not None]
     # Fewer steps of larger batches are an epoch.
     scaled = any(_value_that(script, batch, _is_multiplied) for batch in batches)
-    if _is_each_workers_own(script) or scaled:
+    if _is_per_worker(script) or scaled:
         return
     for site in script.sites:
         for keyword in site.call.keywords if site.method == "fit" else ():
@@ -61,7 +61,7 @@ def _scaled_twice(script: Script) -> Iterator[Spot]:
                 )
 
 
-def _is_each_workers_own(script: Script) -> bool:
+def _is_per_worker(script: Script) -> bool:
     own = shares_as_horovod(script) or has_parameter_servers(script)
     return own or script.calls(*_MAKES_SHARES, "get_per_replica_batch_size")
 

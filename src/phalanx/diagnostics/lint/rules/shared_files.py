@@ -30,7 +30,7 @@ _OWN_PLACE = re.compile(r"rank|worker|task|pid|host|tmp|temp|index|replica|null"
 
 
 def _same_path(script: Script) -> Iterator[Spot]:
-    if not _is_for_a_gang(script):
+    if not _is_distributed(script):
         return
     for site in script.sites:
         path = _path_written(site)
@@ -47,7 +47,7 @@ def _same_model(script: Script) -> Iterator[Spot]:
             yield Spot(node=site.node, what=f"Every worker saves the model as {_shown(path)}")
 
 
-def _is_for_a_gang(script: Script) -> bool:
+def _is_distributed(script: Script) -> bool:
     trains = script.imports("keras", "tensorflow") and script.calls("fit", "run")
     return has_several_processes(script) and trains and not has_parameter_servers(script)
 
