@@ -13,7 +13,7 @@ from typing import Any
 
 from equivalence.cases import Outcome, by_phalanx, chosen, plain_keras, run
 from phalanx.cluster.spec import DeviceSpec
-from phalanx.testing import WorkerGroupFailedError, WorkerGroupTimeoutError, run_alone, run_workers
+from phalanx.testing import WorkerGroupFailedError, WorkerGroupTimeoutError, run_single, run_workers
 
 REPLICAS = 2
 _CHUNK = 12
@@ -34,7 +34,7 @@ Result = Outcome | Crash
 def on_one_device(names: Sequence[str]) -> dict[str, Result]:
     """Plain Keras on one device: what is right."""
     return _in_chunks(
-        names, lambda part: run_alone(_train, args=(part, None, "keras"), **_time(part))
+        names, lambda part: run_single(_train, args=(part, None, "keras"), **_time(part))
     )
 
 
@@ -43,7 +43,7 @@ def mirrored(names: Sequence[str], system: str) -> dict[str, Result]:
     cpus = DeviceSpec(count=REPLICAS, kind="cpu")
     return _in_chunks(
         names,
-        lambda part: run_alone(
+        lambda part: run_single(
             _train, args=(part, "mirrored", system), devices=cpus, **_time(part)
         ),
     )

@@ -9,10 +9,10 @@ from phalanx.testing.chaos import (
     Exit,
     FailWrites,
     Fault,
+    Freeze,
     Kill,
     Plan,
     SlowWrites,
-    Stop,
 )
 
 WORKERS = 3
@@ -31,15 +31,15 @@ def plan_of(seed: int) -> Plan:
 
 def _ending(draw: random.Random) -> Fault:
     worker, step = draw.randrange(WORKERS), draw.randint(1, STEPS)
-    kind = draw.choices([Kill, Exit, Stop, DropNetwork], weights=[70, 10, 10, 10])[0]
+    kind = draw.choices([Kill, Exit, Freeze, DropNetwork], weights=[70, 10, 10, 10])[0]
     return kind(worker=worker, step=step)
 
 
 def _lasting(draw: random.Random) -> Fault:
     worker, step = draw.randrange(WORKERS), draw.randint(1, STEPS)
-    kind = draw.choices([Stop, FailWrites, SlowWrites], weights=[20, 60, 20])[0]
-    if kind is Stop:
-        return Stop(worker=worker, step=step, seconds=round(draw.uniform(0.2, 1.5), 2))
+    kind = draw.choices([Freeze, FailWrites, SlowWrites], weights=[20, 60, 20])[0]
+    if kind is Freeze:
+        return Freeze(worker=worker, step=step, seconds=round(draw.uniform(0.2, 1.5), 2))
     nth = draw.randint(1, 12)
     if kind is SlowWrites:
         return SlowWrites(worker=worker, nth=nth, seconds=round(draw.uniform(0.2, 1.5), 2))

@@ -1,6 +1,8 @@
 """Clip gradients after they were added up over all replicas: `phalanx.clip`.
 
-    optimizer = phalanx.clip.attach(keras.optimizers.Adam(1e-3), phalanx.clip.clip_by_global_norm(1.0))
+    from phalanx import clip
+
+    optimizer = clip.attach(keras.optimizers.Adam(1e-3), clip.clip_by_global_norm(1.0))
 
 Keras's own `clipvalue`, `clipnorm` and `global_clipnorm` need none of this: under Phalanx
 they act on the total as they are.
@@ -26,7 +28,7 @@ from phalanx.gradients.clippers import (
     clip_by_value,
     per_layer,
 )
-from phalanx.gradients.nonfinite import guard_of, watch
+from phalanx.gradients.nonfinite import guard_of, install_guard
 from phalanx.keras_compat.optimizer_clippers import attach_clippers, clippers_of, innermost
 
 __all__ = [
@@ -77,7 +79,7 @@ def attach(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None 
     attach_clippers(optimizer, ClipperChain(clippers=clippers, on_nonfinite=on_nonfinite))
     inner = innermost(optimizer)
     if on_nonfinite in ("skip", "zero") and inner is optimizer:
-        watch(inner, tf.distribute.get_strategy(), on_nonfinite)
+        install_guard(inner, tf.distribute.get_strategy(), on_nonfinite)
     return optimizer
 
 

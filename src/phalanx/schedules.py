@@ -43,7 +43,9 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[m
         self.steps = steps
         self.start = start
         if not isinstance(steps, int) or steps < 0:
-            raise ConfigurationError(f"steps must be a number of steps, 0 for none; found {steps!r}.")
+            raise ConfigurationError(
+                f"steps must be a number of steps, 0 for none; found {steps!r}."
+            )
         if not 0.0 <= start <= 1.0:
             raise ConfigurationError(f"start must be a share from 0 to 1; found {start!r}.")
 

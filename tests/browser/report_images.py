@@ -69,9 +69,9 @@ background: {background}; color: {foreground}"><pre style="margin: 0; font: 14px
 
 def moment(data):
     """Some seconds after worker 2 was found to be slow."""
-    from phalanx.report.events import Straggler
+    from phalanx.report.events import StragglerEvent
 
-    return next(event.t for event in data.of(Straggler)) + 3.0
+    return next(event.t for event in data.of(StragglerEvent)) + 3.0
 
 
 def is_hidden(event, now):
@@ -80,9 +80,9 @@ def is_hidden(event, now):
 
 
 def death_of(data, rank, t):
-    from phalanx.report.events import WorkerExit
+    from phalanx.report.events import WorkerExitEvent
 
-    return WorkerExit(
+    return WorkerExitEvent(
         t=t, rank=None, attempt=0, fit=None, of=rank, code=-9, signal="SIGKILL", stopped=False,
         summary="killed, often for want of memory",
     )  # fmt: skip

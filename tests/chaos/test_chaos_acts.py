@@ -40,7 +40,7 @@ def start(fault):
         (chaos.Kill(worker=0, step=1), -signal.SIGKILL, ["before"]),
         (chaos.Exit(worker=0, step=1, code=42), 42, ["before"]),
         (chaos.Raise(worker=0, step=1, error="LookupError", message="lost"), 1, ["before"]),
-        (chaos.Stop(worker=0, step=1, seconds=0.2), 0, ["before", "after"]),
+        (chaos.Freeze(worker=0, step=1, seconds=0.2), 0, ["before", "after"]),
         (chaos.DropNetwork(worker=0, step=1), 0, ["before", "after"]),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, chaos.Fault) else None,
@@ -54,7 +54,7 @@ def test_what_becomes_of_the_process(fault, code, said):
 
 
 def test_a_stop_without_end_lasts_until_somebody_ends_it():
-    process = start(chaos.Stop(worker=0, step=1))
+    process = start(chaos.Freeze(worker=0, step=1))
     with process:
         end = time.monotonic() + 60
         while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:

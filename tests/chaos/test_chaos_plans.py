@@ -9,7 +9,7 @@ from phalanx.testing import chaos
 from phalanx.testing.chaos.injector import Injector, Marks, peer_ports, rank_here
 
 KINDS = (
-    chaos.Kill, chaos.Exit, chaos.Stop, chaos.Slow, chaos.Raise, chaos.DropNetwork,
+    chaos.Kill, chaos.Exit, chaos.Freeze, chaos.SlowDown, chaos.Raise, chaos.DropNetwork,
     chaos.FailWrites, chaos.SlowWrites, chaos.VanishingDirectory,
 )  # fmt: skip
 
@@ -33,8 +33,8 @@ def test_a_drawn_plan_stays_what_it_was():
 
 
 DRAWN = (
-    "Stop(worker=0, step=26, seconds=2.13); Kill(worker=2, step=7); "
-    "Stop(worker=2, step=4, seconds=2.77)"
+    "Freeze(worker=0, step=26, seconds=2.13); Kill(worker=2, step=7); "
+    "Freeze(worker=2, step=4, seconds=2.77)"
 )
 
 
@@ -48,13 +48,13 @@ def test_other_seeds_draw_other_plans():
         ("", ()),
         ("Kill(worker=1, step=7)", (chaos.Kill(worker=1, step=7),)),
         (
-            " Stop(worker=0, step=2); FailWrites(nth=3, times=None, error='EROFS') ;",
-            (chaos.Stop(worker=0, step=2), chaos.FailWrites(nth=3, times=None, error="EROFS")),
+            " Freeze(worker=0, step=2); FailWrites(nth=3, times=None, error='EROFS') ;",
+            (chaos.Freeze(worker=0, step=2), chaos.FailWrites(nth=3, times=None, error="EROFS")),
         ),
         (
-            "random_plan(5, workers=2, steps=9, kinds=(Exit, Slow)); Kill(worker=0, step=1)",
+            "random_plan(5, workers=2, steps=9, kinds=(Exit, SlowDown)); Kill(worker=0, step=1)",
             (
-                *chaos.random_plan(5, workers=2, steps=9, kinds=(chaos.Exit, chaos.Slow)),
+                *chaos.random_plan(5, workers=2, steps=9, kinds=(chaos.Exit, chaos.SlowDown)),
                 chaos.Kill(worker=0, step=1),
             ),
         ),
@@ -88,9 +88,9 @@ def test_what_is_no_plan_is_refused_and_not_executed(text):
         (lambda: chaos.Kill(worker=-1, step=1), "at least 0 for worker; found -1"),
         (lambda: chaos.Kill(worker=0, step=0), "at least 1 for step; found 0"),
         (lambda: chaos.Exit(worker=0, step=1, code=-3), "code"),
-        (lambda: chaos.Stop(worker=0, step=1, seconds=-1.0), "seconds"),
-        (lambda: chaos.Slow(worker=0, step=1, seconds="a"), "found 'a'"),
-        (lambda: chaos.Slow(worker=0, step=1, seconds=1, steps=0), "steps"),
+        (lambda: chaos.Freeze(worker=0, step=1, seconds=-1.0), "seconds"),
+        (lambda: chaos.SlowDown(worker=0, step=1, seconds="a"), "found 'a'"),
+        (lambda: chaos.SlowDown(worker=0, step=1, seconds=1, steps=0), "steps"),
         (lambda: chaos.Raise(worker=0, step=1, error="NoSuchError"), "built-in exception"),
         (lambda: chaos.FailWrites(error="NOSPACE"), "found error='NOSPACE'"),
         (lambda: chaos.FailWrites(nth=0), "nth"),
@@ -163,13 +163,13 @@ def test_a_training_that_begins_anew_is_another(marks):
 
 
 def test_a_worker_is_slow_for_as_many_steps(marks):
-    plan = (chaos.Slow(worker=0, step=3, seconds=0.5, steps=3),)
+    plan = (chaos.SlowDown(worker=0, step=3, seconds=0.5, steps=3),)
     assert Follower(plan, marks()).go(0, *range(1, 10)).slept == [0.5] * 3
     assert Follower(plan, marks()).go(0, *range(1, 10)).slept == []
 
 
 def test_a_worker_is_as_slow_where_steps_run_together(tmp_path):
-    plan = (chaos.Slow(worker=0, step=3, seconds=0.5, steps=3, every_attempt=True),)
+    plan = (chaos.SlowDown(worker=0, step=3, seconds=0.5, steps=3, every_attempt=True),)
     assert sum(Follower(plan, Marks(None)).go(0, 4, 8).slept) == 1.5
 
 

@@ -20,14 +20,14 @@ say("epochs", history.epoch)
 
 @pytest.mark.full
 def test_an_unchanged_script_meets_its_faults_once(command):
-    plan = [chaos.Slow(worker=0, step=2, seconds=0.1), chaos.Kill(worker=1, step=6)]
+    plan = [chaos.SlowDown(worker=0, step=2, seconds=0.1), chaos.Kill(worker=1, step=6)]
     words = chaos.command(plan, command.script(SCRIPT), "3")
     finished = command.run("--workers", "2", "--max-restarts", "2", *words)
     assert finished.code == 0, finished.err
     assert "worker 1 failed: it was killed by SIGKILL" in finished.err
     assert "restart 1 of 2" in finished.err
     assert "restart 2 of 2" not in finished.err
-    assert "chaos: Slow(worker=0, step=2, seconds=0.1)" in finished.out
+    assert "chaos: SlowDown(worker=0, step=2, seconds=0.1)" in finished.out
     assert finished.said()["epochs"] == [1, 2]
 
 

@@ -16,7 +16,7 @@ import pytest
 from pages import ROOT, blocks
 from typer.testing import CliRunner
 
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 
 SHELLS = ("bash", "console")
 COMMANDS = [
@@ -166,7 +166,7 @@ def test_python(block, tmp_path):
         os.chdir(tmp_path)
         exec(compile(block.body, str(block), "exec"), {"__name__": "__main__"})
 
-    run_alone(as_a_script, deadline=600)
+    run_single(as_a_script, deadline=600)
 
 
 @pytest.mark.parametrize("block", [pytest.param(b, id=str(b)) for b in PYTHON if b.why_not])

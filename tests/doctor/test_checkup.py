@@ -24,7 +24,7 @@ from phalanx.diagnostics.doctor.checks import (
 )
 from phalanx.diagnostics.doctor.cuda_libraries import Library, wanted
 from phalanx.diagnostics.doctor.machine import MachineInfo, TensorFlowInfo
-from phalanx.diagnostics.doctor.result import good, note, unfit
+from phalanx.diagnostics.doctor.result import failed, ok, warning
 from phalanx.diagnostics.doctor.run_checks import CHECKS, is_passing
 from phalanx.errors import ConfigurationError
 
@@ -61,7 +61,7 @@ def test_a_version_that_is_too_old(tmp_path):
 
 
 def test_a_tensorflow_that_does_not_load(tmp_path):
-    results = list(versions.check(here(tmp_path, error="ImportError: libfoo.so")))
+    results = list(versions.check(here(tmp_path, problem="ImportError: libfoo.so")))
     (broken,) = (r for r in results if r.verdict == "unfit")
     assert "does not load: ImportError: libfoo.so" in broken.what
     assert broken.mend.startswith("pip install --force-reinstall")
@@ -147,8 +147,8 @@ def test_two_clusters_and_which_counts(tmp_path):
     assert "--cluster tf_config or --cluster kubernetes" in two.mend
 
 
-def lib(name, requirement="", error=None):
-    return Library(name=name, requirement=requirement, error=error)
+def lib(name, requirement="", problem=None):
+    return Library(name=name, requirement=requirement, problem=problem)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def lib(name, requirement="", error=None):
             ["pip install 'nvidia-cudnn-cu12<10.0,>=9.3'"],
         ),
         (
-            [lib("nccl", "nvidia-nccl-cu12>=2.25", "libfoo.so"), lib("cuda", error="no such")],
+            [lib("nccl", "nvidia-nccl-cu12>=2.25", "libfoo.so"), lib("cuda", problem="no such")],
             [
                 cuda.DRIVER,
                 "pip install --force-reinstall --no-deps 'nvidia-nccl-cu12>=2.25'",
@@ -198,7 +198,7 @@ def test_an_all_reduce(tmp_path):
         "two processes here: 1 ms for one number, 1 GB/s; 25.6 million parameters (102 MB of "
         "gradients) take 103 ms of each step on 2 workers"
     )
-    (bad,) = found(error="Connection refused")
+    (bad,) = found(problem="Connection refused")
     assert bad.verdict == "unfit"
     assert "Connection refused" in bad.what
 
@@ -239,8 +239,8 @@ def test_a_file_in_the_place_of_the_directory(tmp_path):
 
 
 def test_fit_and_unfit():
-    assert is_passing([good("a", "b"), note("a", "b")])
-    assert not is_passing([good("a", "b"), unfit("a", "b", "c")])
+    assert is_passing([ok("a", "b"), warning("a", "b")])
+    assert not is_passing([ok("a", "b"), failed("a", "b", "c")])
     assert len(set(CHECKS)) == len(CHECKS)
 
 

@@ -15,9 +15,9 @@ from phalanx.diagnostics.doctor.cluster_check.bandwidth import Measured, Probe, 
 from phalanx.diagnostics.doctor.cluster_check.coordinator import NodeClients
 from phalanx.diagnostics.doctor.cluster_check.network_links import Known, Link, judge, know, rounds
 from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
-from phalanx.diagnostics.doctor.result import good, note
-from phalanx.errors import LaunchError, ConfigurationError
-from phalanx.launch.rendezvous.store import Meeting
+from phalanx.diagnostics.doctor.result import ok, warning
+from phalanx.errors import ConfigurationError, LaunchError
+from phalanx.launch.rendezvous.store import RendezvousInfo
 
 NAMES = ("a", "b", "c")
 WELL = Measured(seconds=0.0001, longest=0.0002, rate=1e9)
@@ -28,9 +28,9 @@ def links(**others):
     found = []
     for of, to in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]:
         measured = others.get(NAMES[of] + NAMES[to], WELL)
-        error = measured if isinstance(measured, str) else None
-        whole = None if error else measured
-        found.append(Link(of=of, to=to, measured=whole, error=error))
+        problem = measured if isinstance(measured, str) else None
+        whole = None if problem else measured
+        found.append(Link(of=of, to=to, measured=whole, problem=problem))
     return found
 
 
@@ -114,7 +114,7 @@ def test_a_clock_that_is_ahead():
     [
         (Known(name="b", address="10.0.0.2", back="b"), None, ""),
         (Known(name="b", address="127.0.1.1", back="b", own=True), None, ""),
-        (Known(name="b", error="not known"), "unfit", "a does not know b: not known"),
+        (Known(name="b", problem="not known"), "unfit", "a does not know b: not known"),
         (Known(name="b", address="127.0.1.1", back="b"), "unfit", "which is a itself"),
         (Known(name="b", address="10.0.0.2"), "note", "no name for that address"),
     ],
@@ -158,7 +158,7 @@ def test_what_a_model_needs():
 
 def test_a_probe_is_measured_by_who_knows_the_token():
     probe = Probe(b"right key")
-    there = Meeting(host="127.0.0.1", port=probe.port, token=b"right key".hex())
+    there = RendezvousInfo(host="127.0.0.1", port=probe.port, token=b"right key".hex())
     found = measure(there)
     assert 0 < found.seconds <= found.longest
     assert found.rate > 0
@@ -182,7 +182,7 @@ class Added:
 
 def doctors(root, index, hosts=("127.0.0.1", "127.0.0.2"), **options):
     places = ClusterEnvironment(hosts=hosts, index=index, kind="hosts", why="a test")
-    found = [good("memory", "enough"), note("Horovod", f"not built on {index}")]
+    found = [ok("memory", "enough"), warning("Horovod", f"not built on {index}")]
     options = {"rendezvous_timeout": 60.0, "start": Added, **options}
     return NodeClients(
         places=places, root=root, look=lambda: found, announce=lambda text: None, **options
@@ -196,7 +196,7 @@ def test_a_leader_asks_and_a_follower_answers(tmp_path):
         found = doctors(tmp_path, 0).lead(results.append)
         assert follower.result(timeout=60) == 0
     assert {(link.of, link.to) for link in found} == {(0, 1), (1, 0)}
-    assert all(link.error is None for link in found)
+    assert all(link.problem is None for link in found)
     told = [result for result in results if result.host is not None]
     assert [result.host for result in told if result.verdict == "note"] == [
         "127.0.0.1 (0)",
@@ -233,7 +233,7 @@ def meeting_in(directory):
     end = time.monotonic() + 60
     while time.monotonic() < end:
         for path in directory.glob("*.json"):
-            if (meeting := Meeting.read(path)) is not None:
+            if (meeting := RendezvousInfo.read(path)) is not None:
                 return meeting
         time.sleep(0.01)
     raise AssertionError("nobody leads")

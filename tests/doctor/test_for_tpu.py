@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 
 pytestmark = pytest.mark.full
 
@@ -69,7 +69,7 @@ def found_in_every_case():
 
 @pytest.fixture(scope="module")
 def found():
-    return run_alone(found_in_every_case, deadline=600)
+    return run_single(found_in_every_case, deadline=600)
 
 
 @pytest.mark.parametrize("case", ["fine", "no remainder"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 
 pytestmark = pytest.mark.timeout(1500)
 SAMPLES, BATCH, EPOCHS = 46, 8, 3
@@ -98,7 +98,7 @@ def top(tmp_path_factory):
 @pytest.fixture(scope="module")
 def one_device(top):
     """`one_device("images", ...)`: what one device makes of these pipelines."""
-    return functools.cache(lambda *names: run_alone(trained, args=(str(top), names), deadline=600))
+    return functools.cache(lambda *names: run_single(trained, args=(str(top), names), deadline=600))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def resumed(top, directory, broken_off):
 
 def run(pool, workers, *args):
     if workers == 1:
-        return run_alone(resumed, args=args, deadline=600)
+        return run_single(resumed, args=args, deadline=600)
     return pool(workers).run(resumed, args=args, deadline=600)[0]
 
 
@@ -195,6 +195,6 @@ def on_bad_data():
 
 @pytest.mark.full
 def test_a_sample_that_cannot_be_read_is_named_to_the_user():
-    left_out, message = run_alone(on_bad_data, deadline=600)
+    left_out, message = run_single(on_bad_data, deadline=600)
     assert left_out == {5: "sample 5: ValueError: rotten"}
     assert message.startswith("Asked to read sample 5; found: ValueError: rotten.")

@@ -26,7 +26,7 @@ def planted(directory, rank, wanted):
 
     import phalanx
     from phalanx.callbacks import ReplicaConsistencyCheck
-    from phalanx.errors import WorkerMismatchError, NonFiniteError
+    from phalanx.errors import NonFiniteError, WorkerMismatchError
     from phalanx.training.nonfinite_capture import capture_dir
 
     found = {}

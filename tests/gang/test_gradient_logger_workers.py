@@ -49,7 +49,9 @@ def train(directory, **options):
 def with_run_dir(directory):
     """As `phalanx run` gives it: in this worker's own spec."""
     spec = json.loads(os.environ["PHALANX_WORKER_SPEC"])
-    os.environ["PHALANX_WORKER_SPEC"] = json.dumps({**spec, "run_dir": directory and str(directory)})
+    os.environ["PHALANX_WORKER_SPEC"] = json.dumps(
+        {**spec, "run_dir": directory and str(directory)}
+    )
 
 
 def norms_by_hand():

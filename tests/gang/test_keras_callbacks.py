@@ -9,7 +9,7 @@ import pytest
 from callback_cases import CASES, files_in, run_all
 
 from phalanx.monitoring.tensorboard_files import read_scalars
-from phalanx.testing import run_alone, run_workers
+from phalanx.testing import run_single, run_workers
 
 UNIQUE = ("progbar_logger", "remote_monitor", "orbax_checkpoint")
 """Whose files have names that no other run would give them."""
@@ -45,7 +45,7 @@ def trained(tmp_path_factory):
         root = tmp_path_factory.mktemp(f"{workers}-{group}")
         args = (GROUPS[group], str(root))
         if workers == 1:
-            return [run_alone(run_all, args=args, deadline=600)], root
+            return [run_single(run_all, args=args, deadline=600)], root
         return run_workers(run_all, workers, args=args, deadline=600), root
 
     return run

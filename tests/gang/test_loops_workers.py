@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 
 WAYS = [
     (graph, kind, shared)
@@ -88,7 +88,7 @@ def loops(ways):
     ],
 )
 def test_a_loop_comes_out_as_on_one_device(workers, ways, pool):
-    one_device = run_alone(loops, args=(ways,), deadline=300)
+    one_device = run_single(loops, args=(ways,), deadline=300)
     for of_worker in pool(workers).run(loops, args=(ways,), deadline=600):
         for name, found, expected in zip(ways, of_worker, one_device, strict=True):
             for one, other in zip(found, expected, strict=True):
@@ -124,7 +124,7 @@ def own_batches(rows, unknown_length):
 
 @pytest.mark.parametrize("unknown_length", [False, True])
 def test_a_loop_over_batches_of_each_workers_own(unknown_length, pool):
-    steps, expected = run_alone(own_batches, args=(6, unknown_length), deadline=300)
+    steps, expected = run_single(own_batches, args=(6, unknown_length), deadline=300)
     for count, weights in pool(2).run(own_batches, args=(3, unknown_length), deadline=300):
         assert count == steps == 12
         for found, one_device in zip(weights, expected, strict=True):

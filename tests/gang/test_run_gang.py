@@ -20,11 +20,11 @@ from phalanx.testing import (
     WorkerGroupFailedError,
     WorkerGroupTimeoutError,
     WorkerPool,
-    run_alone,
+    run_single,
     run_workers,
 )
 from phalanx.testing.errors import WorkerFailure
-from phalanx.testing.pool import ForkServer, free_ports
+from phalanx.testing.pool import PoolForkServer, free_ports
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def all_reduce(value):
 
 
 def workers_left():
-    return psutil.Process(ForkServer.shared_pid()).children(recursive=True)
+    return psutil.Process(PoolForkServer.shared_pid()).children(recursive=True)
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def test_a_seed_makes_workers_draw_the_same_and_none_makes_them_differ():
         return float(np.random.random()), float(keras.random.uniform(()))
 
     first, second = run_workers(draw, seed=7, strategy=None)
-    assert first == second == run_alone(draw, seed=7)
+    assert first == second == run_single(draw, seed=7)
     first, second = run_workers(draw, strategy=None)
     assert first[0] != second[0]
     assert first[1] != second[1]
@@ -125,7 +125,7 @@ def test_alone_there_is_no_cluster():
 
         return "TF_CONFIG" in os.environ, tf.distribute.has_strategy()
 
-    assert run_alone(function) == (False, False)
+    assert run_single(function) == (False, False)
 
 
 def test_devices_of_one_process():
@@ -135,7 +135,7 @@ def test_devices_of_one_process():
         return tf.distribute.get_strategy().num_replicas_in_sync
 
     devices = DeviceSpec(count=3, kind="cpu")
-    assert run_alone(function, devices=devices, strategy="mirrored") == 3
+    assert run_single(function, devices=devices, strategy="mirrored") == 3
 
 
 def test_the_first_to_raise_is_named_while_its_peer_is_stuck_in_a_collective():
@@ -240,13 +240,13 @@ def test_a_worker_that_just_exits_is_named(exitcode):
 
 def test_a_crash_in_native_code_shows_its_stack():
     with pytest.raises(WorkerGroupFailedError, match="SIGABRT") as caught:
-        run_alone(os.abort)
+        run_single(os.abort)
     assert "Fatal Python error: Aborted" in caught.value.logs[0]
 
 
 def test_a_value_that_cannot_be_pickled_is_the_workers_failure():
     with pytest.raises(WorkerGroupFailedError, match="pickle"):
-        run_alone(lambda: (each for each in ()))
+        run_single(lambda: (each for each in ()))
 
 
 def test_a_taken_port_is_retried_with_new_ones():
@@ -334,7 +334,7 @@ def test_nothing_is_left_when_the_caller_is_interrupted():
 
 
 def test_classes_of_a_test_module_come_back_as_themselves():
-    result = run_alone(lambda: Pair(1, 2))
+    result = run_single(lambda: Pair(1, 2))
     assert result == Pair(1, 2)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 
 
 def train_and_save():
@@ -87,6 +87,6 @@ def answers(directory, x):
 @pytest.mark.full
 def test_a_model_is_exported_by_all_or_by_the_chief_alone(tmp_path, pool):
     x, _ = pool(2).run(export_everywhere, args=(str(tmp_path),), deadline=600)
-    first, *others = run_alone(answers, args=(str(tmp_path), x), deadline=600)
+    first, *others = run_single(answers, args=(str(tmp_path), x), deadline=600)
     for other in others:
         np.testing.assert_allclose(first, other, rtol=1e-6, atol=1e-7)

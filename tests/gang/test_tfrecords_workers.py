@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phalanx.testing import run_alone, run_workers
+from phalanx.testing import run_single, run_workers
 
 SAMPLES = 150
 
@@ -36,7 +36,7 @@ def trained(files, index):
 @pytest.fixture(scope="module")
 def one_device(files):
     """What one device gives, reading by the index and not."""
-    return run_alone(lambda: [trained(files, True), trained(files, False)], deadline=600)
+    return run_single(lambda: [trained(files, True), trained(files, False)], deadline=600)
 
 
 def test_workers_train_as_one_and_leave_nothing_out(files, one_device):

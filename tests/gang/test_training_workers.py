@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.testing import run_alone, run_workers
+from phalanx.testing import run_single, run_workers
 
 
 def rank():
@@ -200,7 +200,7 @@ def test_each_worker_may_bring_its_own_data(pool):
         ).history
         return history, [v.numpy() for v in model.weights]
 
-    expected_history, expected = run_alone(one_device, deadline=600)
+    expected_history, expected = run_single(one_device, deadline=600)
     for history, weights in pool(2).run(function, deadline=600):
         assert history["loss"] == pytest.approx(expected_history["loss"], rel=1e-5)
         for a, b in zip(weights, expected, strict=True):

@@ -7,7 +7,7 @@ import pytest
 from callback_cases import data, small_model
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.testing import WorkerGroupFailedError, run_alone, run_workers
+from phalanx.testing import WorkerGroupFailedError, run_single, run_workers
 
 
 def rank():
@@ -57,7 +57,7 @@ def known_length_cases(names=None):
 @pytest.fixture(scope="module")
 def expected():
     """What one device gives."""
-    return run_alone(known_length_cases, deadline=600)
+    return run_single(known_length_cases, deadline=600)
 
 
 @pytest.mark.parametrize(

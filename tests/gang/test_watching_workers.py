@@ -16,7 +16,9 @@ def train(directory, execution):
     import phalanx
 
     spec = json.loads(os.environ["PHALANX_WORKER_SPEC"])
-    os.environ["PHALANX_WORKER_SPEC"] = json.dumps({**spec, "run_dir": directory and str(directory)})
+    os.environ["PHALANX_WORKER_SPEC"] = json.dumps(
+        {**spec, "run_dir": directory and str(directory)}
+    )
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
     together = {"steps_per_execution": execution}

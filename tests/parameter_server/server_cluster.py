@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 from phalanx.testing.pool import free_ports
 from phalanx.worker.ps_server import LEAST_THREADS, start_server
 from phalanx.worker.strategies.parameter_server import partitioner
@@ -50,4 +50,4 @@ def led(function, *, deadline=600, **cluster):
         del held
         return result
 
-    return run_alone(run, deadline=deadline)
+    return run_single(run, deadline=deadline)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from server_cluster import led
 
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
@@ -47,7 +47,7 @@ def asynchronous():
 
 @pytest.fixture(scope="module")
 def reference():
-    return run_alone(losses, deadline=600)
+    return run_single(losses, deadline=600)
 
 
 @pytest.mark.parametrize("number", range(len(SEEDS)))

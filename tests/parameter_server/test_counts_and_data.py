@@ -21,7 +21,7 @@ def everything():
     import tensorflow as tf
 
     import phalanx
-    from phalanx.errors import DataError, ConfigurationError
+    from phalanx.errors import ConfigurationError, DataError
     from phalanx.training.parameter_server.scheduler import StepScheduler
 
     class Seen(keras.metrics.Metric):

@@ -4,11 +4,11 @@ import pytest
 import tensorflow as tf
 
 from phalanx.callbacks import StragglerDetector, Throughput
-from phalanx.callbacks.callback import Cluster
+from phalanx.callbacks.callback import DistributedContext
 from phalanx.callbacks.throughput import describe
 from phalanx.monitoring.phase_tracker import PHASES
 from phalanx.training.parameter_server.dataset_worker_data import ALL, CompletedBatches
-from phalanx.training.parameter_server.ps_instrumentation import StepTimeTracker
+from phalanx.training.parameter_server.ps_instrumentation import PSStepTimes
 from phalanx.training.parameter_server.worker_step import StepResult
 
 
@@ -37,7 +37,7 @@ def step(worker, seconds):
 def window():
     """Ten seconds of two workers, the second of which takes three times as long for a step."""
     clock = Clock()
-    pace = StepTimeTracker(2, every=10.0, clock=clock, phases=lambda: dict.fromkeys(PHASES, 0.0))
+    pace = PSStepTimes(2, every=10.0, clock=clock, phases=lambda: dict.fromkeys(PHASES, 0.0))
     pace.begin_epoch()
     for number in range(43):
         clock.now += 0.25
@@ -60,7 +60,7 @@ def test_each_workers_own_steps_are_measured(window):
 
 def test_a_slow_worker_is_named_and_nobody_waits_for_it(window, caplog):
     callback = StragglerDetector(windows=1)
-    callback.cluster = Cluster(ps_tasks=2)
+    callback.cluster = DistributedContext(ps_tasks=2)
     with caplog.at_level("WARNING"):
         callback.on_throughput(window, is_chief=True)
     assert [each.rank for each in callback.stragglers] == [2]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from server_cluster import led
 
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -194,7 +194,7 @@ def on_one_device(place, broken_off, elsewhere):
         phalanx.checkpoint.restore(model, str(place / "dataset-elsewhere"))
         return train("arrays", str(place / "arrays")), model.get_weights()
 
-    return run_alone(run, deadline=600)
+    return run_single(run, deadline=600)
 
 
 def test_it_is_saved_at_the_steps_asked_for(broken_off):

@@ -109,9 +109,9 @@ def test_shards_train_as_a_whole_does(sharded, whole, name):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_one_worker_trains_as_one_device_does(whole, name):
-    from phalanx.testing import run_alone
+    from phalanx.testing import run_single
 
-    expected = _alone(run_alone)[name]
+    expected = _alone(run_single)[name]
     for one, other in zip(whole[name]["weights"], expected["weights"], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     assert whole[name]["loss"] == pytest.approx(expected["loss"], rel=1e-4)
@@ -121,9 +121,9 @@ def test_one_worker_trains_as_one_device_does(whole, name):
 _found = {}
 
 
-def _alone(run_alone):
+def _alone(run_single):
     if not _found:
-        _found.update(run_alone(alone, deadline=600, seed=1))
+        _found.update(run_single(alone, deadline=600, seed=1))
     return _found
 
 
@@ -151,9 +151,9 @@ def test_what_was_saved_from_shards_is_whole_on_one_device_and_on_three_servers(
         return model.get_weights(), predicted, slots
 
     def on_one_device():
-        from phalanx.testing import run_alone
+        from phalanx.testing import run_single
 
-        return run_alone(restored, deadline=600)
+        return run_single(restored, deadline=600)
 
     three = led(restored, workers=1, servers=3, sharding="fixed-shards:3")
     for weights, predicted, slots in (on_one_device(), three):

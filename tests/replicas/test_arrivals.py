@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.launch.worker_diagnosis import form_of
+from phalanx.launch.worker_diagnosis import batch_spec
 from phalanx.monitoring.flight_format import DIMENSIONS
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 from phalanx.training.batch_arrivals import GraphBatchProbe
 
 FORM = "x float32[samples, 2], y float32[samples, 1]"
@@ -54,14 +54,14 @@ def test_each_step_tells_its_batch(steps, eager):
     assert [event.done for event in events] == [1, 1, 1]
     for event in events:
         assert event.begin - 1000 <= event.came <= event.end
-    assert {form_of(event.batch) for event in events} == {FORM}
+    assert {batch_spec(event.batch) for event in events} == {FORM}
 
 
 def test_of_steps_in_one_call_the_last_batch_is_told(steps):
     first, second = steps(dataset(), steps_per_execution=2)
     assert (first.step, first.steps, first.done) == (1, 2, 2)
     assert (second.step, second.done) == (3, 1)
-    assert form_of(second.batch) == FORM
+    assert batch_spec(second.batch) == FORM
 
 
 def test_a_batch_that_is_waited_for_is_told_when_it_came(steps, tmp_path):
@@ -98,7 +98,7 @@ def test_dimensions_that_vary_are_told(together, steps):
     layers = [keras.Input((None, 2)), keras.layers.GlobalAveragePooling1D()]
     events = steps(batches, *layers, steps_per_execution=together)
     expected = [(1, "3"), (1, "4"), (1, "5")] if together == 1 else [(3, "5")]
-    assert [(event.done, form_of(event.batch)) for event in events] == [
+    assert [(event.done, batch_spec(event.batch)) for event in events] == [
         (done, f"x float32[samples, {length}, 2], y float32[samples, 1]")
         for done, length in expected
     ]
@@ -170,6 +170,6 @@ def test_a_step_that_must_be_deterministic_has_its_times_too():
         history = phalanx.fit(model, x, x[:, :1], callbacks=[pace], verbose=0).history
         return before, times, time.time(), history
 
-    before, times, after, history = run_alone(function)
+    before, times, after, history = run_single(function)
     assert before <= times[0] <= times[1] <= after
     assert np.isfinite(history["loss"][0])

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from phalanx.distributed.desync import check
-from phalanx.distributed.desync.check import Answer
+from phalanx.distributed.desync.check import Verdict
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.collective_signature import compared
 
@@ -17,7 +17,7 @@ class Agreeing:
 
     def meet(self, brought):
         self.brought.append(brought)
-        return Answer()
+        return Verdict()
 
     @property
     def told(self):

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from phalanx.data.dataset_batches import DatasetBatches
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.data.iterator_state import read_iterator
 from phalanx.distributed.topology import ReplicaTopology
 
@@ -55,7 +55,9 @@ def test_this_pass_and_the_next(number, taken, keeps, undisturbed):
     for _ in range(taken):
         next(iterator)
     state = read_iterator(iterator) if keeps else None
-    at = Position(batch=taken, trained=0, passes=number + 1, taken=taken, learned=None, seed=None)
+    at = DataPosition(
+        batch=taken, trained=0, passes=number + 1, taken=taken, learned=None, seed=None
+    )
     second = batches()
     assert rows(second.reopen(at, state)) == undisturbed[number][taken:]
     for following in undisturbed[number + 1 :]:

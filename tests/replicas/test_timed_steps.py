@@ -10,7 +10,7 @@ import tensorflow as tf
 from small_models import assert_close, features, small_model, targets, values
 
 import phalanx
-from phalanx.distributed.topology import this_replica
+from phalanx.distributed.topology import replica_id_in_group
 from phalanx.gradients.comm_timer import seconds_in
 from phalanx.gradients.step_context import current_replica_batch
 from phalanx.training.context import call_context, make_function, open_source
@@ -27,7 +27,7 @@ class SlowOnReplicaOne(keras.layers.Layer):
 
     def call(self, x):
         if (
-            current_replica_batch() is None or this_replica() == 0
+            current_replica_batch() is None or replica_id_in_group() == 0
         ):  # while building, or on the other
             return x
         work = tf.fill([500, 500], x[0, 0] * 1e-9)

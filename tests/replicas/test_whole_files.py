@@ -10,7 +10,7 @@ from small_models import features, small_model, targets
 
 import phalanx
 from phalanx.errors import ConfigurationError
-from phalanx.keras_compat.atomic_writes import atomic_save_patch, discard_saves_under, whole
+from phalanx.keras_compat.atomic_writes import atomic_path, atomic_save_patch, discard_saves_under
 from phalanx.keras_compat.callback_adapters import CALLBACK_POLICIES, redirect_writes
 from phalanx.keras_compat.variable_conversion import convert_variables_to_numbers
 
@@ -112,7 +112,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path):
     reader = threading.Thread(target=read)
     reader.start()
     for _ in range(50):
-        with whole(str(path)) as beside, open(beside, "w") as stream:
+        with atomic_path(str(path)) as beside, open(beside, "w") as stream:
             for start in range(0, len(text), 4000):
                 stream.write(text[start : start + 4000])
                 stream.flush()
@@ -255,5 +255,7 @@ def test_a_place_to_run_that_does_not_exist_is_refused():
     class Own(phalanx.callbacks.Callback):
         runs_on = "nobody"
 
-    with pytest.raises(ConfigurationError, match=r"must be 'every worker' or 'chief'; found 'nobody'"):
+    with pytest.raises(
+        ConfigurationError, match=r"must be 'every worker' or 'chief'; found 'nobody'"
+    ):
         phalanx.fit(small_model(), features(8), targets(8), callbacks=[Own()], **OPTIONS)

@@ -15,7 +15,7 @@ from phalanx.checkpoint.reader import latest, manifest_of, read, steps_in, verif
 from phalanx.checkpoint.retention import Retention, prune
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.writer import ShardWriter, Snapshot
-from phalanx.errors import CheckpointError, CheckpointCorruptedError, CheckpointNotFoundError
+from phalanx.errors import CheckpointCorruptedError, CheckpointError, CheckpointNotFoundError
 from phalanx.testing import chaos
 from phalanx.testing.chaos.injector import Marks
 from phalanx.testing.chaos.storage_faults import FaultyDisk, arm

@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.callbacks import AggregatedLogger
 from phalanx.callbacks.aggregated_logger import describe
-from phalanx.callbacks.callback import Cluster
+from phalanx.callbacks.callback import DistributedContext
 from phalanx.errors import ConfigurationError
 
 
@@ -54,7 +54,7 @@ def test_who_has_to_take_part():
 
 
 def three(rank, rows):
-    return Cluster(rank=rank, workers=3, replicas=3, gather=lambda arrays: rows)
+    return DistributedContext(rank=rank, workers=3, replicas=3, gather=lambda arrays: rows)
 
 
 @pytest.mark.parametrize(("rank", "count"), [(0, 2), (1, 0)])

@@ -8,15 +8,15 @@ import pytest
 
 from phalanx.distributed.desync.check import (
     NO_GRADIENT,
-    Answer,
     Check,
     CollectiveSignature,
-    Guest,
-    Host,
+    ExchangeClient,
+    ExchangeServer,
     Tensor,
+    Verdict,
     difference,
 )
-from phalanx.errors import WorkerMismatchError, WorkerLostError
+from phalanx.errors import WorkerLostError, WorkerMismatchError
 from phalanx.launch.ports import pick_free_ports
 from phalanx.launch.root_cause import is_secondary
 from phalanx.monitoring.phase_tracker import PhaseTracker
@@ -104,7 +104,7 @@ def meet():
         done = threading.Event()
 
         def guest(rank):
-            mine = Guest(address, rank, patience=patience)
+            mine = ExchangeClient(address, rank, patience=patience)
             for each in before:
                 mine.meet(each)
             if brought[rank] is not None:
@@ -115,7 +115,7 @@ def meet():
         guests = [threading.Thread(target=guest, args=(rank,)) for rank in range(1, len(brought))]
         for thread in guests:
             thread.start()
-        host = Host(address, len(brought), patience=patience)
+        host = ExchangeServer(address, len(brought), patience=patience)
         for each in before:
             host.meet(each)
         heard[0] = host.meet(brought[0])
@@ -202,7 +202,7 @@ def silent_chief():
 
 def test_a_chief_that_has_ended_is_named(silent_chief):
     address, hang_up = silent_chief
-    guest = Guest(address, 1, patience=60.0)
+    guest = ExchangeClient(address, 1, patience=60.0)
     hang_up()
     answer = guest.meet(gradients(7))
     assert answer.said == "worker 0 has ended; here it is at step 7 (gradients)"
@@ -211,7 +211,7 @@ def test_a_chief_that_has_ended_is_named(silent_chief):
 
 def test_a_chief_that_does_not_answer_is_named(silent_chief):
     address, _ = silent_chief
-    answer = Guest(address, 1, patience=0.1).meet(gradients(7))
+    answer = ExchangeClient(address, 1, patience=0.1).meet(gradients(7))
     assert answer.said == "worker 0 has not come for 0 s; here it is at step 7 (gradients)"
     assert not answer.is_gone
 
@@ -219,24 +219,24 @@ def test_a_chief_that_does_not_answer_is_named(silent_chief):
 def test_a_guest_tries_until_the_chief_listens():
     (port,) = pick_free_ports(1)
     address, hosts = ("127.0.0.1", port), []
-    host = threading.Thread(target=lambda: hosts.append(Host(address, 2, patience=60.0)))
+    host = threading.Thread(target=lambda: hosts.append(ExchangeServer(address, 2, patience=60.0)))
 
     def listens_now(_):
         if not host.ident:
             host.start()
 
-    Guest(address, 1, patience=60.0, sleep=listens_now)
+    ExchangeClient(address, 1, patience=60.0, sleep=listens_now)
     host.join(60)
     assert hosts
     with pytest.raises(OSError, match="refused"):
-        Guest(address, 1, patience=60.0, startup=0.0)
+        ExchangeClient(address, 1, patience=60.0, startup=0.0)
 
 
 class Heard:
     """A meeting at which this is heard."""
 
     def __init__(self, said="", *, is_gone=False):
-        self.answer = Answer(said, is_gone=is_gone)
+        self.answer = Verdict(said, is_gone=is_gone)
 
     def meet(self, brought):
         self.brought = brought
@@ -263,7 +263,9 @@ def test_before_any_training_it_is_at_the_first_step(monkeypatch):
 def test_who_differs_is_an_error():
     Check(Heard(), workers=2).compare("gradients", [], in_step=True)
     check = Check(Heard("worker 1 is at step 11"), workers=2)
-    with pytest.raises(WorkerMismatchError, match=r"to a collective: worker 1 is at step 11\. Every"):
+    with pytest.raises(
+        WorkerMismatchError, match=r"to a collective: worker 1 is at step 11\. Every"
+    ):
         check.compare("gradients", [], in_step=True)
 
 

@@ -26,11 +26,11 @@ from phalanx.checkpoint.sharding import describe, plan_shards, take
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import ShardWriter, Snapshot
 from phalanx.errors import (
-    CheckpointError,
     CheckpointCorruptedError,
+    CheckpointError,
     CheckpointMismatchError,
-    CheckpointVersionError,
     CheckpointNotFoundError,
+    CheckpointVersionError,
     ConfigurationError,
 )
 

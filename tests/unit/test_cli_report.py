@@ -58,7 +58,9 @@ def test_json_goes_to_standard_output_or_to_a_file(runs, tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_said(runs):
-    with pytest.raises(ConfigurationError, match="Cannot write the report to nowhere/x: No such file"):
+    with pytest.raises(
+        ConfigurationError, match="Cannot write the report to nowhere/x: No such file"
+    ):
         report("first", "--output", "nowhere/x")
 
 

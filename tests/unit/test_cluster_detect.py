@@ -4,13 +4,15 @@ import json
 
 import pytest
 
-from phalanx.cluster.detect import CLUSTER_NAMES, detect, look
+from phalanx.cluster.detect import CLUSTER_NAMES, detect, probe_all
 from phalanx.cluster.environments.host_list import from_hosts, parse_hosts
 from phalanx.cluster.environments.slurm import tasks_per_node
-from phalanx.cluster.local_host import Me, resolve
+from phalanx.cluster.local_host import LocalHost, resolve
 from phalanx.errors import ClusterError, ConfigurationError
 
-ME = Me(names=frozenset({"b.example.org"}), addresses=frozenset({"10.0.0.2", "127.0.0.1", "::1"}))
+ME = LocalHost(
+    names=frozenset({"b.example.org"}), addresses=frozenset({"10.0.0.2", "127.0.0.1", "::1"})
+)
 
 # Recorded with Slurm 22.05: srun -N3 -n5, task 3.
 STEP = {
@@ -387,7 +389,10 @@ REFUSED = {
         {"JOB_COMPLETION_INDEX": "1"},
         "PHALANX_NUM_PODS is not set.*--cluster none",
     ),
-    "pods without names": ({**INDEXED, "PHALANX_POD_HOSTNAME_TEMPLATE": "train-0"}, "found 'train-0'"),
+    "pods without names": (
+        {**INDEXED, "PHALANX_POD_HOSTNAME_TEMPLATE": "train-0"},
+        "found 'train-0'",
+    ),
     "an index beyond": ({**INDEXED, "JOB_COMPLETION_INDEX": "3"}, "found 3 and 3"),
     "an address without a port": (
         tf_config({"worker": ["a", "b"]}, "worker", 0),
@@ -447,12 +452,14 @@ def test_one_kind_can_be_forced():
     assert detect({"JOB_COMPLETION_INDEX": "1"}, kind="none") is None
     with pytest.raises(ClusterError, match="--cluster mpi was asked for, but"):
         detect(both, kind="mpi")
-    with pytest.raises(ConfigurationError, match=r"--cluster must be one of auto, none, hosts.*'lsf'"):
+    with pytest.raises(
+        ConfigurationError, match=r"--cluster must be one of auto, none, hosts.*'lsf'"
+    ):
         detect(both, kind="lsf")
 
 
 def test_a_look_tells_of_every_kind():
-    looks = look({**STEP, "PMI_RANK": "1"}, me=ME)
+    looks = probe_all({**STEP, "PMI_RANK": "1"}, me=ME)
     assert tuple(one.kind for one in looks) == CLUSTER_NAMES[2:]
     said = {one.kind: one for one in looks}
     assert said["slurm"].places.index == 3
@@ -482,12 +489,12 @@ def test_hosts_of_the_command_line():
 )
 def test_names_and_addresses_of_this_machine(host, is_mine):
     table = {"by-dns": ["10.0.0.2"], "elsewhere": ["10.0.0.7"]}
-    me = Me(names=ME.names, addresses=ME.addresses, resolve=lambda name: table.get(name, ()))
+    me = LocalHost(names=ME.names, addresses=ME.addresses, resolve=lambda name: table.get(name, ()))
     assert me.is_host(host) is is_mine
 
 
 def test_this_machine_knows_itself():
-    me = Me.here()
+    me = LocalHost.here()
     assert me.is_host("127.0.0.1")
     assert me.is_host(min(me.names))
     assert resolve("127.0.0.1") == {"127.0.0.1"}

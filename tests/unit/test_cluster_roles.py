@@ -3,7 +3,7 @@ import json
 import pytest
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.cluster.task_types import Sharding, parse_sharding, place_of
+from phalanx.cluster.task_types import VariablePartitioning, parse_sharding, task_of
 from phalanx.errors import ConfigurationError
 from phalanx.launch.options import RunOptions
 
@@ -25,13 +25,13 @@ def spec(rank, servers=2):
     ],
 )
 def test_a_rank_has_its_place(rank, place):
-    assert place_of(rank, 6, servers=2) == place
+    assert task_of(rank, 6, servers=2) == place
     assert (spec(rank).role, spec(rank).task_index) == place
     assert spec(rank).serves is (place[0] != "chief")
 
 
 def test_without_servers_all_are_workers():
-    assert [place_of(rank, 3, servers=0) for rank in range(3)] == [
+    assert [task_of(rank, 3, servers=0) for rank in range(3)] == [
         ("worker", 0),
         ("worker", 1),
         ("worker", 2),
@@ -55,11 +55,11 @@ def test_tf_config_names_every_job():
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("none", Sharding()),
-        ("min-size:4096", Sharding(min_bytes=4096)),
-        ("min-size:256KiB", Sharding(min_bytes=256 * 1024)),
-        ("Min-Size:1mib", Sharding(min_bytes=1 << 20)),
-        ("fixed-shards:3", Sharding(shards=3)),
+        ("none", VariablePartitioning()),
+        ("min-size:4096", VariablePartitioning(min_bytes=4096)),
+        ("min-size:256KiB", VariablePartitioning(min_bytes=256 * 1024)),
+        ("Min-Size:1mib", VariablePartitioning(min_bytes=1 << 20)),
+        ("fixed-shards:3", VariablePartitioning(shards=3)),
     ],
 )
 def test_sharding_is_read(text, asked):

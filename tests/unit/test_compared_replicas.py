@@ -152,7 +152,9 @@ def test_a_difference_ends_the_training_if_asked_to(mirrored2, said):
     checks = checks_of(model, mirrored2, every_steps=1, on_difference="raise")
     checks.begin(0, is_resumed=False)
     change(model.optimizer.variables[1], lambda rate: rate * 2)
-    with pytest.raises(WorkerMismatchError, match=r"after step 1: .*learning_rate.*\(it is 0\.2 the"):
+    with pytest.raises(
+        WorkerMismatchError, match=r"after step 1: .*learning_rate.*\(it is 0\.2 the"
+    ):
         checks.after(1)
     assert said == []
 

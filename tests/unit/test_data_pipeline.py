@@ -10,7 +10,7 @@ import phalanx
 from phalanx.data.adapt import make_batch_source
 from phalanx.data.pipelines.registry import pipeline_of
 from phalanx.distributed.topology import ReplicaTopology
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 ALONE = ReplicaTopology()
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import phalanx
 from phalanx.data.sources.resolve_source import resolve_source
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 pyarrow = pytest.importorskip("pyarrow")
 

@@ -17,7 +17,7 @@ from phalanx.data.sources.tfrecords.source import tfrecords
 from phalanx.data.sources.tfrecords.write import write_tfrecords
 from phalanx.data.streams.stream_pipeline import StreamPipeline
 from phalanx.distributed.topology import ReplicaTopology
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 SAMPLES = 83
 

@@ -103,7 +103,10 @@ def test_validation_and_predict_are_named():
 
 def test_errors_of_our_own_stay_as_they_are():
     error = ConfigurationError("said all")
-    with pytest.raises(ConfigurationError) as caught, annotate_errors("train", ReplicaTopology(), 11):
+    with (
+        pytest.raises(ConfigurationError) as caught,
+        annotate_errors("train", ReplicaTopology(), 11),
+    ):
         raise error
     assert not hasattr(caught.value, "__notes__")
 

@@ -7,7 +7,7 @@ from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError
 from phalanx.launch.ports import pick_free_ports
 from phalanx.launch.rendezvous.node import LocalNode, allocate_addresses
-from phalanx.launch.resources import Share
+from phalanx.launch.resources import ResourceAllocation
 from phalanx.launch.worker_group import (
     WorkerGroupSpec,
     start_worker_group,
@@ -18,7 +18,7 @@ from phalanx.launch.worker_group import (
 
 
 def plan(run_dir, workers=2, *, strategy="auto", gpus=None, environment=None):
-    share = Share(devices=None, threads=1, gpus=gpus)
+    share = ResourceAllocation(devices=None, threads=1, gpus=gpus)
     return WorkerGroupSpec(
         command=("train",),
         environment=environment or {},

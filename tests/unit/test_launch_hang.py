@@ -12,7 +12,7 @@ from phalanx.launch.hang_detector import HangDetector, StepTimeTracker, stands_s
 from phalanx.launch.options import RunOptions
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.worker_status import Position, last_position, main_frames
+from phalanx.launch.worker_status import WorkerProgress, last_position, main_frames
 from phalanx.monitoring.events import RecordWriter, records_path
 
 WAITS = """Thread 0x01 (most recent call first):
@@ -31,7 +31,7 @@ AWAY = """Current thread 0x02 (most recent call first):
 
 
 def at(phase, since):
-    return Position(phase=phase, since=since)
+    return WorkerProgress(phase=phase, since=since)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from phalanx.cluster.spec import DeviceSpec
 from phalanx.errors import ConfigurationError
 from phalanx.launch.resources import (
     Machine,
+    allocate_over_nodes,
     count_gpus,
     default_workers,
     idle_gpus,
     plan_shards,
-    share_out_over,
     visible_gpus,
 )
 
@@ -84,7 +84,7 @@ def test_gpus_are_shared_out_without_overlap():
 
 @pytest.mark.parametrize("strategy", ["auto", "multiworker", "horovod"])
 def test_without_a_number_there_is_one_worker_for_each_gpu(strategy):
-    shared, homes = share_out_over(
+    shared, homes = allocate_over_nodes(
         [SERVER], workers=None, strategy=strategy, devices=None, threads=None
     )
     assert [(share.gpus, share.devices) for share in shared] == [

@@ -15,22 +15,22 @@ import pytest
 
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import LaunchError, ConfigurationError
+from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.launch.context import LaunchContext
 from phalanx.launch.options import RunOptions
 from phalanx.launch.process import EXIT_NODE_LOST
 from phalanx.launch.rendezvous.channel import Channel
 from phalanx.launch.rendezvous.client import RendezvousClient
-from phalanx.launch.rendezvous.follower import Follower
+from phalanx.launch.rendezvous.follower import RendezvousFollower
 from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.rendezvous.node import LocalNode
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
-from phalanx.launch.rendezvous.store import Meeting, rendezvous_path
-from phalanx.launch.resources import Machine, share_out_over
+from phalanx.launch.rendezvous.store import RendezvousInfo, rendezvous_path
+from phalanx.launch.resources import Machine, allocate_over_nodes
 from phalanx.launch.run import run
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import RetryPolicy, WallClock
+from phalanx.launch.supervisor import Timeouts, WallClock
 
 HERE = ClusterEnvironment(
     hosts=("127.0.0.1", "localhost"), index=0, kind="hosts", why="a test", job="t"
@@ -87,11 +87,11 @@ def test_the_meeting_is_for_this_user_alone(tmp_path):
     path = rendezvous_path(tmp_path, HERE)
     assert path == rendezvous_path(tmp_path, THERE)
     assert path != rendezvous_path(tmp_path, replace(HERE, job="another"))
-    Meeting(host="a", port=7, token="00ff").write(path)
+    RendezvousInfo(host="a", port=7, token="00ff").write(path)
     assert path.stat().st_mode & 0o077 == 0
-    assert Meeting.read(path) == Meeting(host="a", port=7, token="00ff")
+    assert RendezvousInfo.read(path) == RendezvousInfo(host="a", port=7, token="00ff")
     path.write_text("{")
-    assert Meeting.read(path) is None
+    assert RendezvousInfo.read(path) is None
 
 
 class Two:
@@ -121,7 +121,9 @@ class Two:
             announce=announce,
             **options,
         )
-        return Follower(joining, self.root, home, signals=signals, clock=clock, announce=announce)
+        return RendezvousFollower(
+            joining, self.root, home, signals=signals, clock=clock, announce=announce
+        )
 
 
 def test_who_does_not_come_is_named(tmp_path):
@@ -157,8 +159,10 @@ def test_who_does_not_fit_is_sent_away_and_both_are_told(tmp_path, places, versi
 
 def test_nobody_speaks_to_the_leader_without_the_token(tmp_path):
     two = Two(tmp_path)
-    meeting = Meeting.read(rendezvous_path(tmp_path, HERE))
-    Meeting(host=meeting.host, port=meeting.port, token="00").write(rendezvous_path(tmp_path, HERE))
+    meeting = RendezvousInfo.read(rendezvous_path(tmp_path, HERE))
+    RendezvousInfo(host=meeting.host, port=meeting.port, token="00").write(
+        rendezvous_path(tmp_path, HERE)
+    )
     with pytest.raises(LaunchError, match="but nobody who knows this run"):
         two.follower(rendezvous_timeout=0.5).run()
 
@@ -200,7 +204,7 @@ class Scene:
             machine=Machine(cores=2),
             output=self.outputs[index],
             command=lambda *a, **k: (sys.executable, "-c", PRELUDE + source),
-            patience=RetryPolicy(poll=0.02, settle=0.5, leave=1.0, grace=0.5),
+            patience=Timeouts(poll=0.02, settle=0.5, leave=1.0, grace=0.5),
             announce=self.said[index].append,
             places=HERE if index == 0 else THERE,
         )
@@ -354,17 +358,17 @@ def specs(root):
 def test_workers_are_spread_evenly():
     machines = [Machine(cores=4), Machine(cores=2)]
     asked = {"strategy": "auto", "devices": None, "threads": None}
-    shares, homes = share_out_over(machines, workers=4, **asked)
+    shares, homes = allocate_over_nodes(machines, workers=4, **asked)
     assert homes == [0, 0, 1, 1]
     assert [share.threads for share in shares] == [2, 2, 1, 1]
-    assert share_out_over(machines, workers=None, **asked)[1] == [0, 1]
+    assert allocate_over_nodes(machines, workers=None, **asked)[1] == [0, 1]
     with pytest.raises(ConfigurationError, match="a multiple of 2"):
-        share_out_over(machines, workers=3, **asked)
+        allocate_over_nodes(machines, workers=3, **asked)
 
 
 def test_a_lost_host_is_told_in_words():
-    from phalanx.launch.root_cause import Ending
+    from phalanx.launch.root_cause import WorkerExit
 
-    ending = Ending(rank=1, exit_code=EXIT_NODE_LOST, at=0.0)
+    ending = WorkerExit(rank=1, exit_code=EXIT_NODE_LOST, at=0.0)
     assert ending.what == "its host, or the launcher there, is gone"
     assert ending.shell_code == 1

@@ -4,18 +4,18 @@ import pytest
 
 from phalanx.launch.failure import FailureRecord
 from phalanx.launch.restart_policy import GiveUp, RestartBudget, RestartDecision, RestartPolicy
-from phalanx.launch.root_cause import Ending
+from phalanx.launch.root_cause import WorkerExit
 
 
 def killed(rank=0):
-    return Ending(rank=rank, exit_code=-9, at=1.0)
+    return WorkerExit(rank=rank, exit_code=-9, at=1.0)
 
 
 def raised(message="bad", type="ValueError", step=None, rank=0):
     failure = FailureRecord(
         rank=rank, type=type, message=message, traceback="", time=1.0, step=step
     )
-    return Ending(rank=rank, exit_code=1, at=1.0, failure=failure)
+    return WorkerExit(rank=rank, exit_code=1, at=1.0, failure=failure)
 
 
 def restarts(**policy):

@@ -4,8 +4,8 @@ import pytest
 
 from phalanx.launch.failure import FailureRecord
 from phalanx.launch.root_cause import (
-    Ending,
-    describe,
+    WorkerExit,
+    failure_report,
     is_port_conflict,
     is_secondary,
     root_cause,
@@ -21,7 +21,7 @@ def failure(rank=0, type="ValueError", message="bad", time=1.0, exit_code=1):
 
 def ended(rank, code=1, *, at=10.0, stopped=False, **failed):
     record = failure(rank, **failed) if failed else None
-    return Ending(rank=rank, exit_code=code, at=at, stopped=stopped, failure=record)
+    return WorkerExit(rank=rank, exit_code=code, at=at, stopped=stopped, failure=record)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_report(tmp_path):
         ended(3, 0),
         ended(4, type="KeyError", message="'x'", time=2.0),
     ]
-    assert describe(endings[1], endings, tmp_path / "worker-1.log").splitlines() == [
+    assert failure_report(endings[1], endings, tmp_path / "worker-1.log").splitlines() == [
         "Worker 1 failed first: ValueError: bad data",
         "  Traceback (most recent call last):",
         "  ValueError: bad data",
@@ -121,9 +121,9 @@ def test_a_long_message_is_said_once(tmp_path):
     other = replace(record, rank=0, message=record.message.replace("r 1", "r 0"), time=2.0)
     bare = replace(record, message=f"{long}\nMore of it.", traceback=trace.replace(place, ""))
     for failed in (record, bare):
-        cause = Ending(rank=1, exit_code=1, at=1.0, failure=failed)
-        same = Ending(rank=0, exit_code=1, at=2.0, failure=other if failed is record else bare)
-        report = describe(cause, [same, cause], tmp_path / "log")
+        cause = WorkerExit(rank=1, exit_code=1, at=1.0, failure=failed)
+        same = WorkerExit(rank=0, exit_code=1, at=2.0, failure=other if failed is record else bare)
+        report = failure_report(cause, [same, cause], tmp_path / "log")
         assert report.count(long) == 1
         assert "\x1b" not in report
         assert "  More of it.\n" in report
@@ -135,8 +135,8 @@ def test_a_long_traceback_keeps_its_end(tmp_path):
     record = FailureRecord(
         rank=0, type="E", message="", traceback="\n".join(map(str, range(50))), time=0.0
     )
-    cause = Ending(rank=0, exit_code=1, at=1.0, failure=record)
-    report = describe(cause, [cause], tmp_path / "log").splitlines()
+    cause = WorkerExit(rank=0, exit_code=1, at=1.0, failure=record)
+    report = failure_report(cause, [cause], tmp_path / "log").splitlines()
     assert report[0] == "Worker 0 failed first: E"
     assert report[1] == "  ..."
     assert report[-2] == "  49"
@@ -148,11 +148,11 @@ def test_a_killed_worker_gets_its_last_output_told(tmp_path):
         "I0000 00:00:1.5   1 port.cc:153] noise\nEpoch 1\n1/9\r\x1b[1m4/9\x1b[0m", "utf-8"
     )
     cause = ended(0, -9)
-    report = describe(cause, [cause], log)
+    report = failure_report(cause, [cause], log)
     assert "killed by SIGKILL (out of memory?)" in report
     assert "Its last output:\n  Epoch 1\n  4/9\n" in report
 
 
 def test_a_peer_that_left_in_silence_is_pointed_at(tmp_path):
     endings = [ended(0, type="UnavailableError"), ended(1, 0)]
-    assert "os._exit" in describe(endings[0], endings, tmp_path / "log")
+    assert "os._exit" in failure_report(endings[0], endings, tmp_path / "log")

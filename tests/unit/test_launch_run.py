@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from phalanx.cli.report import html_of
-from phalanx.errors import LaunchError, ConfigurationError, ScriptError
+from phalanx.errors import ConfigurationError, LaunchError, ScriptError
 from phalanx.launch.options import RunOptions
 from phalanx.launch.resources import Machine
 from phalanx.launch.run import LaunchContext, run
 from phalanx.launch.showing import Showing
-from phalanx.launch.supervisor import RetryPolicy
+from phalanx.launch.supervisor import Timeouts
 from phalanx.monitoring.event_parsing import read_records
 from phalanx.monitoring.events import launcher_records_path
 from phalanx.report.run_data import load_run
@@ -45,7 +45,7 @@ def until_there(name):
     while not Path(spec.run_dir, name).exists(): time.sleep(0.01)
 print("worker", rank, "is up", flush=True)
 """
-SOON = RetryPolicy(poll=0.02, settle=0.5, leave=1.0, grace=0.5)
+SOON = Timeouts(poll=0.02, settle=0.5, leave=1.0, grace=0.5)
 PATIENT = replace(SOON, settle=60.0, leave=60.0, moment=60.0)
 """Where nobody is waited for who does not come, however slow this machine is."""
 

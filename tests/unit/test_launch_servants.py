@@ -8,13 +8,13 @@ from test_launch_supervise import FakeClock, FakeWorker
 
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.ps_tasks import MOST_REPLACEMENTS, Replacements, add_chief_and_ps
-from phalanx.launch.resources import Share
-from phalanx.launch.root_cause import Ending, root_cause
+from phalanx.launch.resources import ResourceAllocation
+from phalanx.launch.root_cause import WorkerExit, root_cause
 from phalanx.launch.supervisor import Supervisor
 
 
 def test_a_gang_has_a_chief_workers_and_servers():
-    workers = [Share(devices=None, threads=2, gpus=("0",))]
+    workers = [ResourceAllocation(devices=None, threads=2, gpus=("0",))]
     chief, worker, *servers = add_chief_and_ps(workers, 2)
     assert worker == workers[0]
     assert [s.devices.kind for s in (chief, *servers)] == ["cpu"] * 3
@@ -36,7 +36,7 @@ class Replaced:
 
 
 def killed(rank):
-    return Ending(rank=rank, exit_code=-9, at=0.0)
+    return WorkerExit(rank=rank, exit_code=-9, at=0.0)
 
 
 @pytest.mark.parametrize("rank", [0, 4, 5])

@@ -5,7 +5,7 @@ import pytest
 from phalanx.launch.failure import FailureRecord
 from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.launch.root_cause import can_resume, root_cause
-from phalanx.launch.supervisor import RetryPolicy, Supervisor
+from phalanx.launch.supervisor import Supervisor, Timeouts
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 
@@ -92,9 +92,7 @@ class Scene:
             may_save=lambda: self.may_save,
             on_poll=self.look,
             on_timeout=lambda: self.timeouts.append(self.clock.time),
-            patience=RetryPolicy(
-                poll=0.1, settle=2.0, leave=10.0, saving=60.0, grace=3.0, moment=0.5
-            ),
+            patience=Timeouts(poll=0.1, settle=2.0, leave=10.0, saving=60.0, grace=3.0, moment=0.5),
         ).run()
         assert [ending.rank for ending in endings] == list(self.workers)
         return endings

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from phalanx.diagnostics.lint.check import check_text
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 
 STARTS = (
     "tf.Variable(1.0)",
@@ -51,7 +51,7 @@ def test_which_calls_start_the_runtime():
 
         return [call for call in (*STARTS, *DOES_NOT) if not in_a_fork(call)]
 
-    assert run_alone(refused_after, deadline=280) == list(STARTS)
+    assert run_single(refused_after, deadline=280) == list(STARTS)
 
 
 def in_a_fork(call):

@@ -173,7 +173,9 @@ def test_a_model_that_cannot_be_built_asks_for_the_script():
     model = keras.Sequential([keras.Input((4,)), Of(ops.log, name="odd")])
     model.compile("sgd", "mse")
     base = captured_of(model, rows(), why_not="ValueError: no config")
-    with pytest.raises(ConfigurationError, match=r"no config\). Name the script: phalanx debug replay"):
+    with pytest.raises(
+        ConfigurationError, match=r"no config\). Name the script: phalanx debug replay"
+    ):
         model_of(base)
     config = keras.saving.serialize_keras_object(keras.Sequential([keras.Input((4,)), head()]))
     config = json.loads(json.dumps(config).replace('"Dense"', '"NoSuchLayer"'))

@@ -8,7 +8,7 @@ from replays import ROWS, Of, captured_of, head, replayed, rows
 
 from phalanx.checkpoint.step_capture import CaptureInfo, Part, StepCapture
 from phalanx.diagnostics.debug.diagnosis import cause_of, growth_of
-from phalanx.diagnostics.debug.nonfinite_rows import Call, Range, Wrong
+from phalanx.diagnostics.debug.nonfinite_rows import OpCall, Range, Wrong
 from phalanx.diagnostics.debug.replay import Replay
 
 ops = keras.ops
@@ -73,7 +73,7 @@ def test_half_precision_is_to_blame_only_where_float32_stays_finite():
 def test_growth_is_that_of_the_innermost_layers():
     def call(name, largest):
         given = Range(least=-largest, greatest=0.0, nonfinite=0, size=1)
-        return Call(name=name, inputs=[], outputs=[given])
+        return OpCall(name=name, inputs=[], outputs=[given])
 
     calls = [call("m/a/d", 2.0), call("m/a", 7.0), call("m/ab", 3.0), call("m", 9.0)]
     assert growth_of(calls) == [("m/a/d", 2.0), ("m/ab", 3.0)]

@@ -54,7 +54,9 @@ def test_an_unknown_run_names_those_that_there_are(root, asked):
 def test_of_many_runs_some_are_named(tmp_path):
     for number in range(11):
         make(tmp_path, f"r{number}", f"2026-01-{number + 1:02}T00:00:00+00:00")
-    with pytest.raises(ConfigurationError, match=r": r10, r9, r8, r7, r6, r5, r4, r3 and 3 more\.$"):
+    with pytest.raises(
+        ConfigurationError, match=r": r10, r9, r8, r7, r6, r5, r4, r3 and 3 more\.$"
+    ):
         find_run("nix", tmp_path)
 
 

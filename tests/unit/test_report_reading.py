@@ -16,7 +16,7 @@ from phalanx.monitoring.events import RecordWriter, records_path
 from phalanx.report.data_quality import damages, format_damage
 from phalanx.report.event_fields import ALIASES, UnfitError, integer, number, read_event
 from phalanx.report.event_reader import CorruptLines, RunReader
-from phalanx.report.events import KINDS, Heartbeat, StepLogs, Throughput, WorkerExit
+from phalanx.report.events import KINDS, HeartbeatEvent, StepLogs, ThroughputEvent, WorkerExitEvent
 from phalanx.report.live import LiveRun
 from phalanx.report.run_data import load_run
 from phalanx.report.run_json import to_json
@@ -55,16 +55,18 @@ def test_an_event_has_the_values_of_its_record():
 
 
 def test_the_worker_that_an_event_is_about_is_not_the_one_that_wrote_it():
-    event = read(WorkerExit, rank=2, code=-9, signal="SIGKILL", stopped=False, summary="killed")
+    event = read(
+        WorkerExitEvent, rank=2, code=-9, signal="SIGKILL", stopped=False, summary="killed"
+    )
     assert (event.rank, event.of) == (0, 2)
     assert event.is_failure
-    assert not read(WorkerExit, rank=2, code=-15, signal="SIGTERM", stopped=True).is_failure
-    assert not read(WorkerExit, rank=2, code=0, signal=None, stopped=False).is_failure
+    assert not read(WorkerExitEvent, rank=2, code=-15, signal="SIGTERM", stopped=True).is_failure
+    assert not read(WorkerExitEvent, rank=2, code=0, signal=None, stopped=False).is_failure
 
 
 def test_what_is_not_there_is_none_unless_it_is_needed():
-    assert read(Heartbeat).memory_bytes is None
-    assert read(Throughput, step=1, shares={"input": 0.5, "communication": None}).shares == {
+    assert read(HeartbeatEvent).memory_bytes is None
+    assert read(ThroughputEvent, step=1, shares={"input": 0.5, "communication": None}).shares == {
         "input": 0.5
     }
     with pytest.raises(UnfitError):
@@ -76,7 +78,7 @@ def test_what_is_not_there_is_none_unless_it_is_needed():
 @pytest.mark.parametrize("t", [None, "nan", math.inf, "soon"])
 def test_without_a_time_it_is_no_event(t):
     with pytest.raises(UnfitError):
-        read_event(Heartbeat, {"t": t}, **PLACE)
+        read_event(HeartbeatEvent, {"t": t}, **PLACE)
 
 
 def test_attempt_and_fit_are_told_by_the_lines_above(tmp_path):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from phalanx.cli.app import app
 from phalanx.cluster.detect import detect
-from phalanx.errors import LaunchError, ConfigurationError
+from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.submit import kubernetes_client
 from phalanx.submit.job_registry import SubmittedJob
 from phalanx.submit.kubernetes import KINDS, KubernetesJob, manifests

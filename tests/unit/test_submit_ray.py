@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from phalanx.cli.app import app
 from phalanx.cluster.detect import detect
-from phalanx.errors import LaunchError, ConfigurationError
+from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.launch.resources import Machine
 from phalanx.launch.signals import SignalCatcher
 from phalanx.submit import ray_client

@@ -11,11 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from phalanx.cli.app import app
-from phalanx.errors import LaunchError, ConfigurationError
+from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.submit.job_registry import find_job
 from phalanx.submit.slurm_script import SlurmJob, batch_script
 from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
-from phalanx.submit.subprocess_client import call
+from phalanx.submit.subprocess_client import run_command
 
 pytestmark = pytest.mark.process
 
@@ -219,7 +219,7 @@ def test_what_slurm_says_is_told(place):
     stand_in(place, "sbatch", says="echo Submitted")
     assert "found 'Submitted'" in str(submit("--name", "mnist", "train.py").exception)
     with pytest.raises(LaunchError, match="no such program here"):
-        call(["no-such-program"])
+        run_command(["no-such-program"])
 
 
 def test_a_name_that_is_taken_is_refused(place):

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 import phalanx.cli.run
 from phalanx.cli.app import app
-from phalanx.cluster.debug_options import ProfiledSteps, Switches, parse_profile
+from phalanx.cluster.debug_options import DebugOptions, ProfiledSteps, parse_profile
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import ConfigurationError
 from phalanx.launch.options import RunOptions
@@ -43,7 +43,7 @@ def test_steps_that_cannot_be_profiled(steps, workers, says):
 
 
 def test_a_worker_is_told_by_its_spec():
-    switches = Switches(
+    switches = DebugOptions(
         debug=True,
         trial_batches=3,
         overfit_batches=2,
@@ -52,14 +52,14 @@ def test_a_worker_is_told_by_its_spec():
     spec = WorkerSpec(rank=0, world_size=1, switches=switches, meeting="127.0.0.1:1")
     assert WorkerSpec.from_environment(spec.to_environment()) == spec
     assert WorkerSpec.from_fields({"rank": 0, "world_size": 1, "addresses": []}).switches == (
-        Switches()
+        DebugOptions()
     )
 
 
 def test_the_terminal_is_one_workers():
     def has(rank, **switches):
         addresses = ("a:1", "b:1")
-        switches = Switches(**switches)
+        switches = DebugOptions(**switches)
         spec = WorkerSpec(rank=rank, world_size=2, addresses=addresses, switches=switches)
         return spec.has_terminal
 
@@ -71,17 +71,17 @@ def test_the_terminal_is_one_workers():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"switches": Switches(debug_worker=1)}, "--debug-rank 1 gives a worker the terminal"),
-        ({"switches": Switches(debug=True, debug_worker=-1)}, "at least 0; found -1"),
-        ({"switches": Switches(trial_batches=1), "name": "n"}, "leave out --name and --resume"),
-        ({"switches": Switches(trial_batches=1, overfit_batches=1)}, "found --overfit-batches"),
+        ({"switches": DebugOptions(debug_worker=1)}, "--debug-rank 1 gives a worker the terminal"),
+        ({"switches": DebugOptions(debug=True, debug_worker=-1)}, "at least 0; found -1"),
+        ({"switches": DebugOptions(trial_batches=1), "name": "n"}, "leave out --name and --resume"),
+        ({"switches": DebugOptions(trial_batches=1, overfit_batches=1)}, "found --overfit-batches"),
         (
-            {"switches": Switches(trial_batches=1, profile=ProfiledSteps(first=1, last=1))},
+            {"switches": DebugOptions(trial_batches=1, profile=ProfiledSteps(first=1, last=1))},
             "found --profile beside it",
         ),
-        ({"switches": Switches(debug=True), "strategy": "parameter-server"}, "--debug is for"),
+        ({"switches": DebugOptions(debug=True), "strategy": "parameter-server"}, "--debug is for"),
         (
-            {"switches": Switches(overfit_batches=1), "strategy": "parameter-server"},
+            {"switches": DebugOptions(overfit_batches=1), "strategy": "parameter-server"},
             "--overfit-batches is for workers that train in step",
         ),
     ],
@@ -139,7 +139,7 @@ def test_the_number_of_fast_dev_run_may_be_left_out(asked, words, batches, argum
 def test_the_other_switches_arrive(asked):
     words = ["--debug", "--debug-rank", "1", "--overfit-batches", "4", "--profile", "2:3"]
     options = asked(*words, "--profile-ranks", "1", "train.py")
-    assert options.switches == Switches(
+    assert options.switches == DebugOptions(
         debug=True,
         debug_worker=1,
         overfit_batches=4,
@@ -156,7 +156,7 @@ def test_no_batches_are_refused(asked, option, number):
 
 def said_of(result, **switches):
     said = []
-    print_summary(result, Switches(**switches), said.append)
+    print_summary(result, DebugOptions(**switches), said.append)
     return said
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import phalanx.callbacks
 from phalanx.errors import ConfigurationError
-from phalanx.keras_compat.callback_adapters import Every
+from phalanx.keras_compat.callback_adapters import LogSchedule
 from phalanx.training.log_requirements import LogRequirements, requirements_of, uses_batch_logs
 from phalanx.training.metrics_schedule import MetricsSchedule
 
@@ -158,7 +158,7 @@ def saving(path, **options):
 @pytest.mark.parametrize(
     ("make", "wishes"),
     [
-        (lambda _: keras.callbacks.TerminateOnNaN(), [Every(steps=1)]),
+        (lambda _: keras.callbacks.TerminateOnNaN(), [LogSchedule(steps=1)]),
         (lambda _: keras.callbacks.History(), []),
         (lambda _: keras.callbacks.EarlyStopping(), []),
         (lambda _: keras.callbacks.ReduceLROnPlateau(), []),
@@ -167,13 +167,13 @@ def saving(path, **options):
         (lambda path: keras.callbacks.BackupAndRestore(str(path), save_freq=2), []),
         (lambda _: keras.callbacks.ProgbarLogger(), []),
         (lambda path: saving(path), []),
-        (lambda path: saving(path, save_freq=7), [Every(steps=7)]),
+        (lambda path: saving(path, save_freq=7), [LogSchedule(steps=7)]),
         (lambda path: keras.callbacks.TensorBoard(str(path)), []),
         (lambda path: keras.callbacks.TensorBoard(str(path), update_freq="batch"),
-         [Every(steps=1, calls=True)]),
+         [LogSchedule(steps=1, calls=True)]),
         (lambda path: keras.callbacks.TensorBoard(str(path), update_freq=5),
-         [Every(steps=5, calls=True)]),
-        (lambda path: LooksMore(str(path), update_freq=5), [Every(steps=1)]),
+         [LogSchedule(steps=5, calls=True)]),
+        (lambda path: LooksMore(str(path), update_freq=5), [LogSchedule(steps=1)]),
     ],
 )  # fmt: skip
 def test_the_callbacks_of_keras(make, wishes, tmp_path):
@@ -185,7 +185,7 @@ def test_a_saver_that_has_counted_batches_saves_so_much_earlier(tmp_path):
     saver.set_model(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
     for batch in range(3):
         saver.on_train_batch_end(batch)
-    assert requirements_of(saver, "train") == [Every(steps=7, already=3)]
+    assert requirements_of(saver, "train") == [LogSchedule(steps=7, already=3)]
 
 
 def test_keras_s_own_display_counts_as_progress():
@@ -203,7 +203,7 @@ class Declares(phalanx.callbacks.Callback):
 
 
 @pytest.mark.parametrize(
-    ("every", "wishes"), [(None, [Every(steps=1)]), (0, []), (10, [Every(steps=10)])]
+    ("every", "wishes"), [(None, [LogSchedule(steps=1)]), (0, []), (10, [LogSchedule(steps=10)])]
 )
 def test_a_callback_can_say_how_often_it_looks(every, wishes):
     assert requirements_of(Declares(every), "train") == wishes
@@ -212,12 +212,16 @@ def test_a_callback_can_say_how_often_it_looks(every, wishes):
 
 @pytest.mark.parametrize("every", [-1, 2.5, "epoch"])
 def test_what_is_no_number_of_batches_is_refused(every):
-    with pytest.raises(ConfigurationError, match=r"logs_every_n_steps must be a number of batches.*found"):
+    with pytest.raises(
+        ConfigurationError, match=r"logs_every_n_steps must be a number of batches.*found"
+    ):
         requirements_of(Declares(every), "train")
 
 
 def test_wishes_survive_the_way_to_other_workers():
-    wishes = LogRequirements(every=(Every(steps=3, already=2), Every(steps=5, calls=True)))
+    wishes = LogRequirements(
+        every=(LogSchedule(steps=3, already=2), LogSchedule(steps=5, calls=True))
+    )
     assert LogRequirements.from_array(wishes.to_array()) == wishes
     shown = LogRequirements(shows_progress=True)
     assert LogRequirements.together([wishes, shown, wishes]) == LogRequirements(
@@ -243,15 +247,18 @@ def steps_read(*wishes, epochs):
 
 def test_a_wish_counts_batches_through_all_epochs():
     epochs = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]
-    assert steps_read(Every(steps=3), epochs=epochs) == [[3], [1, 4]]
-    assert steps_read(Every(steps=3, already=2), epochs=epochs) == [[1, 4], [2, 5]]
-    assert steps_read(Every(steps=3), Every(steps=4), epochs=epochs) == [[3, 4], [1, 3, 4]]
+    assert steps_read(LogSchedule(steps=3), epochs=epochs) == [[3], [1, 4]]
+    assert steps_read(LogSchedule(steps=3, already=2), epochs=epochs) == [[1, 4], [2, 5]]
+    assert steps_read(LogSchedule(steps=3), LogSchedule(steps=4), epochs=epochs) == [
+        [3, 4],
+        [1, 3, 4],
+    ]
 
 
 def test_a_wish_is_granted_where_several_steps_in_one_execution_have_passed_it():
     epochs = [[4, 8, 10], [4, 8, 10]]
-    assert steps_read(Every(steps=5), epochs=epochs) == [[8], [4, 10]]
-    assert steps_read(Every(steps=2, calls=True), epochs=epochs) == [[8], [4, 10]]
+    assert steps_read(LogSchedule(steps=5), epochs=epochs) == [[8], [4, 10]]
+    assert steps_read(LogSchedule(steps=2, calls=True), epochs=epochs) == [[8], [4, 10]]
 
 
 class Clock:
@@ -329,7 +336,7 @@ def test_reading_twice_at_one_step_proposes_the_next():
     assert cadence.propose(7) == 8
 
 
-EVERY_STEP = LogRequirements(every=(Every(steps=1),))
+EVERY_STEP = LogRequirements(every=(LogSchedule(steps=1),))
 PROGRESS = LogRequirements(shows_progress=True)
 
 

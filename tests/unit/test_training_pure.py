@@ -123,7 +123,9 @@ def test_a_difference_in_kind_names_the_odd_workers_and_what_is_here():
 
 
 def test_alone_there_is_nothing_to_agree_on():
-    assert context.agree(None, ReplicaTopology(), "fit", {"a": object()}, 7) == 7
+    assert (
+        context.assert_same_on_all_workers(None, ReplicaTopology(), "fit", {"a": object()}, 7) == 7
+    )
 
 
 @pytest.mark.parametrize(

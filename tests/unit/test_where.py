@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from phalanx.cli.app import app
 from phalanx.errors import ConfigurationError
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.worker_diagnosis import failure_context, refined
-from phalanx.launch.worker_status import Position
+from phalanx.launch.worker_diagnosis import failure_context, merge_flight_status
+from phalanx.launch.worker_status import WorkerProgress
 from phalanx.monitoring.events import RecordWriter, launcher_records_path
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.monitoring.flight_ring import Ring
@@ -332,11 +332,11 @@ def test_the_last_batch_is_of_the_fit_that_failed(run):
 
 def test_a_heartbeat_is_refined_by_the_recorder(run):
     late = Worker(run, 0).step(41, came=False, how="open")
-    beat = Position(phase="compute", since=1000.0, step=40, epoch=0)
-    assert refined(beat, late.file).phase == "input"
-    assert refined(beat, run / "absent") is beat
-    saves = Position(phase="checkpoint", since=1000.0)
-    assert refined(saves, Worker(run, 1).file) is saves
+    beat = WorkerProgress(phase="compute", since=1000.0, step=40, epoch=0)
+    assert merge_flight_status(beat, late.file).phase == "input"
+    assert merge_flight_status(beat, run / "absent") is beat
+    saves = WorkerProgress(phase="checkpoint", since=1000.0)
+    assert merge_flight_status(saves, Worker(run, 1).file) is saves
 
 
 def by_name(events, name):

@@ -6,7 +6,7 @@ import tensorflow as tf
 import phalanx
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.errors import ConfigurationError
-from phalanx.testing import run_alone
+from phalanx.testing import run_single
 from phalanx.worker import strategy as home
 
 
@@ -56,7 +56,7 @@ def totals_by_every_way():
 
 @pytest.mark.process
 def test_mirrored_replicas_add_up_by_the_way_asked_for():
-    made = run_alone(totals_by_every_way, devices=DeviceSpec(count=2, kind="cpu"), deadline=150)
+    made = run_single(totals_by_every_way, devices=DeviceSpec(count=2, kind="cpu"), deadline=150)
     assert all(total == [0.0, 3.0, 6.0, 9.0, 12.0] for total, _ in made.values())
     assert made["hierarchical"][1] == "HierarchicalCopyAllReduce"
     assert made["one-device"][1] == "ReductionToOneDevice"
@@ -88,7 +88,9 @@ def test_several_gpus_and_a_tf_config_without_a_launcher(monkeypatch):
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: ["GPU:0", "GPU:1"])
-    with pytest.raises(ConfigurationError, match=r"worker 1, and this process sees 2 GPUs.*phalanx run "):
+    with pytest.raises(
+        ConfigurationError, match=r"worker 1, and this process sees 2 GPUs.*phalanx run "
+    ):
         phalanx.strategy()
 
 
@@ -127,5 +129,5 @@ def why_the_tpu_is_refused():
 
 @pytest.mark.process
 def test_a_tpu_that_tensorflow_does_not_reach():
-    said = run_alone(why_the_tpu_is_refused, env={"TPU_NAME": "local"}, deadline=150)
+    said = run_single(why_the_tpu_is_refused, env={"TPU_NAME": "local"}, deadline=150)
     assert "found TPU_NAME is local, but TensorFlow does not reach it" in said

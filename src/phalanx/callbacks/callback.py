@@ -10,7 +10,7 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from phalanx.errors import WorkerMismatchError, ConfigurationError
+from phalanx.errors import ConfigurationError, WorkerMismatchError
 
 Gather = Callable[[Sequence[Any]], list[list[Any]]]
 """Hands over this worker's arrays; returns every worker's, by rank."""
@@ -21,7 +21,7 @@ def _alone(arrays: Sequence[Any]) -> list[list[Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class DistributedContext:
     """This worker's place among the workers that train together.
 
     Attributes:
@@ -61,7 +61,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
     runs_on: Literal["every worker", "chief"] = "every worker"
     logs_every_n_steps: int | None = None
-    cluster: Cluster = Cluster()
+    cluster: DistributedContext = DistributedContext()
 
     def all_reduce(
         self,
@@ -82,7 +82,9 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
             ConfigurationError: there is no such reduction, or the callback runs on the chief alone.
         """
         if how not in _REDUCTIONS:
-            raise ConfigurationError(f"all_reduce knows {', '.join(_REDUCTIONS)}; found how={how!r}.")
+            raise ConfigurationError(
+                f"all_reduce knows {', '.join(_REDUCTIONS)}; found how={how!r}."
+            )
         self._needs_every_worker("all_reduce")
         own = {name: np.asarray(values[name], np.float64) for name in sorted(values)}
         described = [f"{name}{list(value.shape)}" for name, value in own.items()]

@@ -215,10 +215,14 @@ def _histograms(view: dict[str, Any], which: str) -> dict[str, Any]:
 
 def _check(every: int, rate: float, histograms: bool | int, overhead: float | None) -> None:
     if not isinstance(every, int) or every < 1:
-        raise ConfigurationError(f"every_n_steps must be an integer of at least 1; found {every!r}.")
+        raise ConfigurationError(
+            f"every_n_steps must be an integer of at least 1; found {every!r}."
+        )
     if not 0.0 < rate <= 1.0:
         raise ConfigurationError(f"sample_rate must be above 0 and at most 1; found {rate!r}.")
     if int(histograms) < 0:
-        raise ConfigurationError(f"histograms must be True, False or a positive n; found {histograms!r}.")
+        raise ConfigurationError(
+            f"histograms must be True, False or a positive n; found {histograms!r}."
+        )
     if overhead is not None and not overhead > 0.0:
         raise ConfigurationError(f"max_overhead must be above 0, or None; found {overhead!r}.")

@@ -50,11 +50,15 @@ class ReplicaConsistencyCheck(Callback):
         if every_steps is not None:
             check_count("every_steps", every_steps)
         if on_difference not in get_args(OnDifference):
-            raise ConfigurationError(f"on_difference must be 'warn' or 'raise'; found {on_difference!r}.")
+            raise ConfigurationError(
+                f"on_difference must be 'warn' or 'raise'; found {on_difference!r}."
+            )
         for name, number in (("max_overhead", max_overhead), ("tolerance", tolerance)):
             is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
             if number is not None and not (is_number and 0 <= number < 1):
-                raise ConfigurationError(f"{name} must be a number from 0 to below 1; found {number!r}.")
+                raise ConfigurationError(
+                    f"{name} must be a number from 0 to below 1; found {number!r}."
+                )
         self.every_steps = every_steps
         self.max_overhead = max_overhead
         self.on_difference = on_difference

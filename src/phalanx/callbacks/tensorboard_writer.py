@@ -58,8 +58,8 @@ class TensorBoardRun:
             values: by tag the buckets, of shape `[buckets, 3]`: left edge, right edge, count.
 
         Raises:
-            ConfigurationError: buckets of another shape, an edge or count that is not finite, a left
-                edge beyond the right one, or a negative count.
+            ConfigurationError: buckets of another shape, an edge or count that is not finite, a
+                left edge beyond the right one, or a negative count.
         """
         summary = tf.compat.v1.Summary()
         for tag, buckets in values.items():

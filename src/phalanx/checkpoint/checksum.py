@@ -15,7 +15,7 @@ _ODD = 0x5851F42D4C957F2D  # Knuth's multiplier for 64 bits
 _INTEGER = {1: tf.uint8, 2: tf.int16, 4: tf.int32, 8: tf.int64}
 
 
-def fold(tensor: tf.Tensor) -> tf.Tensor:
+def checksum(tensor: tf.Tensor) -> tf.Tensor:
     """The bits of a tensor as one int64, computed where the tensor lies.
 
     A change of one entry of up to 32 bits always changes it; that changes cancel out takes an
@@ -36,13 +36,13 @@ def fold(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def checksum_components(variables: Sequence[Any]) -> tf.Tensor:
-    """`fold` of each copy of Keras variables: int64, (replicas of this process, variables)."""
+    """`checksum` of each copy of Keras variables: int64, (replicas of this process, variables)."""
     columns = []
     for variable in variables:
         folded = []
         for copy in replica_components(variable):
             with tf.device(copy.device):
-                folded.append(fold(copy.read_value()))
+                folded.append(checksum(copy.read_value()))
         columns.append(folded)
     # A variable that no strategy has replicated is every replica's.
     local = max(len(folded) for folded in columns)
@@ -51,7 +51,7 @@ def checksum_components(variables: Sequence[Any]) -> tf.Tensor:
 
 
 def combine_checksums(folded: np.ndarray) -> np.ndarray:
-    """One int64 for each replica from what `checksum_components` gave; in the order of variables."""
+    """One int64 for each replica; `folded` is what `checksum_components` returns."""
     factors = np.cumprod(np.full(folded.shape[1], _ODD, np.uint64), dtype=np.uint64)
     totals: np.ndarray = (folded.astype(np.uint64) * factors).sum(axis=1, dtype=np.uint64)
     return totals.view(np.int64)

@@ -20,8 +20,8 @@ from phalanx.checkpoint.writer import STEP
 from phalanx.errors import (
     CheckpointCorruptedError,
     CheckpointMismatchError,
-    CheckpointVersionError,
     CheckpointNotFoundError,
+    CheckpointVersionError,
 )
 
 _log = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ def read(folder: StorageDir, step: int) -> LoadedCheckpoint:
     """The checkpoint of `step`, every byte held against its checksum.
 
     Raises:
-        CheckpointNotFoundError, CheckpointCorruptedError, CheckpointVersionError: as for `manifest_of`,
-            or a shard is missing or differs.
+        CheckpointNotFoundError, CheckpointCorruptedError, CheckpointVersionError: as for
+            `manifest_of`, or a shard is missing or differs.
     """
     manifest = manifest_of(folder, step)
     place = folder / STEP.format(step)

@@ -111,7 +111,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class ShardSnapshot:
     """What one worker writes of a snapshot, in memory of its own.
 
     Attributes:
@@ -164,19 +164,19 @@ class ShardWriter:
         """Have memory ready for this worker's share of `arrays`."""
         self.staging.reserve(self._share_of(arrays))
 
-    def take(self, snapshot: Snapshot) -> Share:
+    def take(self, snapshot: Snapshot) -> ShardSnapshot:
         """Copy what this worker is to write; training may go on when it is done.
 
         The share taken before must be stored by then: its memory is used again.
         """
         shared, own = self._share_of(snapshot.arrays), whole(describe(snapshot.own))
         values = self.staging.copy({**take(snapshot.arrays, shared), **take(snapshot.own, own)})
-        return Share(snapshot=snapshot, pieces=shared + own, values=values)
+        return ShardSnapshot(snapshot=snapshot, pieces=shared + own, values=values)
 
     def _share_of(self, arrays: Mapping[str, Any]) -> tuple[Piece, ...]:
         return plan_shards(describe(arrays), self.workers)[self.rank]
 
-    def store(self, share: Share) -> Manifest | None:
+    def store(self, share: ShardSnapshot) -> Manifest | None:
         """Write a share; on the chief, commit once all have written theirs.
 
         Returns:
@@ -197,7 +197,7 @@ class ShardWriter:
             raise
         return self._commit(place, share.snapshot) if self.rank == 0 else None
 
-    def _write_shard(self, place: StorageDir, share: Share) -> Shard:
+    def _write_shard(self, place: StorageDir, share: ShardSnapshot) -> Shard:
         content = save({key: to_storage(value) for key, value in share.values.items()})
         name = self._file(self.rank)
         self._try(f"write {name} in {place}", lambda: place.write(name, content))

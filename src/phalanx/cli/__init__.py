@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from phalanx.cli.app import app
-from phalanx.cli.console import say_error
+from phalanx.cli.console import error
 from phalanx.errors import PhalanxError
 
 
@@ -13,6 +13,6 @@ def main() -> None:
     """Run the command line; our own errors become one clear message and exit code 2."""
     try:
         app()
-    except PhalanxError as error:
-        say_error(str(error))
+    except PhalanxError as raised:
+        error(str(raised))
         sys.exit(2)

@@ -15,7 +15,7 @@ from phalanx.cli.debug import app as debug
 from phalanx.cli.doctor import HELP as DOCTOR_HELP
 from phalanx.cli.doctor import doctor
 from phalanx.cli.jobs import CANCEL_HELP, LOGS_HELP, STATUS_HELP, cancel, logs, status
-from phalanx.cli.optional_value_option import WithOptionalValue
+from phalanx.cli.optional_value_option import OptionalValueCommand
 from phalanx.cli.report import HELP as REPORT_HELP
 from phalanx.cli.report import report
 from phalanx.cli.run import HELP as RUN_HELP
@@ -55,7 +55,7 @@ def root(
 # Options after the script are the script's own.
 app.command(
     "run",
-    cls=WithOptionalValue,
+    cls=OptionalValueCommand,
     help=RUN_HELP,
     context_settings={"allow_interspersed_args": False},
 )(run)

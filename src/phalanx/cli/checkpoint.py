@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from phalanx.cli.console import say, say_error
+from phalanx.cli.console import error, info
 
 if TYPE_CHECKING:
     from phalanx.checkpoint.manifest import Manifest
@@ -47,7 +47,7 @@ def list_(directory: Directory) -> None:
         folder = StorageDir.at(directory)
         steps = steps_in(folder)
         if not steps:
-            say(f"no checkpoint in {directory}")
+            info(f"no checkpoint in {directory}")
             return
         table = Table("step", "epoch", "written", "size", "shards", "metrics")
         for step in steps:
@@ -67,9 +67,9 @@ def verify_(directory: Directory) -> None:
     with _storage_of(directory):
         found = dict(verify(StorageDir.at(directory)))
     if not found:
-        say(f"no checkpoint in {directory}")
+        info(f"no checkpoint in {directory}")
     for step, wrong in found.items():
-        say_error(f"step {step}: {wrong}") if wrong else say(f"step {step}: whole")
+        error(f"step {step}: {wrong}") if wrong else info(f"step {step}: whole")
     sys.exit(1 if any(found.values()) else 0)
 
 
@@ -94,7 +94,7 @@ def prune_(
     retention = Retention(keep=keep, best=named)  # type: ignore[arg-type]  # it checks
     with _storage_of(directory):
         removed = prune(StorageDir.at(directory), retention, leftovers=leftovers)
-    say(f"removed {', '.join(removed) or 'nothing'}")
+    info(f"removed {', '.join(removed) or 'nothing'}")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 
 from phalanx.cluster.detect import detect
 from phalanx.cluster.environments.host_list import from_hosts, parse_hosts
-from phalanx.cluster.local_host import Me
+from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ConfigurationError
 
@@ -23,5 +23,5 @@ def resolve_cluster(
     if hosts is None and index is not None:
         raise ConfigurationError(f"--node-rank {index} is a place in --hosts: give both.")
     if hosts is not None:
-        return from_hosts(parse_hosts(hosts), index, Me.here())
-    return detect(os.environ, me=Me.here(), kind=cluster)
+        return from_hosts(parse_hosts(hosts), index, LocalHost.here())
+    return detect(os.environ, me=LocalHost.here(), kind=cluster)

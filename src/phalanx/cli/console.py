@@ -11,12 +11,12 @@ from rich.text import Text
 from phalanx.launch.showing import Showing
 
 
-def say(message: str) -> None:
+def info(message: str) -> None:
     """A short note."""
     _print(Text("phalanx: ", style="bold cyan") + Text(message))
 
 
-def say_error(message: str) -> None:
+def error(message: str) -> None:
     """An error: its first line in red, the rest plain."""
     first, *rest = message.split("\n", 1)
     _print(Text(f"phalanx: {first}", style="bold red"))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.console import say
+from phalanx.cli.console import info
 from phalanx.cli.report import write_page
 from phalanx.cli.run_options import Run, RunDir
 
@@ -50,4 +50,4 @@ def timeline(
     path = find_run(run, run_dir)
     file = output or path / "timeline.json"
     write_page(file, json.dumps(trace_of(path, attempt), separators=(",", ":")))
-    say(f"wrote {file}")
+    info(f"wrote {file}")

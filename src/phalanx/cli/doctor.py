@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from phalanx.cli.cluster_option import resolve_cluster
-from phalanx.cli.console import say
+from phalanx.cli.console import info
 from phalanx.cli.run_options import Arguments, HostIndex
-from phalanx.cluster.local_host import Me
+from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ConfigurationError
 from phalanx.launch.script_check import check_script
@@ -92,7 +92,7 @@ def doctor(
             f"phalanx doctor looks at a script for a kind of machine; found {script!r} and no "
             f"--for. Say which: --for {'|'.join(KINDS)}."
         )
-    wish = Wish(
+    wish = DoctorOptions(
         directory=directory,
         as_json=as_json,
         parameters=parse_parameters(model_parameters),
@@ -121,7 +121,9 @@ def _script(kind: str, script: str | None, arguments: list[str]) -> int:
     if kind not in KINDS:
         raise ConfigurationError(f"--for must be one of {', '.join(KINDS)}; found {kind!r}.")
     if script is None:
-        raise ConfigurationError(f"--for {kind} looks at a script; found none. Name it after the options.")
+        raise ConfigurationError(
+            f"--for {kind} looks at a script; found none. Name it after the options."
+        )
     check_script(Path(script))
     quiet = {
         "KERAS_BACKEND": "tensorflow",
@@ -148,7 +150,7 @@ _STYLES = {"good": "green", "note": "yellow", "unfit": "bold red"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class DoctorOptions:
     """What a person asks the doctor for.
 
     Attributes:
@@ -164,54 +166,54 @@ class Wish:
     rendezvous_timeout: float
 
 
-def this_machine(wish: Wish) -> int:
+def this_machine(wish: DoctorOptions) -> int:
     """Look at this machine; gives the exit code."""
     from phalanx.diagnostics.doctor.all_reduce import on_this_machine
     from phalanx.diagnostics.doctor.run_checks import run_checks
 
-    told = _Told(as_json=wish.as_json)
+    told = _Reporter(as_json=wish.as_json)
     for result in run_checks(replace(_here(wish), all_reduced=on_this_machine())):
         told.take(result)
     return told.end("fit for training")
 
 
-def all_hosts(wish: Wish, places: ClusterEnvironment) -> int:
+def all_hosts(wish: DoctorOptions, places: ClusterEnvironment) -> int:
     """Look at all hosts; gives the exit code."""
     from phalanx.diagnostics.doctor.cluster_check.coordinator import NodeClients
     from phalanx.diagnostics.doctor.run_checks import run_checks
 
-    say(f"{places.kind}: {places.why}")
+    info(f"{places.kind}: {places.why}")
     doctors = NodeClients(
         places=places,
         root=wish.directory,
         look=lambda: list(run_checks(_here(wish))),
-        announce=say,
+        announce=info,
         parameters=wish.parameters,
         rendezvous_timeout=wish.rendezvous_timeout,
     )
     if not places.leads:
         code = doctors.follow()
-        say(f"what was found on all hosts is told on {places.hosts[0] or 'the first of them'}")
+        info(f"what was found on all hosts is told on {places.hosts[0] or 'the first of them'}")
         return code
-    told = _Told(as_json=wish.as_json)
+    told = _Reporter(as_json=wish.as_json)
     links = doctors.lead(told.take)
     return told.end("fit for training together", links=[asdict(link) for link in links])
 
 
-def _here(wish: Wish) -> MachineInfo:
+def _here(wish: DoctorOptions) -> MachineInfo:
     from phalanx.diagnostics.doctor.machine import MachineInfo, TensorFlowInfo
 
     return MachineInfo(
         environment=os.environ,
         directory=wish.directory.absolute(),
-        tensorflow=TensorFlowInfo.asked(),
+        tensorflow=TensorFlowInfo.probe(),
         parameters=wish.parameters,
-        me=Me.here(),
+        me=LocalHost.here(),
     )
 
 
 @dataclass(kw_only=True)
-class _Told:
+class _Reporter:
     """Findings, shown as they come, or as JSON at the end."""
 
     as_json: bool

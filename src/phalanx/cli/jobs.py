@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.console import say
+from phalanx.cli.console import info
 from phalanx.errors import ConfigurationError
 from phalanx.submit import kubernetes_client, ray_client, slurm_client
 from phalanx.submit.job_registry import SubmittedJob, find_job
-from phalanx.submit.subprocess_client import call
+from phalanx.submit.subprocess_client import run_command
 
 STATUS_HELP = """Say how a submitted job is: waiting, running, ended.
 
@@ -43,7 +43,7 @@ def status(job: Job, run_dir: RunDir = Path("runs")) -> None:
     found = find_job(job, run_dir)
     match found.kind:
         case "slurm":
-            said = slurm_client.status(found, call)
+            said = slurm_client.status(found, run_command)
         case "ray":
             said = ray_client.status(found, ray_client.connect(str(found.address)))
         case _:
@@ -73,12 +73,12 @@ def cancel(job: Job, run_dir: RunDir = Path("runs")) -> None:
     found = find_job(job, run_dir)
     match found.kind:
         case "slurm":
-            slurm_client.cancel(found, call)
+            slurm_client.cancel(found, run_command)
         case "ray":
             ray_client.cancel(found, ray_client.connect(str(found.address)))
         case _:
             kubernetes_client.cancel(found, kubernetes_client.connect())
-    say(f"cancelled {found.name}")
+    info(f"cancelled {found.name}")
 
 
 def _log_of(job: SubmittedJob) -> str:

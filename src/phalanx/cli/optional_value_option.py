@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 OPTION, DEFAULT = "--fast-dev-run", "1"
 
 
-class WithOptionalValue(TyperCommand):
+class OptionalValueCommand(TyperCommand):
     """A command that writes out the number which `--fast-dev-run` stands for by itself."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.cli import run_options as asked
-from phalanx.cluster.debug_options import Switches, parse_profile
+from phalanx.cluster.debug_options import DebugOptions, parse_profile
 from phalanx.cluster.task_types import DEFAULT_SHARDING
 from phalanx.errors import ConfigurationError
 from phalanx.launch.options import (
@@ -21,7 +21,7 @@ from phalanx.launch.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadRun:
+class RunCommand:
     """A run, and where its launchers are.
 
     Attributes:
@@ -37,7 +37,7 @@ class ReadRun:
     cluster: str
 
 
-def read_run(
+def parse_run_options(
     target: asked.Target,
     arguments: asked.Arguments = None,
     as_module: asked.AsModule = False,
@@ -69,7 +69,7 @@ def read_run(
     overfit_batches: asked.OverfitBatches = None,
     profile: asked.Profile = None,
     profile_ranks: asked.ProfileWorkers = None,
-) -> ReadRun:
+) -> RunCommand:
     """Read the flags, and refuse what cannot work.
 
     Raises:
@@ -99,7 +99,7 @@ def read_run(
         grace=grace,
         rendezvous_timeout=rendezvous_timeout,
         resume=resume,
-        switches=Switches(
+        switches=DebugOptions(
             debug=debug,
             debug_worker=debug_worker,
             trial_batches=_at_least_one("--fast-dev-run", fast_dev_run),
@@ -108,7 +108,7 @@ def read_run(
         ),
         env=parse_env(env or []),
     )
-    return ReadRun(options=options, hosts=hosts, node_rank=node_rank, cluster=cluster)
+    return RunCommand(options=options, hosts=hosts, node_rank=node_rank, cluster=cluster)
 
 
 def _at_least_one(option: str, batches: int | None) -> int:

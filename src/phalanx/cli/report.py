@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.console import say
+from phalanx.cli.console import info
 from phalanx.cli.run_options import RunDir
 from phalanx.errors import ConfigurationError
 
@@ -62,7 +62,7 @@ def report(
         return
     path = output or default_output(paths)
     write_page(path, to_json(loaded, now) if as_json else html_of(loaded, now))
-    say(f"wrote {path}")
+    info(f"wrote {path}")
 
 
 def default_output(runs: list[Path]) -> Path:

@@ -11,8 +11,8 @@ from typing import Any
 import typer
 
 from phalanx.cli.cluster_option import resolve_cluster
-from phalanx.cli.console import say, say_error
-from phalanx.cli.parse_run import read_run
+from phalanx.cli.console import error, info
+from phalanx.cli.parse_run import parse_run_options
 from phalanx.launch.context import LaunchContext
 from phalanx.launch.resources import Machine
 from phalanx.launch.run import run as launch
@@ -36,10 +36,10 @@ Options before the script are Phalanx's; all that follows it is the script's own
 """
 
 
-@wraps(read_run)  # typer reads the flags there.
+@wraps(parse_run_options)  # typer reads the flags there.
 def run(**flags: Any) -> None:
     """Read the flags, launch, and leave with the run's exit code."""
-    asked = read_run(**flags)
+    asked = parse_run_options(**flags)
     options = asked.options
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A bar's "━" must not end a run.
@@ -52,10 +52,10 @@ def run(**flags: Any) -> None:
             output=output,
             argv=sys.argv,
             terminal=output.isatty(),
-            announce=say,
+            announce=info,
             places=resolve_cluster(asked.hosts, asked.node_rank, asked.cluster),
         ),
     )
     if result.report is not None:
-        say_error(result.report)
+        error(result.report)
     raise typer.Exit(result.exit_code)

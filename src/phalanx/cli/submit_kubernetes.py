@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.console import say
+from phalanx.cli.console import info
 from phalanx.cli.run_options import Arguments
 from phalanx.cli.submit_options import (
     Grace,
@@ -137,7 +137,7 @@ def kubernetes(
     SubmittedJob(
         kind="kubernetes", job=run.name, name=run.name, namespace=place, object=made
     ).write(jobs_dir)
-    say(f"made {made} {run.name} in {place}: phalanx status, logs or cancel {run.name}")
+    info(f"made {made} {run.name} in {place}: phalanx status, logs or cancel {run.name}")
 
 
 def _text_of(target: str) -> str:

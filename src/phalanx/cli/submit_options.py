@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from phalanx.cli.optional_value_option import WithOptionalValue
-from phalanx.cli.parse_run import ReadRun, read_run
-from phalanx.cluster.strategies import kind_named
+from phalanx.cli.optional_value_option import OptionalValueCommand
+from phalanx.cli.parse_run import RunCommand, parse_run_options
+from phalanx.cluster.strategies import strategy_info
 from phalanx.errors import ConfigurationError
 from phalanx.launch.options import RunOptions
-from phalanx.launch.resources import check_spread
+from phalanx.launch.resources import check_placement
 from phalanx.submit.submit_spec import SubmitSpec
 
 JobName = Annotated[
@@ -57,7 +57,7 @@ def check_run(run: SubmitSpec) -> RunOptions:
             f"in --run-options {shlex.join(run.options)!r}. Give them to phalanx submit."
         )
     if options.workers is not None:
-        check_spread(options.workers, run.hosts)
+        check_placement(options.workers, run.hosts)
     return options
 
 
@@ -72,7 +72,7 @@ def check_gpus_per_worker(gpus: float, options: RunOptions, more: str) -> None:
     Raises:
         ConfigurationError: each worker uses one GPU, and would have more.
     """
-    kind = kind_named(options.strategy)
+    kind = strategy_info(options.strategy)
     if gpus <= 1 or (kind is not None and kind.many_devices):
         return
     raise ConfigurationError(
@@ -81,11 +81,11 @@ def check_gpus_per_worker(gpus: float, options: RunOptions, more: str) -> None:
     )
 
 
-def _read(run: SubmitSpec) -> ReadRun:
+def _read(run: SubmitSpec) -> RunCommand:
     words = run.words("--workers", str(run.hosts))[1:]
     # What is no option at all is refused in there.
     read = _reader()(words, prog_name="phalanx run", standalone_mode=False)
-    if not isinstance(read, ReadRun) or read.options.target != run.target:
+    if not isinstance(read, RunCommand) or read.options.target != run.target:
         raise ConfigurationError(
             "--run-options must be options of phalanx run and nothing else; found "
             f"{shlex.join(run.options)!r}. What the script takes follows the script."
@@ -98,5 +98,5 @@ def _reader() -> Any:
     """A command that reads the words of `phalanx run`, and does no more."""
     reader = typer.Typer(add_completion=False)
     settings = {"allow_interspersed_args": False}
-    reader.command(cls=WithOptionalValue, context_settings=settings)(read_run)
+    reader.command(cls=OptionalValueCommand, context_settings=settings)(parse_run_options)
     return typer.main.get_command(reader)

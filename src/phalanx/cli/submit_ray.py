@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.console import say
+from phalanx.cli.console import info
 from phalanx.cli.run_options import Arguments, AsModule, Resume, Target
 from phalanx.cli.submit_options import (
     Grace,
@@ -138,4 +138,4 @@ def ray(
     if not resume:
         refuse_taken(run.name, root)
     made = ray_client.submit(job, address, jobs_dir, ray_client.connect(address))
-    say(f"run {run.name} is job {made.job}: phalanx status, logs or cancel {run.name}")
+    info(f"run {run.name} is job {made.job}: phalanx status, logs or cancel {run.name}")

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.console import say
+from phalanx.cli.console import info
 from phalanx.cli.run_options import Arguments, AsModule, MaxRestarts, Resume, Target
 from phalanx.cli.submit_options import Grace, JobName, RunOptionsText, SharedRunDir, check_run
 from phalanx.launch.options import GRACE, without_env
@@ -19,7 +19,7 @@ from phalanx.submit.job_registry import refuse_taken
 from phalanx.submit.slurm_client import submit
 from phalanx.submit.slurm_script import SlurmJob, batch_script
 from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
-from phalanx.submit.subprocess_client import call
+from phalanx.submit.subprocess_client import run_command
 
 HELP = """Write a batch script for Slurm that starts a launcher on each node, and submit it.
 
@@ -120,5 +120,5 @@ def slurm(
         return
     if not resume:
         refuse_taken(run.name, root)
-    submitted = submit(job, root, call)
-    say(f"run {run.name} is job {submitted.job}: phalanx status, logs or cancel {run.name}")
+    submitted = submit(job, root, run_command)
+    info(f"run {run.name} is job {submitted.job}: phalanx status, logs or cancel {run.name}")

@@ -33,7 +33,7 @@ class ProfiledSteps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Switches:
+class DebugOptions:
     """How a run looks for mistakes.
 
     Attributes:
@@ -52,7 +52,7 @@ class Switches:
     profile: ProfiledSteps | None = None
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Switches:
+    def from_fields(cls, fields: Mapping[str, Any]) -> DebugOptions:
         """The switches of which `asdict` gave these fields, through JSON."""
         profile = fields.get("profile")
         if profile is not None:
@@ -68,7 +68,9 @@ def parse_profile(steps: str | None, workers: str | None) -> ProfiledSteps | Non
     """
     if steps is None:
         if workers is not None:
-            raise ConfigurationError(f"--profile-ranks {workers} needs steps: give --profile as well.")
+            raise ConfigurationError(
+                f"--profile-ranks {workers} needs steps: give --profile as well."
+            )
         return None
     match = _STEPS.fullmatch(steps.strip())
     first = int(match["first"]) if match else 0
@@ -82,6 +84,8 @@ def parse_profile(steps: str | None, workers: str | None) -> ProfiledSteps | Non
         return ProfiledSteps(first=first, last=last)
     ranks = workers.split(",")
     if not all(rank.strip().isdecimal() for rank in ranks):
-        raise ConfigurationError(f"--profile-ranks must be ranks, such as 0 or 0,1; found {workers!r}.")
+        raise ConfigurationError(
+            f"--profile-ranks must be ranks, such as 0 or 0,1; found {workers!r}."
+        )
     chosen = tuple(sorted({int(rank) for rank in ranks}))
     return ProfiledSteps(first=first, last=last, workers=chosen)

@@ -15,12 +15,12 @@ from phalanx.cluster.environments import (
     torchrun,
     tpu_vm,
 )
-from phalanx.cluster.local_host import Me
+from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.spec import WORKER_VARIABLE
 from phalanx.errors import ClusterError, ConfigurationError
 
-Detector = Callable[[Mapping[str, str], Me | None], ClusterEnvironment | None]
+Detector = Callable[[Mapping[str, str], LocalHost | None], ClusterEnvironment | None]
 
 DETECTORS: tuple[tuple[str, Detector], ...] = (
     ("hosts", host_list.detect),
@@ -41,7 +41,7 @@ CLUSTER_NAMES = ("auto", "none", *(name for name, _ in DETECTORS))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Detection:
     """What one kind of cluster makes of an environment.
 
     Attributes:
@@ -56,7 +56,7 @@ class Look:
 
 
 def detect(
-    environment: Mapping[str, str], *, me: Me | None = None, kind: str = "auto"
+    environment: Mapping[str, str], *, me: LocalHost | None = None, kind: str = "auto"
 ) -> ClusterEnvironment | None:
     """Where the launchers of this run are; None where this one is alone.
 
@@ -70,37 +70,43 @@ def detect(
         ClusterError: what was found contradicts itself, or two clusters contradict each other.
     """
     if kind not in CLUSTER_NAMES:
-        raise ConfigurationError(f"--cluster must be one of {', '.join(CLUSTER_NAMES)}; found {kind!r}.")
+        raise ConfigurationError(
+            f"--cluster must be one of {', '.join(CLUSTER_NAMES)}; found {kind!r}."
+        )
     if kind == "none":
         return None
     if kind != "auto":
-        return _forced(environment, me, kind)
+        return _detect_only(environment, me, kind)
     if WORKER_VARIABLE in environment:
         return None  # a run inside a worker is one of its own
-    looks = look(environment, me=me)
+    looks = probe_all(environment, me=me)
     chosen = next((one for one in looks if one.places or one.error), None)
     if chosen is None:
         return None
     if chosen.error is not None:
         raise chosen.error
     if chosen.kind not in INNERMOST:
-        _refuse_two(chosen, looks)
+        _check_conflict(chosen, looks)
     return _with_job(chosen.places, environment)
 
 
-def look(environment: Mapping[str, str], *, me: Me | None = None) -> list[Look]:
+def probe_all(environment: Mapping[str, str], *, me: LocalHost | None = None) -> list[Detection]:
     """What every kind makes of an environment, in order: for the choice, and to explain it."""
-    return [_look(kind, detector, environment, me) for kind, detector in DETECTORS]
+    return [_probe(kind, detector, environment, me) for kind, detector in DETECTORS]
 
 
-def _look(kind: str, detector: Detector, environment: Mapping[str, str], me: Me | None) -> Look:
+def _probe(
+    kind: str, detector: Detector, environment: Mapping[str, str], me: LocalHost | None
+) -> Detection:
     try:
-        return Look(kind=kind, places=detector(environment, me))
+        return Detection(kind=kind, places=detector(environment, me))
     except ClusterError as error:
-        return Look(kind=kind, error=error)
+        return Detection(kind=kind, error=error)
 
 
-def _forced(environment: Mapping[str, str], me: Me | None, kind: str) -> ClusterEnvironment:
+def _detect_only(
+    environment: Mapping[str, str], me: LocalHost | None, kind: str
+) -> ClusterEnvironment:
     found = dict(DETECTORS)[kind](environment, me)
     found = _with_job(found, environment)
     if found is None:
@@ -120,7 +126,7 @@ def _with_job(
     return replace(places, job=environment.get(host_list.JOB) or None)
 
 
-def _refuse_two(chosen: Look, looks: list[Look]) -> None:
+def _check_conflict(chosen: Detection, looks: list[Detection]) -> None:
     """A second cluster must say the same, or be of one launcher, which says nothing."""
     assert chosen.places is not None
     for other in looks:
@@ -130,7 +136,7 @@ def _refuse_two(chosen: Look, looks: list[Look]) -> None:
             raise other.error
         if other.places is None or len(other.places.hosts) == 1:
             continue
-        if _who(other.places) != _who(chosen.places):
+        if _identity(other.places) != _identity(chosen.places):
             raise ClusterError(
                 f"Two clusters at once: {chosen.kind} ({chosen.places.why}) and {other.kind} "
                 f"({other.places.why}). Say which counts by --cluster {chosen.kind} or --cluster "
@@ -138,5 +144,5 @@ def _refuse_two(chosen: Look, looks: list[Look]) -> None:
             )
 
 
-def _who(places: ClusterEnvironment) -> tuple[int, int]:
+def _identity(places: ClusterEnvironment) -> tuple[int, int]:
     return places.index, len(places.hosts)

@@ -15,7 +15,7 @@ def _no_addresses(host: str) -> Collection[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Me:
+class LocalHost:
     """This machine, as others may call it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Me:
         return not self.addresses.isdisjoint(self.resolve(host))
 
     @classmethod
-    def here(cls) -> Me:
+    def here(cls) -> LocalHost:
         """The machine that this process runs on."""
         interfaces = psutil.net_if_addrs().values()
         return cls(

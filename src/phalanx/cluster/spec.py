@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from phalanx.cluster.debug_options import Switches
+from phalanx.cluster.debug_options import DebugOptions
 from phalanx.cluster.strategies import StrategyName
-from phalanx.cluster.task_types import DEFAULT_SHARDING, Role, place_of
+from phalanx.cluster.task_types import DEFAULT_SHARDING, Role, task_of
 from phalanx.errors import ClusterError
 
 WORKER_VARIABLE = "PHALANX_WORKER_SPEC"
@@ -74,7 +74,7 @@ class WorkerSpec:
     sharding: str = DEFAULT_SHARDING
     data_service: str = ""
     log_level: LogLevel = "auto"
-    switches: Switches = field(default_factory=Switches)
+    switches: DebugOptions = field(default_factory=DebugOptions)
     meeting: str = ""
 
     def __post_init__(self) -> None:
@@ -97,12 +97,12 @@ class WorkerSpec:
     @property
     def role(self) -> Role:
         """This worker's job in TF_CONFIG."""
-        return place_of(self.rank, self.world_size, self.servers)[0]
+        return task_of(self.rank, self.world_size, self.servers)[0]
 
     @property
     def task_index(self) -> int:
         """This worker's index within its job."""
-        return place_of(self.rank, self.world_size, self.servers)[1]
+        return task_of(self.rank, self.world_size, self.servers)[1]
 
     @property
     def serves(self) -> bool:
@@ -119,7 +119,7 @@ class WorkerSpec:
         """The addresses of each job."""
         jobs: dict[str, list[str]] = {}
         for rank, address in enumerate(self.addresses):
-            role, _ = place_of(rank, self.world_size, self.servers)
+            role, _ = task_of(rank, self.world_size, self.servers)
             jobs.setdefault(role, []).append(address)
         return jobs
 
@@ -138,7 +138,7 @@ class WorkerSpec:
         made = {
             "addresses": tuple(fields["addresses"]),
             "devices": None if devices is None else DeviceSpec(**devices),
-            "switches": Switches.from_fields(fields.get("switches", {})),
+            "switches": DebugOptions.from_fields(fields.get("switches", {})),
         }
         return cls(**{**fields, **made})
 

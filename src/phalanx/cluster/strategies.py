@@ -14,7 +14,7 @@ StrategyName = str
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategyKind:
+class StrategyInfo:
     """One strategy.
 
     Attributes:
@@ -34,21 +34,21 @@ class StrategyKind:
     communication: tuple[str, ...] = ()
 
 
-KINDS: tuple[StrategyKind, ...] = (
-    StrategyKind(
+KINDS: tuple[StrategyInfo, ...] = (
+    StrategyInfo(
         name="single",
         trains_on="one device",
         many_workers=False,
         many_devices=False,
     ),
-    StrategyKind(
+    StrategyInfo(
         name="mirrored",
         trains_on="the devices of one process",
         many_workers=False,
         many_devices=True,
         communication=("nccl", "hierarchical", "one-device"),
     ),
-    StrategyKind(
+    StrategyInfo(
         name="multiworker",
         trains_on="one device of each worker",
         many_workers=True,
@@ -56,20 +56,20 @@ KINDS: tuple[StrategyKind, ...] = (
         networked=True,
         communication=("ring", "nccl"),
     ),
-    StrategyKind(
+    StrategyInfo(
         name="horovod",
         trains_on="one device of each worker",
         many_workers=True,
         many_devices=False,
     ),
-    StrategyKind(
+    StrategyInfo(
         name="parameter-server",
         trains_on="workers that train each at its own pace, and servers",
         many_workers=True,
         many_devices=False,
         networked=True,
     ),
-    StrategyKind(
+    StrategyInfo(
         name="tpu",
         trains_on="the TPU of one process",
         many_workers=False,
@@ -84,7 +84,7 @@ COMMUNICATION_NAMES: tuple[str, ...] = (
 )
 
 
-def kind_named(name: StrategyName) -> StrategyKind | None:
+def strategy_info(name: StrategyName) -> StrategyInfo | None:
     """The strategy of that name; None for "auto", which is not decided yet."""
     return next((kind for kind in KINDS if kind.name == name), None)
 
@@ -97,7 +97,7 @@ def check_communication(communication: str, strategy: StrategyName) -> None:
     """
     if communication == "auto":
         return
-    kind = kind_named(strategy)
+    kind = strategy_info(strategy)
     if kind is not None and communication in kind.communication:
         return
     if kind is None or communication not in COMMUNICATION_NAMES:
@@ -125,5 +125,5 @@ def check_gpus(communication: str, gpus: int) -> None:
         )
 
 
-def _with_a_choice() -> list[StrategyKind]:
+def _with_a_choice() -> list[StrategyInfo]:
     return [kind for kind in KINDS if kind.communication]

@@ -20,7 +20,7 @@ _SHARDING = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sharding:
+class VariablePartitioning:
     """How variables are cut along their first axis and spread over the servers.
 
     Attributes:
@@ -33,7 +33,7 @@ class Sharding:
     shards: int | None = None
 
 
-def parse_sharding(text: str) -> Sharding:
+def parse_sharding(text: str) -> VariablePartitioning:
     """`min-size:256KiB`, `fixed-shards:2` or `none` as a value.
 
     Raises:
@@ -41,18 +41,18 @@ def parse_sharding(text: str) -> Sharding:
     """
     match = _SHARDING.fullmatch(text.strip())
     if match is not None and match["none"]:
-        return Sharding()
+        return VariablePartitioning()
     if match is not None and match["size"] and int(match["size"]) > 0:
-        return Sharding(min_bytes=int(match["size"]) * _SIZES[match["unit"].lower()])
+        return VariablePartitioning(min_bytes=int(match["size"]) * _SIZES[match["unit"].lower()])
     if match is not None and match["shards"] and int(match["shards"]) > 0:
-        return Sharding(shards=int(match["shards"]))
+        return VariablePartitioning(shards=int(match["shards"]))
     raise ConfigurationError(
-        "--variable-partitioner must be min-size:BYTES (such as min-size:256KiB), fixed-shards:N or "
-        f"none; found {text!r}."
+        "--variable-partitioner must be min-size:BYTES (such as min-size:256KiB), "
+        f"fixed-shards:N or none; found {text!r}."
     )
 
 
-def place_of(rank: int, world_size: int, servers: int) -> tuple[Role, int]:
+def task_of(rank: int, world_size: int, servers: int) -> tuple[Role, int]:
     """The job of a rank and its index within that job.
 
     Without servers every rank is a worker; with them rank 0 is the chief and the last are the

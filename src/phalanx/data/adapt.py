@@ -11,7 +11,7 @@ import tensorflow as tf
 from phalanx.data.array_batches import ArrayBatches
 from phalanx.data.batches import BatchSource, with_free_batch_axis
 from phalanx.data.dataset_batches import DatasetBatches
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.data.pipelines.registry import is_transformed, pipeline_of
 from phalanx.data.prefetch_counter import Lookahead
 from phalanx.distributed.datasets import ShardedDataset
@@ -130,7 +130,7 @@ class TakeFirst:
         del position
         return self._source.open(0)
 
-    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
         """The pass that stood at `position`."""
         del state
         if position.taken is None:
@@ -181,7 +181,7 @@ class DistributedBatches:
         del position
         return self._open()
 
-    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
         """The pass that stood at `position`, read again up to there."""
         del state
         for _ in range(position.passes - (position.taken is not None) + position.unread):

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.batches import no_autograph, with_free_batch_axis
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.data.sampler import ListedOrder, ShuffleSampler, rows_in
 from phalanx.distributed.topology import ReplicaTopology, rows_of
 from phalanx.errors import DataError
@@ -55,7 +55,7 @@ class ArrayBatches:
         shares = positions.map(no_autograph(self._shares), num_parallel_calls=tf.data.AUTOTUNE)
         return iter(shares.prefetch(tf.data.AUTOTUNE))
 
-    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
         """The same as `open`: a position is all there is.
 
         Raises:

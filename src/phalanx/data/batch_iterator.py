@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from phalanx.data.batches import BatchSource
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.data.iterator_state import read_iterator
 from phalanx.monitoring.phase_tracker import phase_tracker
 
@@ -57,7 +57,7 @@ class BatchIterator:
         self._iterator = None
         self._passes = self._unread = 0
 
-    def position(self, batch: int, *, since: int) -> Position:
+    def position(self, batch: int, *, since: int) -> DataPosition:
         """Where training stands.
 
         Args:
@@ -65,7 +65,7 @@ class BatchIterator:
             since: of these, how many of the execution under way; 0 between two.
         """
         within = self._iterator is not None and not self._at_end_of_pass(since)
-        return Position(
+        return DataPosition(
             batch=batch,
             trained=self._position + since,
             passes=self._passes,
@@ -84,13 +84,13 @@ class BatchIterator:
         rows_at = getattr(self.source, "rows_at", None)
         return None if rows_at is None else rows_at(self._position + since)
 
-    def iterator_state(self, position: Position) -> dict[str, Any] | None:
+    def iterator_state(self, position: DataPosition) -> dict[str, Any] | None:
         """What the iterator holds; None where the position is enough, or it cannot be told."""
         if position.taken is None or not self.source.has_state:
             return None
         return read_iterator(self._iterator)
 
-    def restore(self, position: Position, state: Mapping[str, Any] | None) -> None:
+    def restore(self, position: DataPosition, state: Mapping[str, Any] | None) -> None:
         """Stand where `position` was taken; the next epoch begins in the midst.
 
         Args:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.topology import rows_of
 from phalanx.errors import DataError
 
@@ -56,7 +56,7 @@ class BatchSource(Protocol):
     def open(self, position: int) -> Any:
         """An iterator over elements that starts `position` global batches into training."""
 
-    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
         """The iterator that stood at `position`, None where a new pass begins there.
 
         Args:

@@ -18,7 +18,7 @@ from phalanx.data.batches import (
     with_free_batch_axis,
 )
 from phalanx.data.inspection.inspect import inspect
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
 from phalanx.data.prefetch_counter import Lookahead
 from phalanx.distributed.topology import ReplicaTopology
@@ -64,7 +64,7 @@ class DatasetBatches:
         del position
         return self._open(self._dataset)
 
-    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
         """The pass that stood at `position`.
 
         Passes before it are opened, not read: a shuffle draws its seed when it is opened. When

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Position:
+class DataPosition:
     """A point between two global batches.
 
     Attributes:

@@ -15,7 +15,7 @@ Shuffle = bool | str
 """Whether and how: True, False or "batch"."""
 
 
-class Order(Protocol):
+class Sampler(Protocol):
     """Which sample stands where.
 
     Attributes:
@@ -94,7 +94,7 @@ class ListedOrder(EvenBatches):
         return tf.gather(self._rows, batch * self._size + within)
 
 
-def rows_in(order: Order, seed: Any, position: int) -> np.ndarray:
+def rows_in(order: Sampler, seed: Any, position: int) -> np.ndarray:
     """The samples of the global batch at `position`, batches trained before."""
     epoch, batch = (tf.constant(n, tf.int64) for n in divmod(position, order.num_batches))
     total = order.total(seed, epoch, batch)

@@ -61,7 +61,7 @@ def _ask(strategy: tf.distribute.Strategy) -> ReplicaTopology:
     return ReplicaTopology(first=min(ids), local=len(ids), total=strategy.num_replicas_in_sync)
 
 
-def this_replica() -> int:
+def replica_id_in_group() -> int:
     """The number, in the whole gang, of the replica whose step is being traced or run."""
     context = tf.distribute.get_replica_context()
     return int(tf.get_static_value(context.replica_id_in_sync_group))

@@ -47,13 +47,13 @@ class PackedGradients:
 
     Attributes:
         values: one for each that was brought.
-        together: the same numbers in as few tensors as there are.
-        brought: what this replica brought, in tensors like those.
+        buckets: the same numbers in as few tensors as there are.
+        inputs: what this replica brought, in tensors like those.
     """
 
     values: list[Gradient]
-    together: list[tf.Tensor]
-    brought: list[tf.Tensor]
+    buckets: list[tf.Tensor]
+    inputs: list[tf.Tensor]
 
 
 def all_reduce_packed(
@@ -68,20 +68,20 @@ def all_reduce_packed(
     sparse = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
     dtypes = dict.fromkeys(values[i].dtype for i in dense)
     groups = [[i for i in dense if values[i].dtype == dtype] for dtype in dtypes]
-    brought = [pack([values[i] for i in group]) for group in groups]
+    inputs = [pack([values[i] for i in group]) for group in groups]
     with compared(what, values, names, in_step=in_step):
-        together = [timed(_all_reduce, packed) for packed in brought]
+        buckets = [timed(_all_reduce, packed) for packed in inputs]
         gathered = [timed(_all_reduce, values[i]) for i in sparse]
     results: list[Gradient] = list(values)
-    for group, flat in zip(groups, together, strict=True):
+    for group, flat in zip(groups, buckets, strict=True):
         for i, tensor in zip(group, unpack(flat, [values[i] for i in group]), strict=True):
             results[i] = tensor
     for i, total in zip(sparse, gathered, strict=True):
         results[i] = total
     return PackedGradients(
         values=results,
-        together=[*together, *(total.values for total in gathered)],
-        brought=[*brought, *(values[i].values for i in sparse)],
+        buckets=[*buckets, *(total.values for total in gathered)],
+        inputs=[*inputs, *(values[i].values for i in sparse)],
     )
 
 

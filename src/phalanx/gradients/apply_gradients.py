@@ -42,7 +42,7 @@ class OptimizerHooks:
     step: Any
 
 
-def walk(
+def reduce_and_apply(
     gradients: Sequence[Gradient],
     variables: Sequence[Any],
     *,

@@ -53,8 +53,8 @@ def all_reduce_and_check(
             total=alone, finite=are_finite(alone), own=lambda: _both(tf.constant(True))
         )
     sums = all_reduce_packed(gradients, names, what="gradients")
-    own = partial(_inspected, sums.brought, replicas)
-    return ReducedGradients(total=sums.values, finite=are_finite(sums.together), own=own)
+    own = partial(_inspected, sums.inputs, replicas)
+    return ReducedGradients(total=sums.values, finite=are_finite(sums.buckets), own=own)
 
 
 def all_reduce_with_loss_flag(

@@ -119,7 +119,7 @@ class GradientProbe:
         if replica == 0:
             views["total"] = applied.total[i]
 
-        def look() -> dict[str, Any]:
+        def sample() -> dict[str, Any]:
             found: dict[str, Any] = {name: statistics(view) for name, view in views.items()}
             if self._lens.histograms:
                 found |= {f"{name}_histogram": histogram(v) for name, v in views.items()}
@@ -128,9 +128,9 @@ class GradientProbe:
             return {**found, "update_ratio": tf.math.divide_no_nan(moved, size)}
 
         if self._lens.sample_rate >= 1.0:
-            return {"kept": tf.constant(True), **look()}
+            return {"kept": tf.constant(True), **sample()}
         kept = keep[applied.paths[i].rpartition("/")[0]]
-        return {"kept": kept, **tf.cond(kept, look, lambda: self._blank(views))}
+        return {"kept": kept, **tf.cond(kept, sample, lambda: self._blank(views))}
 
     def _blank(self, views: Iterable[str]) -> dict[str, Any]:
         """What a layer outside this step's sample gives: zeros, for nearly nothing."""

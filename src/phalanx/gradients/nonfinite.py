@@ -22,7 +22,7 @@ from phalanx.gradients.checked_all_reduce import (
     without_nonfinite,
 )
 from phalanx.gradients.clipper_chain import OnNonfinite
-from phalanx.gradients.step_context import Keep
+from phalanx.gradients.step_context import CaptureFn
 
 _NEVER = -1
 
@@ -114,7 +114,7 @@ class NonFiniteGuard:
         *,
         step: Any,
         replica: int,
-        keep: Keep | None = None,
+        keep: CaptureFn | None = None,
     ) -> None:
         """Apply the total as the policy has it, and note a step that is not finite.
 
@@ -180,7 +180,9 @@ def guard_of(optimizer: Any) -> NonFiniteGuard | None:
     return _healths.get(optimizer)
 
 
-def watch(optimizer: Any, strategy: tf.distribute.Strategy, policy: HealthPolicy) -> NonFiniteGuard:
+def install_guard(
+    optimizer: Any, strategy: tf.distribute.Strategy, policy: HealthPolicy
+) -> NonFiniteGuard:
     """Clear the record of `optimizer`, or start one if its strategy or policy is another.
 
     A traced step keeps the record it was traced with.

@@ -20,7 +20,7 @@ import tensorflow as tf
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.row_sums import RowSums, Term
 
-Keep = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+CaptureFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 """Gets the step (int64), the position of the first bad variable (int64), whether this replica's own
 gradients were bad, and whether the total can be so by them (bool); gives any tensor."""
 
@@ -89,7 +89,7 @@ class ReplicaBatch:
         self.row_sums = RowSums(())
         self._is_published = False
         self.loss: tf.Tensor | None = None
-        self.keep: Keep | None = None
+        self.keep: CaptureFn | None = None
         self._weighted_losses: set[int] = set()
         self._counted: dict[tuple[int, str], Any] = {}
 
@@ -267,7 +267,7 @@ def current_replica_batch() -> ReplicaBatch | None:
 
 
 @contextlib.contextmanager
-def sharing(share: ReplicaBatch | None) -> Iterator[ReplicaBatch | None]:
+def replica_batch_scope(share: ReplicaBatch | None) -> Iterator[ReplicaBatch | None]:
     """Make `share` the current one for the length of a replica's step; None: there is none."""
     previous = current_replica_batch()
     _thread.share = share

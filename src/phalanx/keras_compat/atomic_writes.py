@@ -29,7 +29,7 @@ _asides: set[Path] = set()
 
 
 @contextmanager
-def whole(path: str) -> Iterator[str]:
+def atomic_path(path: str) -> Iterator[str]:
     """A name to write to, beside `path` and with its endings, which then takes its place."""
     folder, name = os.path.split(path)
     beside = os.path.join(folder, f".{uuid.uuid4().hex[:8]}-{name}")
@@ -82,7 +82,7 @@ def _saving_whole(original: Callable[..., Any]) -> Callable[..., Any]:
         with saving(path):
             if not _is_one_new_file(path, overwrite, [*args, *kwargs.values()]):
                 return original(model, filepath, overwrite, *args, **kwargs)
-            with whole(path) as beside:
+            with atomic_path(path) as beside:
                 return original(model, beside, True, *args, **kwargs)
 
     return save
@@ -119,13 +119,13 @@ class _AtomicFileSystem:
         if "://" in f"{source}{target}":
             self._original.copy(source, target)
             return
-        with whole(str(target)) as beside:
+        with atomic_path(str(target)) as beside:
             shutil.copy(source, beside)
 
 
 @contextmanager
 def _written_whole(path: Any) -> Iterator[Any]:
-    with whole(str(path)) as beside, open(beside, "w") as stream:
+    with atomic_path(str(path)) as beside, open(beside, "w") as stream:
         yield stream
 
 

@@ -31,7 +31,7 @@ from phalanx.launch.scratch import scratch_prefix
 
 
 @dataclass(frozen=True, kw_only=True)
-class Every:
+class LogSchedule:
     """A wish for fresh logs at every `steps`-th batch, counted through all epochs.
 
     Attributes:
@@ -51,7 +51,7 @@ class CallbackPolicy:
     """How the callbacks of one class are right on several workers.
 
     Attributes:
-        aside: attributes for the callback of a worker that is not the chief, by name,
+        scratch_overrides: attributes for the callback of a worker that is not the chief, by name,
             made for a directory of its own.
         chief_only: whether its hooks run on the chief alone.
         reads: at which batches it wants fresh logs; None where its code tells.
@@ -59,9 +59,9 @@ class CallbackPolicy:
         shows_progress: whether it is a progress display.
     """
 
-    aside: Callable[[Any, Path], Mapping[str, Any]] = lambda callback, directory: {}
+    scratch_overrides: Callable[[Any, Path], Mapping[str, Any]] = lambda callback, directory: {}
     chief_only: bool = False
-    reads: Callable[[Any], Sequence[Every]] | None = None
+    reads: Callable[[Any], Sequence[LogSchedule]] | None = None
     restores: Callable[[Any], bool] = lambda callback: False
     shows_progress: bool = False
 
@@ -96,7 +96,7 @@ def redirect_writes(callbacks: Sequence[Any], *, saves: bool = False) -> Iterato
             for i, callback in enumerate(callbacks):
                 own = directory / str(i)
                 own.mkdir()
-                for name, value in policy_of(callback).aside(callback, own).items():
+                for name, value in policy_of(callback).scratch_overrides(callback, own).items():
                     before.append((callback, name, getattr(callback, name)))
                     setattr(callback, name, value)
             yield
@@ -149,38 +149,38 @@ def _moved(path: Any, directory: Path) -> str:
     return str(directory / os.path.basename(str(path)))
 
 
-def _saves_every(callback: Any) -> list[Every]:
+def _saves_every(callback: Any) -> list[LogSchedule]:
     if not isinstance(callback.save_freq, int) or callback.save_freq < 1:
         return []
-    return [Every(steps=callback.save_freq, already=callback._batches_seen_since_last_saving)]
+    return [LogSchedule(steps=callback.save_freq, already=callback._batches_seen_since_last_saving)]
 
 
-def _writes_every(callback: Any) -> list[Every]:
+def _writes_every(callback: Any) -> list[LogSchedule]:
     if not isinstance(callback.update_freq, int) or callback.update_freq < 1:
         return []
-    return [Every(steps=callback.update_freq, calls=True)]
+    return [LogSchedule(steps=callback.update_freq, calls=True)]
 
 
-def _never(callback: Any) -> list[Every]:
+def _never(callback: Any) -> list[LogSchedule]:
     return []
 
 
 _CALLBACKS = keras.callbacks
 
 CALLBACK_POLICIES: list[tuple[Any, CallbackPolicy]] = [
-    (_CALLBACKS.ModelCheckpoint, CallbackPolicy(aside=_checkpoint, reads=_saves_every)),
+    (_CALLBACKS.ModelCheckpoint, CallbackPolicy(scratch_overrides=_checkpoint, reads=_saves_every)),
     (
         _CALLBACKS.BackupAndRestore,
-        CallbackPolicy(aside=_backup, reads=_never, restores=_has_backup),
+        CallbackPolicy(scratch_overrides=_backup, reads=_never, restores=_has_backup),
     ),
-    (_CALLBACKS.OrbaxCheckpoint, CallbackPolicy(aside=_orbax, reads=_saves_every)),
-    (_CALLBACKS.TensorBoard, CallbackPolicy(aside=_tensorboard, reads=_writes_every)),
-    (_CALLBACKS.CSVLogger, CallbackPolicy(aside=_csv)),
+    (_CALLBACKS.OrbaxCheckpoint, CallbackPolicy(scratch_overrides=_orbax, reads=_saves_every)),
+    (_CALLBACKS.TensorBoard, CallbackPolicy(scratch_overrides=_tensorboard, reads=_writes_every)),
+    (_CALLBACKS.CSVLogger, CallbackPolicy(scratch_overrides=_csv)),
     (_CALLBACKS.RemoteMonitor, CallbackPolicy(chief_only=True)),
     (_CALLBACKS.ProgbarLogger, CallbackPolicy(chief_only=True, reads=_never, shows_progress=True)),
-    (_CALLBACKS.EarlyStopping, CallbackPolicy(aside=_quiet)),
-    (_CALLBACKS.ReduceLROnPlateau, CallbackPolicy(aside=_quiet)),
-    (_CALLBACKS.LearningRateScheduler, CallbackPolicy(aside=_quiet)),
+    (_CALLBACKS.EarlyStopping, CallbackPolicy(scratch_overrides=_quiet)),
+    (_CALLBACKS.ReduceLROnPlateau, CallbackPolicy(scratch_overrides=_quiet)),
+    (_CALLBACKS.LearningRateScheduler, CallbackPolicy(scratch_overrides=_quiet)),
 ]
 
 

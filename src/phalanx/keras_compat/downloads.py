@@ -32,7 +32,7 @@ import keras
 from filelock import FileLock
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.keras_compat.atomic_writes import whole
+from phalanx.keras_compat.atomic_writes import atomic_path
 from phalanx.keras_compat.patches import Patches
 
 _FOLDER = ".phalanx"
@@ -73,7 +73,7 @@ def _in_turn(original: Callable[..., Any]) -> Callable[..., Any]:
             if mine and done["times"] >= turn and os.path.exists(done["path"]):
                 return done["path"]
             path = original(*args, **kwargs)
-            with suppress(OSError), whole(str(note)) as beside:
+            with suppress(OSError), atomic_path(str(note)) as beside:
                 text = json.dumps({"attempt": attempt, "times": turn, "path": str(path)})
                 Path(beside).write_text(text, encoding="utf-8")
             return path
@@ -129,7 +129,7 @@ def _retrieving_whole(original: Callable[..., Any]) -> Callable[..., Any]:
     def urlretrieve(url: str, filename: Any = None, *args: Any, **kwargs: Any) -> Any:
         if filename is None:
             return original(url, filename, *args, **kwargs)
-        with whole(os.fspath(filename)) as beside:
+        with atomic_path(os.fspath(filename)) as beside:
             _, headers = original(url, beside, *args, **kwargs)
         return filename, headers
 

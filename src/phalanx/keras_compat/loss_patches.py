@@ -37,7 +37,7 @@ from phalanx.gradients.step_context import (
     MetricResult,
     ReplicaBatch,
     current_replica_batch,
-    sharing,
+    replica_batch_scope,
 )
 from phalanx.keras_compat.optimizer_patches import applying_total, in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
@@ -250,7 +250,7 @@ def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _outside_of_steps(original: Callable[..., Any]) -> Callable[..., Any]:
     def initialize(self: Any, value: Any) -> Any:
-        with sharing(None):
+        with replica_batch_scope(None):
             return original(self, value)
 
     return initialize

@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.gradients.all_reduce import Gradient, scale
-from phalanx.gradients.apply_gradients import OptimizerHooks, walk
+from phalanx.gradients.apply_gradients import OptimizerHooks, reduce_and_apply
 from phalanx.gradients.gradient_probe import current_observation
 from phalanx.gradients.nonfinite import guard_of
 from phalanx.gradients.step_context import current_replica_batch
@@ -80,7 +80,7 @@ def applying_total() -> bool:
 
 
 @contextlib.contextmanager
-def _applying() -> Iterator[None]:
+def _in_apply() -> Iterator[None]:
     previous = applying_total()
     _thread.applying = True
     try:
@@ -89,7 +89,7 @@ def _applying() -> Iterator[None]:
         _thread.applying = previous
 
 
-def _must_walk(optimizer: Any) -> bool:
+def _should_reduce(optimizer: Any) -> bool:
     """Whether `optimizer`'s `apply` is to walk the pipeline, here and now."""
     if applying_total() or tf.distribute.in_cross_replica_context():
         return False
@@ -98,7 +98,7 @@ def _must_walk(optimizer: Any) -> bool:
     return watched or in_a_replica()
 
 
-def _walk(
+def _reduce_and_apply(
     optimizer: Any,
     apply: Callable[..., None],
     gradients: Sequence[Gradient],
@@ -125,10 +125,10 @@ def _walk(
         health.paths = tuple(getattr(v, "path", v.name) for v in known)
 
     def finish(total: Sequence[Gradient]) -> None:
-        with _applying():
+        with _in_apply():
             apply(total, variables)
 
-    walk(
+    reduce_and_apply(
         gradients,
         known,
         hooks=OptimizerHooks(
@@ -229,9 +229,11 @@ def _routed_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if in_a_plain_loop():
             return _averaged(self, grads, trainable_variables)
-        if not _must_walk(self):
+        if not _should_reduce(self):
             return original(self, grads, trainable_variables)
-        return _walk(self, lambda g, v: original(self, g, v), list(grads), trainable_variables)
+        return _reduce_and_apply(
+            self, lambda g, v: original(self, g, v), list(grads), trainable_variables
+        )
 
     return apply
 
@@ -240,7 +242,7 @@ def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if in_a_plain_loop():
             return _averaged(self, grads, trainable_variables)
-        if not _must_walk(self):
+        if not _should_reduce(self):
             return original(self, grads, trainable_variables)
 
         def finish(total: Any, variables: Any) -> None:
@@ -248,7 +250,7 @@ def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]
                 self.inner_optimizer.build(list(variables))
             self._common_apply(total, variables)
 
-        return _walk(self, finish, list(grads), trainable_variables)
+        return _reduce_and_apply(self, finish, list(grads), trainable_variables)
 
     return apply
 

@@ -24,13 +24,13 @@ from phalanx.launch.ps_tasks import Replacements
 from phalanx.launch.rendezvous.node import Node, allocate_addresses
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
 from phalanx.launch.restart_policy import GiveUp, RestartBudget, RestartDecision, RestartPolicy
-from phalanx.launch.root_cause import Ending, is_port_conflict, root_cause
+from phalanx.launch.root_cause import WorkerExit, is_port_conflict, root_cause
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.run_result import RunResult, outcome, preemption_message
+from phalanx.launch.run_result import RunResult, preemption_message, resolve_result
 from phalanx.launch.scratch import remove_scratch
 from phalanx.launch.showing import Output
 from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import Clock, RetryPolicy, Supervisor
+from phalanx.launch.supervisor import Clock, Supervisor, Timeouts
 from phalanx.launch.tee import Tee, ranks_to_show
 from phalanx.launch.worker_group import WorkerGroupSpec, start_worker_group, worker_specs
 
@@ -38,7 +38,7 @@ PORT_TRIES = 4
 
 
 @dataclass(kw_only=True)
-class Course:
+class RestartState:
     """What is kept from one attempt to the next."""
 
     restarts: RestartBudget
@@ -69,7 +69,7 @@ class Agent:
 
     def _until_it_ends(self) -> RunResult:
         most = len(self.gangs.plan.shares)
-        course = Course(
+        course = RestartState(
             restarts=RestartBudget(RestartPolicy(most=self.gangs.options.max_restarts)),
             size=ElasticMembership(least=self.gangs.options.min_workers or most, most=most),
         )
@@ -86,7 +86,7 @@ class Agent:
                 return result
         raise AssertionError("count() does not end")
 
-    def _judge(self, attempt: int, ran: Ran, course: Course) -> RunResult | None:
+    def _judge(self, attempt: int, ran: AttemptResult, course: RestartState) -> RunResult | None:
         """What the run comes to after this attempt; None to start again, after any wait."""
         result = self._result(attempt, ran)
         if self.gangs.signals.count() or result.exit_code == 0:
@@ -109,7 +109,12 @@ class Agent:
         return self._after_failure(attempt, ran, course, result, cause)
 
     def _after_failure(
-        self, attempt: int, ran: Ran, course: Course, result: RunResult, cause: Ending | None
+        self,
+        attempt: int,
+        ran: AttemptResult,
+        course: RestartState,
+        result: RunResult,
+        cause: WorkerExit | None,
     ) -> RunResult | None:
         trained = cause is None or self.gangs.plan.paths(attempt).trained(cause.rank).exists()
         rank = cause.rank if cause is not None else None
@@ -134,8 +139,8 @@ class Agent:
         self.gangs.announce(change.why)
         self.gangs.journal.resize(attempt, members=size.members, why=change.why)
 
-    def _result(self, attempt: int, ran: Ran) -> RunResult:
-        result = outcome(
+    def _result(self, attempt: int, ran: AttemptResult) -> RunResult:
+        result = resolve_result(
             ran.endings,
             hang=ran.hang,
             seen=ran.seen,
@@ -150,7 +155,7 @@ class Agent:
             )
         return result
 
-    def _wait_for(self, decision: RestartDecision, attempt: int, cause: Ending | None) -> None:
+    def _wait_for(self, decision: RestartDecision, attempt: int, cause: WorkerExit | None) -> None:
         """Say that the gang starts again, and wait; a signal cuts the wait short."""
         what = "it stood still" if cause is None else f"worker {cause.rank} failed: {cause.what}"
         restart = f"restart {decision.number} of {self.gangs.options.max_restarts}"
@@ -164,7 +169,7 @@ class Agent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
+class AttemptResult:
     """One attempt.
 
     Attributes:
@@ -175,7 +180,7 @@ class Ran:
         seconds: how long it took.
     """
 
-    endings: Sequence[Ending]
+    endings: Sequence[WorkerExit]
     hang: str | None
     seen: str | None
     to_grow: bool
@@ -208,13 +213,13 @@ class WorkerGroupRunner:
     clock: Clock
     output: Output
     terminal: bool
-    patience: RetryPolicy
+    patience: Timeouts
     announce: Callable[[str], None]
     data_servers: DataServers
     homes: Sequence[Node]
     on_each_poll: Callable[[], None] = lambda: None
 
-    def run(self, attempt: int, size: ElasticMembership) -> Ran:
+    def run(self, attempt: int, size: ElasticMembership) -> AttemptResult:
         """Start the gang once and wait for its end."""
         began = self.clock.now()
         plan = self.plan.of(size.members)
@@ -269,7 +274,7 @@ class WorkerGroupRunner:
         try:
             self.journal.attempt_start(attempt, handles)
             endings = supervisor.run()
-            return Ran(
+            return AttemptResult(
                 endings=endings,
                 hang=watch.verdict,
                 seen=watch.seen,
@@ -318,7 +323,7 @@ class WorkerGroupRunner:
         self.plan.paths(spec.attempt).error(spec.rank).unlink(missing_ok=True)
         return start(spec)
 
-    def _report_replaced(self, attempt: int, ending: Ending, successor: WorkerHandle) -> None:
+    def _report_replaced(self, attempt: int, ending: WorkerExit, successor: WorkerHandle) -> None:
         self.announce(f"worker {ending.rank} failed: {ending.what}; another takes its place")
         self.journal.replaced(attempt, ending, pid=successor.pid)
 

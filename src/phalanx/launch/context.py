@@ -9,7 +9,7 @@ from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.launch.ports import PortPicker, pick_free_ports
 from phalanx.launch.resources import Machine
 from phalanx.launch.showing import Output
-from phalanx.launch.supervisor import RetryPolicy
+from phalanx.launch.supervisor import Timeouts
 from phalanx.launch.worker_group import WorkerCommand, worker_command
 
 
@@ -37,6 +37,6 @@ class LaunchContext:
     terminal: bool = False
     pick_ports: PortPicker = pick_free_ports
     command: WorkerCommand = worker_command
-    patience: RetryPolicy = field(default_factory=RetryPolicy)
+    patience: Timeouts = field(default_factory=Timeouts)
     announce: Callable[[str], None] = lambda text: None
     places: ClusterEnvironment | None = None

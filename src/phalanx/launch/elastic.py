@@ -59,8 +59,10 @@ class ElasticMembership:
         self._first, self._longest = first_wait, longest_wait
         self._wait = first_wait
         self._not_before = 0.0
-        self._striker: int | None = None
-        self._smaller: tuple[int, ...] | None = None  # To go back to, while all are tried again.
+        self._suspect: int | None = None
+        self._fallback_members: tuple[int, ...] | None = (
+            None  # To go back to, while all are tried again.
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -80,13 +82,13 @@ class ElasticMembership:
         if self._least == len(self._all):
             return None
         if trained or rank is None:
-            self._striker, self._smaller, self._wait = None, None, self._first
+            self._suspect, self._fallback_members, self._wait = None, None, self._first
             return None
         member = self.members[rank]
-        if self._smaller is not None:
+        if self._fallback_members is not None:
             return self._go_back(member, now)
-        if self._striker != member:
-            self._striker = member
+        if self._suspect != member:
+            self._suspect = member
             return None
         return self._leave_out(member)
 
@@ -96,7 +98,7 @@ class ElasticMembership:
         """What it changes that a worker's process could not be started at all."""
         if self._least == len(self._all) or rank is None:
             return None
-        self._striker = self.members[rank]
+        self._suspect = self.members[rank]
         return self.failed(rank, trained=False, now=now)
 
     def may_grow(self, now: float) -> bool:
@@ -105,8 +107,8 @@ class ElasticMembership:
 
     def grow(self) -> MembershipChange:
         """Try all again."""
-        self._smaller, self.members = self.members, self._all
-        return MembershipChange(why=f"a checkpoint was saved: {self._going_on()} again")
+        self._fallback_members, self.members = self.members, self._all
+        return MembershipChange(why=f"a checkpoint was saved: {self._describe_members()} again")
 
     def _leave_out(self, member: int) -> MembershipChange | BelowMinimum:
         if len(self.members) == self._least:
@@ -114,22 +116,22 @@ class ElasticMembership:
                 why=f"Worker {member} cannot come back, and --workers {self._least}:"
                 f"{len(self._all)} asks for at least {self._least}."
             )
-        self._striker = None
+        self._suspect = None
         self.members = tuple(each for each in self.members if each != member)
-        return MembershipChange(why=f"worker {member} cannot come back: {self._going_on()}")
+        return MembershipChange(why=f"worker {member} cannot come back: {self._describe_members()}")
 
     def _go_back(self, member: int, now: float) -> MembershipChange:
-        assert self._smaller is not None
-        self.members, self._smaller = self._smaller, None
+        assert self._fallback_members is not None
+        self.members, self._fallback_members = self._fallback_members, None
         wait, self._wait = self._wait, min(2 * self._wait, self._longest)
         self._not_before = now + wait
         return MembershipChange(
-            why=f"worker {member} still cannot start: {self._going_on()}, "
+            why=f"worker {member} still cannot start: {self._describe_members()}, "
             f"and trying again in {wait:.0f} s at the earliest",
             at_no_cost=True,
         )
 
-    def _going_on(self) -> str:
+    def _describe_members(self) -> str:
         return f"going on with {len(self.members)} of {len(self._all)} workers"
 
 

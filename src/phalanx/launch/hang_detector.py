@@ -20,9 +20,9 @@ from phalanx.launch.worker_diagnosis import (
     diagnose_wait,
     diff_batch_specs,
     lines_about,
-    refined,
+    merge_flight_status,
 )
-from phalanx.launch.worker_status import Position, WorkerStatus, last_position, whereabouts
+from phalanx.launch.worker_status import WorkerProgress, WorkerStatus, last_position, whereabouts
 from phalanx.monitoring.events import records_path
 
 TIMES_AS_LONG = 20.0
@@ -133,7 +133,7 @@ class HangDetector:
             found = self._find({rank: self._position(rank) for rank in running})
             self.seen = "\n".join([*lines_about(found, self.now()), self._format_stacks()])
 
-    def _check_for_stall(self, positions: Mapping[int, Position]) -> None:
+    def _check_for_stall(self, positions: Mapping[int, WorkerProgress]) -> None:
         patience = self.pace.patience(self.timeout)
         if patience is None or not stands_still(list(positions.values()), patience, self._looked):
             self._told = False
@@ -145,16 +145,18 @@ class HangDetector:
     def _running(self) -> list[int]:
         return [rank for rank, handle in self.handles.items() if handle.poll() is None]
 
-    def _position(self, rank: int) -> Position:
+    def _position(self, rank: int) -> WorkerProgress:
         found = last_position(records_path(self.paths.run, rank))
         if found is None or found.since < self._begun:  # of an attempt before, if any
-            return Position(phase="start", since=self._begun)
+            return WorkerProgress(phase="start", since=self._begun)
         return found
 
-    def _find(self, positions: Mapping[int, Position]) -> dict[int, WorkerStatus]:
+    def _find(self, positions: Mapping[int, WorkerProgress]) -> dict[int, WorkerStatus]:
         stacks = self._stacks(list(positions))
         return {
-            rank: whereabouts(refined(each, self.paths.flight(rank)), stacks.get(rank, ""))
+            rank: whereabouts(
+                merge_flight_status(each, self.paths.flight(rank)), stacks.get(rank, "")
+            )
             for rank, each in positions.items()
         }
 
@@ -186,7 +188,7 @@ class HangDetector:
         return f"Their stacks: {self.paths.stacks(0).parent / 'worker-*.stacks.txt'}."
 
 
-def stands_still(positions: Sequence[Position], timeout: float, now: float) -> bool:
+def stands_still(positions: Sequence[WorkerProgress], timeout: float, now: float) -> bool:
     """Whether somebody trains and nobody has begun anything for `timeout` seconds."""
     trains = any(position.phase not in _OUTSIDE_TRAINING for position in positions)
     return trains and all(now - position.since >= timeout for position in positions)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from phalanx.launch.prefork import ForkedWorker
 from phalanx.launch.process import WorkerHandle
-from phalanx.launch.root_cause import Ending
+from phalanx.launch.root_cause import WorkerExit
 from phalanx.monitoring.events import RecordWriter, launcher_records_path
 
 
@@ -53,7 +53,7 @@ class LauncherEvents:
         ]
         self._write("attempt_start", attempt=attempt, workers=workers)
 
-    def worker_exit(self, attempt: int, ending: Ending) -> None:
+    def worker_exit(self, attempt: int, ending: WorkerExit) -> None:
         """A worker's process has ended."""
         self._write(
             "worker_exit",
@@ -65,13 +65,13 @@ class LauncherEvents:
             summary=ending.what if ending.failed else None,
         )
 
-    def replaced(self, attempt: int, ending: Ending, *, pid: int) -> None:
+    def replaced(self, attempt: int, ending: WorkerExit, *, pid: int) -> None:
         """Another process has taken the place of a worker that failed."""
         self._write(
             "worker_replaced", attempt=attempt, rank=ending.rank, cause=ending.what, pid=pid
         )
 
-    def restart(self, attempt: int, *, cause: Ending | None, seconds: float) -> None:
+    def restart(self, attempt: int, *, cause: WorkerExit | None, seconds: float) -> None:
         """The gang starts again, as `attempt`, in so many seconds; no cause: it stood still."""
         rank, what = (cause.rank, cause.what) if cause else (None, "it stood still")
         self._write("restart", attempt=attempt, rank=rank, cause=what, seconds=seconds)

@@ -9,13 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, get_args
 
-from phalanx.cluster.debug_options import Switches
+from phalanx.cluster.debug_options import DebugOptions
 from phalanx.cluster.spec import LOG_LEVELS, DeviceSpec, LogLevel
 from phalanx.cluster.strategies import (
     STRATEGY_NAMES,
     StrategyName,
     check_communication,
-    kind_named,
+    strategy_info,
 )
 from phalanx.cluster.task_types import DEFAULT_SHARDING, parse_sharding
 from phalanx.errors import ConfigurationError
@@ -88,7 +88,7 @@ class RunOptions:
     rendezvous_timeout: float = STARTUP_TIMEOUT
     resume: bool = False
     threads: int | None = None
-    switches: Switches = field(default_factory=Switches)
+    switches: DebugOptions = field(default_factory=DebugOptions)
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -108,7 +108,8 @@ class RunOptions:
             raise ConfigurationError(f"--grace must be 0 or more seconds; found {self.grace}.")
         if not self.rendezvous_timeout > 0:
             raise ConfigurationError(
-                f"--rendezvous-timeout must be seconds, more than 0; found {self.rendezvous_timeout}."
+                "--rendezvous-timeout must be seconds, more than 0; found "
+                f"{self.rendezvous_timeout}."
             )
         if self.resume and self.name is None:
             raise ConfigurationError("--resume goes on with a run: give its --name.")
@@ -166,7 +167,9 @@ def _check_switches(options: RunOptions) -> None:
             "that as well."
         )
     if switches.trial_batches and (options.name is not None or options.resume):
-        raise ConfigurationError("--fast-dev-run keeps nothing of its run: leave out --name and --resume.")
+        raise ConfigurationError(
+            "--fast-dev-run keeps nothing of its run: leave out --name and --resume."
+        )
     if switches.trial_batches and (switches.overfit_batches or switches.profile):
         other = "--overfit-batches" if switches.overfit_batches else "--profile"
         raise ConfigurationError(
@@ -199,7 +202,7 @@ def check_workers_fit(
     Raises:
         ConfigurationError: says which option to change, and to what.
     """
-    kind = kind_named(strategy)
+    kind = strategy_info(strategy)
     several_workers = workers is not None and workers > 1
     if several_workers and kind is not None and not kind.many_workers:
         raise ConfigurationError(
@@ -262,7 +265,9 @@ def parse_workers(text: str) -> tuple[int | None, int]:
     """
     match = _WORKERS.fullmatch(text.strip())
     if match is None:
-        raise ConfigurationError(f"--workers must be a number, or MIN:MAX such as 2:4; found {text!r}.")
+        raise ConfigurationError(
+            f"--workers must be a number, or MIN:MAX such as 2:4; found {text!r}."
+        )
     least = match["least"]
     return (None if least is None else int(least)), int(match["most"])
 

@@ -6,19 +6,21 @@ from collections.abc import Callable, Sequence
 
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.launch.process import WorkerHandle
-from phalanx.launch.resources import Share
-from phalanx.launch.root_cause import Ending, is_port_conflict
+from phalanx.launch.resources import ResourceAllocation
+from phalanx.launch.root_cause import WorkerExit, is_port_conflict
 
 MOST_REPLACEMENTS = 10
 """Of the workers of one attempt, all together: more than that is no accident."""
 
 
-def add_chief_and_ps(workers: Sequence[Share], servers: int) -> list[Share]:
+def add_chief_and_ps(
+    workers: Sequence[ResourceAllocation], servers: int
+) -> list[ResourceAllocation]:
     """The shares of a whole gang, by rank: a chief, the workers, the servers.
 
     The chief and the servers compute on CPUs, whatever the workers do.
     """
-    on_cpu = Share(devices=DeviceSpec(count=1, kind="cpu"), threads=None, gpus=None)
+    on_cpu = ResourceAllocation(devices=DeviceSpec(count=1, kind="cpu"), threads=None, gpus=None)
     return [on_cpu, *workers, *[on_cpu] * servers]
 
 
@@ -30,7 +32,7 @@ class Replacements:
         specs: Sequence[WorkerSpec],
         *,
         start: Callable[[WorkerSpec], WorkerHandle],
-        on_replaced: Callable[[Ending, WorkerHandle], None],
+        on_replaced: Callable[[WorkerExit, WorkerHandle], None],
     ) -> None:
         """Begin with all replacements left.
 
@@ -44,7 +46,7 @@ class Replacements:
         self._on_replaced = on_replaced
         self._left = MOST_REPLACEMENTS
 
-    def __call__(self, ending: Ending) -> WorkerHandle | None:
+    def __call__(self, ending: WorkerExit) -> WorkerHandle | None:
         """Who takes the place of a process that failed; None where nobody can.
 
         A chief knows where training is, and a server has variables: those are not replaced.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.cluster.spec import DeviceSpec
-from phalanx.cluster.strategies import StrategyName, kind_named
+from phalanx.cluster.strategies import StrategyName, strategy_info
 from phalanx.errors import ConfigurationError
 from phalanx.launch.options import check_workers_fit
 
@@ -39,7 +39,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class ResourceAllocation:
     """What one worker gets of its machine.
 
     Attributes:
@@ -83,7 +83,7 @@ def _ask_nvidia_smi(smi: str) -> int:
 
 def default_workers(machine: Machine, strategy: StrategyName, devices: DeviceSpec | None) -> int:
     """One worker for each GPU, else one; one as well where a worker is to have several devices."""
-    kind = kind_named(strategy)
+    kind = strategy_info(strategy)
     if kind is not None and not kind.many_workers:
         return 1
     if devices is not None and (devices.count > 1 or devices.kind in ("cpu", "logical-gpu")):
@@ -91,7 +91,7 @@ def default_workers(machine: Machine, strategy: StrategyName, devices: DeviceSpe
     return max(1, len(machine.gpus))
 
 
-def idle_gpus(machine: Machine, shares: Sequence[Share]) -> str:
+def idle_gpus(machine: Machine, shares: Sequence[ResourceAllocation]) -> str:
     """A sentence about the GPUs of a machine that none of its workers sees; empty if none is left.
 
     Args:
@@ -108,7 +108,7 @@ def idle_gpus(machine: Machine, shares: Sequence[Share]) -> str:
     )
 
 
-def check_spread(workers: int, hosts: int) -> None:
+def check_placement(workers: int, hosts: int) -> None:
     """Refuse a number of workers that cannot be spread evenly.
 
     Raises:
@@ -121,14 +121,14 @@ def check_spread(workers: int, hosts: int) -> None:
         )
 
 
-def share_out_over(
+def allocate_over_nodes(
     machines: Sequence[Machine],
     *,
     workers: int | None,
     strategy: StrategyName,
     devices: DeviceSpec | None,
     threads: int | None,
-) -> tuple[list[Share], list[int]]:
+) -> tuple[list[ResourceAllocation], list[int]]:
     """What each worker gets, and of which machine, by rank.
 
     Args:
@@ -142,8 +142,8 @@ def share_out_over(
         ConfigurationError: they cannot be spread evenly, or a machine has not what its share needs.
     """
     if workers is not None:
-        check_spread(workers, len(machines))
-    shares: list[Share] = []
+        check_placement(workers, len(machines))
+    shares: list[ResourceAllocation] = []
     homes: list[int] = []
     for home, machine in enumerate(machines):
         default = default_workers(machine, strategy, devices)
@@ -163,7 +163,7 @@ def plan_shards(
     strategy: StrategyName,
     devices: DeviceSpec | None,
     threads: int | None,
-) -> list[Share]:
+) -> list[ResourceAllocation]:
     """What each of `workers` gets, by rank.
 
     Raises:
@@ -175,17 +175,19 @@ def plan_shards(
     if kind == "cpu" or (kind == "auto" and not machine.gpus):
         on_cpus = DeviceSpec(count=devices.count, kind="cpu") if devices is not None else None
         check_workers_fit(workers, strategy, on_cpus)
-        return [Share(devices=on_cpus, threads=threads, gpus=None) for _ in range(workers)]
+        return [
+            ResourceAllocation(devices=on_cpus, threads=threads, gpus=None) for _ in range(workers)
+        ]
     if devices is not None and devices.kind == "logical-gpu":
         check_workers_fit(workers, strategy, devices)
         return [_split_gpu(machine, devices, threads)]
-    named = kind_named(strategy)
+    named = strategy_info(strategy)
     if devices is None and named is not None and not named.many_workers:
-        return [Share(devices=None, threads=threads, gpus=None)]
+        return [ResourceAllocation(devices=None, threads=threads, gpus=None)]
     if devices is None and workers == 1:
         # One device a worker; what TensorFlow makes of it is its own affair.
         only = machine.gpus[:1] if len(machine.gpus) > 1 else None
-        return [Share(devices=None, threads=threads, gpus=only)]
+        return [ResourceAllocation(devices=None, threads=threads, gpus=only)]
     check_workers_fit(workers, strategy, devices)
     each = devices.count if devices is not None else 1
     if each * workers > len(machine.gpus):
@@ -196,7 +198,7 @@ def plan_shards(
         )
     on_gpus = DeviceSpec(count=each, kind="gpu")
     return [
-        Share(
+        ResourceAllocation(
             devices=on_gpus,
             threads=threads,
             gpus=machine.gpus[rank * each : (rank + 1) * each],
@@ -205,11 +207,11 @@ def plan_shards(
     ]
 
 
-def _split_gpu(machine: Machine, devices: DeviceSpec, threads: int | None) -> Share:
+def _split_gpu(machine: Machine, devices: DeviceSpec, threads: int | None) -> ResourceAllocation:
     """The first GPU, which the one worker is to split."""
     if not machine.gpus:
         raise ConfigurationError(
             f"--devices-per-worker logical-gpu:{devices.count} splits a GPU, and this machine "
             "shows none. Use cpu:N to try several devices without one."
         )
-    return Share(devices=devices, threads=threads, gpus=machine.gpus[:1])
+    return ResourceAllocation(devices=devices, threads=threads, gpus=machine.gpus[:1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.root_cause import Ending
+from phalanx.launch.root_cause import WorkerExit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class RestartBudget:
         self._last: FailureRecord | None = None
 
     def after(
-        self, cause: Ending | None, *, lasted: float, is_left_out: bool = False
+        self, cause: WorkerExit | None, *, lasted: float, is_left_out: bool = False
     ) -> RestartDecision | GiveUp:
         """What to do now that an attempt has failed.
 

@@ -46,7 +46,7 @@ _MODULE = re.compile(r"^(?:\w+\.)+(?=\w+: )")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class WorkerExit:
     """How one worker ended.
 
     Attributes:
@@ -110,13 +110,13 @@ def is_secondary(failure: FailureRecord) -> bool:
     return failure.type in _AMBIGUOUS_TYPES and bool(_CONSEQUENCE_TEXTS.search(failure.message))
 
 
-def root_cause(endings: Sequence[Ending]) -> Ending | None:
+def root_cause(endings: Sequence[WorkerExit]) -> WorkerExit | None:
     """The earliest failure; one that a peer's death explains counts only if all are such."""
     failures = [ending for ending in endings if ending.failed]
     return min(failures, key=lambda ending: (ending.is_secondary, ending.time), default=None)
 
 
-def can_resume(endings: Sequence[Ending]) -> bool:
+def can_resume(endings: Sequence[WorkerExit]) -> bool:
     """Whether a gang as a whole has saved and stopped.
 
     A worker leaves with `RESUME_EXIT_CODE` when the checkpoint is whole: one that had to be
@@ -126,12 +126,14 @@ def can_resume(endings: Sequence[Ending]) -> bool:
     return calm and any(each.has_saved for each in endings)
 
 
-def is_port_conflict(ending: Ending) -> bool:
+def is_port_conflict(ending: WorkerExit) -> bool:
     """Whether the worker failed because another process held its port."""
     return ending.failure is not None and TAKEN_PORT in ending.failure.message
 
 
-def describe(cause: Ending, endings: Sequence[Ending], log: Path, where: Sequence[str] = ()) -> str:
+def failure_report(
+    cause: WorkerExit, endings: Sequence[WorkerExit], log: Path, where: Sequence[str] = ()
+) -> str:
     """The report: who failed first, with what, where to read on, and how the others ended.
 
     Args:
@@ -153,14 +155,14 @@ def describe(cause: Ending, endings: Sequence[Ending], log: Path, where: Sequenc
     lines += where
     lines.append(f"Its log: {log}")
     lines += [
-        f"Worker {other.rank} {_fate(other, cause).rstrip('.')}."
+        f"Worker {other.rank} {_exit_description(other, cause).rstrip('.')}."
         for other in sorted(endings, key=lambda ending: ending.rank)
         if other.rank != cause.rank
     ]
     return "\n".join(lines)
 
 
-def _fate(ending: Ending, cause: Ending) -> str:
+def _exit_description(ending: WorkerExit, cause: WorkerExit) -> str:
     if ending.failure is not None and ending.is_secondary:
         return f"failed after it, as its peer was gone ({ending.failure.type})"
     if ending.failed and _everywhere(ending.what) == _everywhere(cause.what):

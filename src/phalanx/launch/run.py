@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from phalanx.cluster.strategies import check_gpus
-from phalanx.errors import LaunchError, ConfigurationError
+from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.launch.agent import Agent, WorkerGroupRunner
 from phalanx.launch.context import LaunchContext
 from phalanx.launch.data_servers import DataServers
@@ -23,8 +23,8 @@ from phalanx.launch.preemption import SIGNALS
 from phalanx.launch.ps_tasks import add_chief_and_ps
 from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.rendezvous.node import allocate_addresses
-from phalanx.launch.rendezvous.roles import follow, hear, lead, nodes_of
-from phalanx.launch.resources import Machine, Share, idle_gpus, share_out_over
+from phalanx.launch.rendezvous.roles import forward_signals, nodes_of, run_follower, run_leader
+from phalanx.launch.resources import Machine, ResourceAllocation, allocate_over_nodes, idle_gpus
 from phalanx.launch.run_dir import create_run_dir, earlier_run, git_commit, versions, write_run_file
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.run_result import RunResult, print_summary
@@ -54,8 +54,8 @@ def run(options: RunOptions, surroundings: LaunchContext) -> RunResult:
         print_summary(result, options.switches, surroundings.announce)
         return result
     if not places.leads:
-        return follow(options, surroundings, places)
-    with lead(options, surroundings, places) as leader:
+        return run_follower(options, surroundings, places)
+    with run_leader(options, surroundings, places) as leader:
         result = _run(options, surroundings, leader)
         leader.end(result.exit_code, result.report)
     print_summary(result, options.switches, surroundings.announce)
@@ -107,7 +107,7 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
                 announce=surroundings.announce,
                 data_servers=servers,
                 homes=homes,
-                on_each_poll=partial(hear, leader, signals),
+                on_each_poll=partial(forward_signals, leader, signals),
             )
             result = Agent(gangs=gangs).run()
     except LaunchError as error:
@@ -130,7 +130,7 @@ def make_plan(
             f"KERAS_BACKEND is {backend!r}, but Phalanx trains on TensorFlow. Unset it, or set "
             "it to 'tensorflow'."
         )
-    shares, homes = share_out_over(
+    shares, homes = allocate_over_nodes(
         machines,
         workers=options.workers,
         strategy=options.strategy,
@@ -169,7 +169,7 @@ def make_plan(
 
 def _about_idle_gpus(machines: Sequence[Machine], plan: WorkerGroupSpec) -> list[str]:
     """A sentence for each machine on which GPUs are left over."""
-    shares_of: list[list[Share]] = [[] for _ in machines]
+    shares_of: list[list[ResourceAllocation]] = [[] for _ in machines]
     for rank, share in enumerate(plan.shares):
         shares_of[plan.node_of(rank)].append(share)
     told = [idle_gpus(*each) for each in zip(machines, shares_of, strict=True)]

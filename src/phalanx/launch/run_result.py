@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.cluster.debug_options import ProfiledSteps, Switches
+from phalanx.cluster.debug_options import DebugOptions, ProfiledSteps
 from phalanx.launch.hang_detector import EXIT_CODE
 from phalanx.launch.preemption import RESUME_EXIT_CODE, SIGNALS, stopped_at
-from phalanx.launch.root_cause import Ending, can_resume, describe, root_cause
+from phalanx.launch.root_cause import WorkerExit, can_resume, failure_report, root_cause
 from phalanx.launch.run_layout import AttemptPaths, profile_of
 from phalanx.launch.worker_diagnosis import failure_context
 
@@ -31,11 +31,11 @@ class RunResult:
     exit_code: int
     run_dir: Path
     report: str | None = None
-    endings: tuple[Ending, ...] = ()
+    endings: tuple[WorkerExit, ...] = ()
 
 
-def outcome(
-    endings: Sequence[Ending],
+def resolve_result(
+    endings: Sequence[WorkerExit],
     *,
     hang: str | None,
     signal: int | None,
@@ -64,13 +64,13 @@ def outcome(
         code = cause.shell_code
         ended = {ending.rank: ending.time for ending in endings}
         where = failure_context(paths, ended, cause.rank)
-        report = describe(cause, endings, paths.log(cause.rank), where)
+        report = failure_report(cause, endings, paths.log(cause.rank), where)
         if seen is not None:
             report += f"\nWhen the wait for a peer had timed out:\n{seen}"
     return RunResult(exit_code=code, run_dir=paths.run, report=report, endings=tuple(endings))
 
 
-def _finished_anyway(endings: Sequence[Ending], signal: int) -> bool:
+def _finished_anyway(endings: Sequence[WorkerExit], signal: int) -> bool:
     """Whether training came to its end while it was asked to save."""
     return signal in SIGNALS and all(each.exit_code == 0 for each in endings)
 
@@ -88,7 +88,9 @@ def preemption_message(run_dir: Path, *, named: bool) -> str:
     return f"every worker has saved and stopped{where}; run the same command again{name} to go on"
 
 
-def print_summary(result: RunResult, switches: Switches, announce: Callable[[str], None]) -> None:
+def print_summary(
+    result: RunResult, switches: DebugOptions, announce: Callable[[str], None]
+) -> None:
     """Tell where a profile lies; remove the run of a trial, unless it failed.
 
     Args:

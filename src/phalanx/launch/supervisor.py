@@ -10,7 +10,7 @@ from typing import Protocol
 
 from phalanx.launch.failure import FailureRecord
 from phalanx.launch.process import WorkerHandle
-from phalanx.launch.root_cause import TIMED_OUT, Ending
+from phalanx.launch.root_cause import TIMED_OUT, WorkerExit
 
 
 class Clock(Protocol):
@@ -36,7 +36,7 @@ class WallClock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
+class Timeouts:
     """How long the supervisor waits for what, in seconds.
 
     Attributes:
@@ -88,18 +88,18 @@ class Supervisor:
     is_stuck: Callable[[], bool] = lambda: False
     on_timeout: Callable[[], None] = lambda: None
     on_ask: Callable[[], None] = lambda: None
-    on_end: Callable[[Ending], None] = lambda ending: None
+    on_end: Callable[[WorkerExit], None] = lambda ending: None
     ps_tasks: frozenset[int] = frozenset()
-    replacement: Callable[[Ending], WorkerHandle | None] = lambda ending: None
-    patience: RetryPolicy = field(default_factory=RetryPolicy)
+    replacement: Callable[[WorkerExit], WorkerHandle | None] = lambda ending: None
+    patience: Timeouts = field(default_factory=Timeouts)
 
     def __post_init__(self) -> None:
-        self._endings: dict[int, Ending] = {}
+        self._endings: dict[int, WorkerExit] = {}
         self._told: set[int] = set()
         self._asked = False
         self._answered = 0
 
-    def run(self) -> list[Ending]:
+    def run(self) -> list[WorkerExit]:
         """Wait for the end of every worker and say how each ended, by rank.
 
         Whatever is raised in between, no worker is left behind.
@@ -195,7 +195,7 @@ class Supervisor:
         for rank in self._running():
             code = self.handles[rank].poll()
             if code is not None:
-                ending = Ending(
+                ending = WorkerExit(
                     rank=rank,
                     exit_code=code,
                     at=self.clock.now(),
@@ -203,10 +203,10 @@ class Supervisor:
                     failure=self.failure_of(rank),
                 )
                 self.on_end(ending)
-                self._take_down(ending)
+                self._terminate(ending)
         self.on_poll()
 
-    def _take_down(self, ending: Ending) -> None:
+    def _terminate(self, ending: WorkerExit) -> None:
         successor = self.replacement(ending) if ending.failed and not self._told else None
         if successor is None:
             self._endings[ending.rank] = ending
@@ -216,5 +216,5 @@ class Supervisor:
     def _running(self) -> list[int]:
         return [rank for rank in self.handles if rank not in self._endings]
 
-    def _failures(self) -> list[Ending]:
+    def _failures(self) -> list[WorkerExit]:
         return [ending for ending in self._endings.values() if ending.failed]

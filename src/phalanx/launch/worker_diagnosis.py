@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.worker_status import EXIT_BARRIER, Position, WorkerStatus, whereabouts
+from phalanx.launch.worker_status import EXIT_BARRIER, WorkerProgress, WorkerStatus, whereabouts
 from phalanx.monitoring.flight_format import Flight, FlightEvent
 from phalanx.monitoring.flight_reader import read_flight
 
 _NANO = 1e9
 
 
-def refined(position: Position, file: Path) -> Position:
+def merge_flight_status(position: WorkerProgress, file: Path) -> WorkerProgress:
     """`position`, known from heartbeats, and what the flight recorder in `file` adds to it.
 
     A recorder that says something else than the heartbeat was left behind by another process.
@@ -31,7 +31,7 @@ def refined(position: Position, file: Path) -> Position:
     return told if position.phase in ("compute", "input") else replace(told, since=position.since)
 
 
-def position_of(flight: Flight) -> Position | None:
+def position_of(flight: Flight) -> WorkerProgress | None:
     """Where the worker is, or was when it wrote last; None before it wrote anything."""
     events = flight.events
     if not events:
@@ -47,7 +47,7 @@ def position_of(flight: Flight) -> Position | None:
         last = events[-1]
         step = _trained_after(last)
         since = phase.begin if phase is not None and phase.is_open else last.end or last.begin
-        return Position(
+        return WorkerProgress(
             phase=name,
             since=since / _NANO,
             step=step,
@@ -78,16 +78,16 @@ def failure_context(paths: AttemptPaths, ended: Mapping[int, float], cause: int)
     return [f"{line[0].upper()}{line[1:]}.", *diff_batch_specs(found)]
 
 
-def _position_in(file: Path) -> Position | None:
+def _position_in(file: Path) -> WorkerProgress | None:
     flight = read_flight(file)
     return None if flight is None else position_of(flight)
 
 
-def _has_trained(position: Position) -> bool:
+def _has_trained(position: WorkerProgress) -> bool:
     return position.phase not in ("start", "idle") or position.waits_in is not None
 
 
-def _within(event: FlightEvent, phase: str, *, was_looked_at: bool) -> Position:
+def _within(event: FlightEvent, phase: str, *, was_looked_at: bool) -> WorkerProgress:
     """The position of a worker in the midst of a step, or a collective.
 
     Args:
@@ -97,19 +97,21 @@ def _within(event: FlightEvent, phase: str, *, was_looked_at: bool) -> Position:
     """
     begun = event.begin / _NANO
     if event.kind == "collective":
-        return Position(phase=phase, since=begun, step=event.step, waits=True, waits_in=event.name)
+        return WorkerProgress(
+            phase=phase, since=begun, step=event.step, waits=True, waits_in=event.name
+        )
     before = _trained_before(event)
     if event.done is None:  # Nobody tells of its batch: the phase may.
         waits = phase != "input"
-        return Position(phase=phase, since=begun, step=before, waits=waits)
+        return WorkerProgress(phase=phase, since=begun, step=before, waits=waits)
     if event.is_open and not was_looked_at:
-        return Position(phase=phase, since=begun, step=before)
+        return WorkerProgress(phase=phase, since=begun, step=before)
     if event.done == 0 or event.came is None:
-        return Position(phase="input", since=begun, step=before, waits=False)
+        return WorkerProgress(phase="input", since=begun, step=before, waits=False)
     is_train = event.kind == "train"
     ended = event.done - 1 if is_train else 0
     step = None if before is None else before + ended
-    return Position(
+    return WorkerProgress(
         phase="compute" if is_train else phase,
         since=event.came / _NANO,
         step=step,
@@ -182,7 +184,7 @@ def diagnose_failure(found: Mapping[int, WorkerStatus], cause: int) -> str:
         return told
     each = found[cause]
     batch = f", its last batch {each.position.batch}" if each.position.batch else ""
-    return f"it was {each.doing}{each.position.after}{batch}"
+    return f"it was {each.activity}{each.position.after}{batch}"
 
 
 def lines_about(found: Mapping[int, WorkerStatus], now: float) -> list[str]:
@@ -195,7 +197,7 @@ def line_about(each: WorkerStatus, now: float) -> str:
     epoch = each.position.epoch
     where = "" if epoch is None else f" of epoch {epoch}"
     place = f"; {each.place}" if each.place else ""
-    what = f"{each.doing}{each.position.after}{where}"
+    what = f"{each.activity}{each.position.after}{where}"
     if each.gone is not None:
         return f"{each.gone}; it was {what}."
     return f"{what} for {_seconds(each, now):.0f} s{place}."
@@ -203,7 +205,7 @@ def line_about(each: WorkerStatus, now: float) -> str:
 
 def diff_batch_specs(found: Mapping[int, WorkerStatus]) -> list[str]:
     """A line where the workers' last batches are of different form; none where they are not."""
-    forms = {rank: form_of(each.position.batch) for rank, each in sorted(found.items())}
+    forms = {rank: batch_spec(each.position.batch) for rank, each in sorted(found.items())}
     kinds = list(dict.fromkeys(form for form in forms.values() if form))
     if len(kinds) < 2:
         return []
@@ -212,7 +214,7 @@ def diff_batch_specs(found: Mapping[int, WorkerStatus]) -> list[str]:
     return [f"Their last batches differ: {told}."]
 
 
-def form_of(batch: str) -> str:
+def batch_spec(batch: str) -> str:
     """A batch's names, shapes and dtypes without the number of samples, which may differ."""
     return _FIRST_DIMENSION.sub("[samples", batch)
 
@@ -220,13 +222,13 @@ def form_of(batch: str) -> str:
 def _late(rank: int, each: WorkerStatus, now: float) -> str:
     seconds = f"for {_seconds(each, now):.0f} s"
     if each.gone is not None:
-        return f"worker {rank} {each.gone}, {each.doing}{each.position.after}"
+        return f"worker {rank} {each.gone}, {each.activity}{each.position.after}"
     if each.position.waits_in == EXIT_BARRIER:
         return f"worker {rank} has come to its script's end{each.position.after} {seconds}"
     if _was_training(each) or (each.position.arrived is not None):
-        doing = each.doing if each.is_late else "waiting in next(iterator)"
+        doing = each.activity if each.is_late else "waiting in next(iterator)"
         return f"worker {rank} never reached {each.position.next_step}: {doing} {seconds}"
-    return f"worker {rank} is {each.doing}{each.position.after} {seconds}"
+    return f"worker {rank} is {each.activity}{each.position.after} {seconds}"
 
 
 def _behind_in_input(found: Mapping[int, WorkerStatus]) -> list[int]:

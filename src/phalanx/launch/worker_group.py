@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGKILL
 
-from phalanx.cluster.debug_options import Switches
+from phalanx.cluster.debug_options import DebugOptions
 from phalanx.cluster.spec import LogLevel, WorkerSpec
-from phalanx.cluster.strategies import StrategyName, kind_named
+from phalanx.cluster.strategies import StrategyName, strategy_info
 from phalanx.cluster.task_types import DEFAULT_SHARDING
 from phalanx.errors import LaunchError
 from phalanx.launch.process import WorkerHandle
-from phalanx.launch.resources import Share
+from phalanx.launch.resources import ResourceAllocation
 from phalanx.launch.run_layout import AttemptPaths
 
 WorkerCommand = Callable[..., tuple[str, ...]]
@@ -46,7 +46,7 @@ class WorkerGroupSpec:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    shares: Sequence[Share]
+    shares: Sequence[ResourceAllocation]
     strategy: StrategyName
     seed: int
     run_dir: Path
@@ -57,7 +57,7 @@ class WorkerGroupSpec:
     sharding: str = DEFAULT_SHARDING
     data_addresses: Sequence[str] = ()
     homes: Sequence[int] = ()
-    switches: Switches = field(default_factory=Switches)
+    switches: DebugOptions = field(default_factory=DebugOptions)
 
     def of(self, members: Sequence[int]) -> WorkerGroupSpec:
         """The plan of a gang of some of these workers."""
@@ -71,7 +71,7 @@ class WorkerGroupSpec:
     @property
     def is_networked(self) -> bool:
         """Whether its workers need addresses."""
-        kind = kind_named(self.strategy)
+        kind = strategy_info(self.strategy)
         return len(self.shares) > 1 or (kind is not None and kind.networked)
 
     @property

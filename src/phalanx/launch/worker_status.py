@@ -34,7 +34,7 @@ Frame = tuple[str, int, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Position:
+class WorkerProgress:
     """What a worker was doing when it last said so.
 
     Attributes:
@@ -66,7 +66,7 @@ class Position:
         return "the first step" if self.step is None else f"step {self.step + 1}"
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         """What it does, in words."""
         if self.waits_in is not None:
             return f"in the {self.waits_in}"
@@ -90,7 +90,7 @@ class WorkerStatus:
         until: when that was, in seconds since the epoch.
     """
 
-    position: Position
+    position: WorkerProgress
     frames: Sequence[Frame] = ()
     data_frames: Sequence[Frame] = ()
     gone: str | None = None
@@ -108,11 +108,11 @@ class WorkerStatus:
         return self.position.waits is False
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         """What it does, in words."""
         if self.data_frames and self.position.phase in ("input", "compute"):
             return _WORDS["input"]
-        return self.position.doing
+        return self.position.activity
 
     @property
     def place(self) -> str:
@@ -127,7 +127,7 @@ class WorkerStatus:
 
 
 def whereabouts(
-    position: Position, stacks: str, *, gone: str | None = None, until: float | None = None
+    position: WorkerProgress, stacks: str, *, gone: str | None = None, until: float | None = None
 ) -> WorkerStatus:
     """What can be said of a worker, from the last dump in its stacks file; see `WorkerStatus`."""
     return WorkerStatus(
@@ -139,15 +139,17 @@ def whereabouts(
     )
 
 
-def last_position(records: Path) -> Position | None:
+def last_position(records: Path) -> WorkerProgress | None:
     """The last heartbeat in a worker's records; None where there is none."""
     record = last_record(records, "heartbeat", "t", "phase", "step", "epoch")
     if record is None:
         return None
     end = last_record(records, "worker_end", "t")
     if end is not None and end["t"] >= record["t"]:  # It beats no more, while it leaves.
-        return Position(phase="idle", since=end["t"], step=record["step"], epoch=record["epoch"])
-    return Position(
+        return WorkerProgress(
+            phase="idle", since=end["t"], step=record["step"], epoch=record["epoch"]
+        )
+    return WorkerProgress(
         phase=record["phase"],
         since=record["t"] - record.get("phase_seconds", 0.0),
         step=record["step"],

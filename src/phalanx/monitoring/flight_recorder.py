@@ -1,7 +1,7 @@
 """This process's flight recorder: told by the pulse, by steps and by collectives what goes on.
 
 It costs a microsecond or two for each thing told, and nothing where no run directory is. What a
-step does within its graph nobody sees from here, but for one thing: `Arrivals`
+step does within its graph nobody sees from here, but for one thing: `BatchArrivals`
 (`training/batch_arrivals.py`) tell which batches had come.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from phalanx.monitoring.flight_format import NOTHING, Ending, Kind
 from phalanx.monitoring.flight_ring import Ring
 from phalanx.monitoring.mapped_pages import open_pages
-from phalanx.monitoring.recorded_spans import Arrivals, RecordedSpan, SpanListener
+from phalanx.monitoring.recorded_spans import BatchArrivals, RecordedSpan, SpanListener
 
 _log = logging.getLogger(__name__)
 _SECONDS = 1.0
@@ -106,7 +106,7 @@ class FlightRecorder:
         self._epoch = self._epoch if epoch is None else epoch
 
     def execution(
-        self, kind: Kind, steps: int = 1, arrivals: Arrivals | None = None
+        self, kind: Kind, steps: int = 1, arrivals: BatchArrivals | None = None
     ) -> RecordedSpan:
         """Steps, for the length of a block.
 

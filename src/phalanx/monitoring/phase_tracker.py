@@ -40,7 +40,7 @@ class PhaseSnapshot:
     epoch: int | None
 
 
-class Follower(Protocol):
+class PhaseListener(Protocol):
     """Hears of all that a pulse is told, in the thread that tells it."""
 
     def phase(self, name: str) -> None:
@@ -70,7 +70,7 @@ class PhaseTracker:
         self._step: int | None = None
         self._epoch: int | None = None
         self._listeners: list[Callable[[int], None]] = []
-        self._followers: list[Follower] = []
+        self._followers: list[PhaseListener] = []
 
     def enter(self, phase: Phase) -> Phase:
         """Begin `phase`, which ends the one before; returns that one."""
@@ -118,7 +118,7 @@ class PhaseTracker:
         """
         self._listeners.append(listener)
 
-    def follow(self, follower: Follower) -> None:
+    def follow(self, follower: PhaseListener) -> None:
         """Have `follower` told what this is told."""
         self._followers.append(follower)
 

@@ -31,7 +31,7 @@ class SpanListener(NamedTuple):
     dimensions: tuple[int, ...]
 
 
-class Arrivals(Protocol):
+class BatchArrivals(Protocol):
     """Knows which batches have come; asked from another thread too."""
 
     def last(self) -> SpanListener:
@@ -76,7 +76,7 @@ class RecordedSpan:
         *,
         steps: int = 0,
         size: int = NOTHING,
-        arrivals: Arrivals | None = None,
+        arrivals: BatchArrivals | None = None,
     ) -> None:
         self._recorder = recorder
         self.kind = kind

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import phalanx.report.formatting as words
+from phalanx.report import formatting
 from phalanx.report.configuration import configuration, versions_of
 from phalanx.report.data_quality import damages
-from phalanx.report.events import Throughput
+from phalanx.report.events import ThroughputEvent
 from phalanx.report.figure_style import Figure, colour, line, not_finite_note, plot_of
 from phalanx.report.html import Page, Section, Table
 from phalanx.report.metric_figures import TAGS, safe
@@ -80,22 +80,22 @@ def summary_table(summaries: Sequence[tuple[str, Summary]]) -> Table:
     """The runs' numbers beside each other."""
     rows: list[tuple[str, Callable[[Summary], str]]] = [
         ("state", format_state),
-        ("what", lambda s: "; ".join(s.fits) or words.MISSING),
-        ("workers", lambda s: words.count(s.workers)),
-        ("replicas", lambda s: words.count(s.replicas)),
-        ("strategy", lambda s: s.strategy or words.MISSING),
-        ("seed", lambda s: words.MISSING if s.seed is None else str(s.seed)),
-        ("time", lambda s: words.span(s.seconds)),
-        ("steps", lambda s: words.count(s.steps)),
-        ("epochs ended", lambda s: words.count(s.epochs)),
-        ("samples a second", lambda s: words.figure(s.samples_per_second)),
-        ("a mean step", lambda s: words.span(s.step_seconds)),
-        ("time of the steps", lambda s: words.parts(s.shares) or words.MISSING),
-        ("most memory of a worker", lambda s: words.size(s.memory_bytes)),
+        ("what", lambda s: "; ".join(s.fits) or formatting.MISSING),
+        ("workers", lambda s: formatting.count(s.workers)),
+        ("replicas", lambda s: formatting.count(s.replicas)),
+        ("strategy", lambda s: s.strategy or formatting.MISSING),
+        ("seed", lambda s: formatting.MISSING if s.seed is None else str(s.seed)),
+        ("time", lambda s: formatting.format_duration(s.seconds)),
+        ("steps", lambda s: formatting.count(s.steps)),
+        ("epochs ended", lambda s: formatting.count(s.epochs)),
+        ("samples a second", lambda s: formatting.format_number(s.samples_per_second)),
+        ("a mean step", lambda s: formatting.format_duration(s.step_seconds)),
+        ("time of the steps", lambda s: formatting.parts(s.shares) or formatting.MISSING),
+        ("most memory of a worker", lambda s: formatting.format_bytes(s.memory_bytes)),
         ("restarts", lambda s: str(len(s.restarts))),
         ("checkpoints", lambda s: str(s.checkpoints)),
-        ("clipped steps", lambda s: words.percent(s.clip_fraction)),
-        ("critical batch size", lambda s: words.figure(s.noise_scale)),
+        ("clipped steps", lambda s: formatting.percent(s.clip_fraction)),
+        ("critical batch size", lambda s: formatting.format_number(s.noise_scale)),
     ]
     names = [name for name, _ in summaries]
     return Table(
@@ -113,8 +113,8 @@ def metrics_table(summaries: Sequence[tuple[str, Summary]]) -> Table:
     rows = []
     for metric in dict.fromkeys(name for each in last for name in each):
         first = last[0].get(metric)
-        cells = [words.figure(each.get(metric)) for each in last]
-        apart = [words.difference(each.get(metric), first) for each in last[1:]]
+        cells = [formatting.format_number(each.get(metric)) for each in last]
+        apart = [formatting.difference(each.get(metric), first) for each in last[1:]]
         rows.append((metric, *cells, *apart))
     columns = ("metric, last", *names, *(f"{name} - {names[0]}" for name in names[1:]))
     return Table(title="Metrics", columns=columns, rows=rows, numeric=range(1, 2 * len(names)))
@@ -124,7 +124,7 @@ def differences(title: str, told: Mapping[str, Mapping[str, str]]) -> Table:
     """The rows in which the runs differ."""
     rows = []
     for key in dict.fromkeys(key for each in told.values() for key in each):
-        values = [each.get(key, words.MISSING) for each in told.values()]
+        values = [each.get(key, formatting.MISSING) for each in told.values()]
         if len(set(values)) > 1:
             rows.append((key, *values))
     return Table(title=f"{title}: what differs", columns=("", *told), rows=rows)
@@ -161,7 +161,7 @@ def _speed(named: Sequence[tuple[str, RunData]]) -> list[Figure]:
     return _figures("throughput", "Throughput, all workers", rates, y="samples / s", from_zero=True)
 
 
-def _rate(event: Throughput) -> float | None:
+def _rate(event: ThroughputEvent) -> float | None:
     return event.samples_per_second
 
 

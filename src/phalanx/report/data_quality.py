@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 
 from phalanx.report.event_reader import CorruptLines
 from phalanx.report.events import (
-    Checkpoint,
+    CheckpointEvent,
     EpochLogs,
     FitStart,
     Gradients,
-    Heartbeat,
+    HeartbeatEvent,
     StepLogs,
-    Throughput,
+    ThroughputEvent,
 )
-from phalanx.report.formatting import span
+from phalanx.report.formatting import format_duration
 from phalanx.report.run_data import RunData
 from phalanx.report.series import VALIDATION
 
@@ -63,7 +63,7 @@ def gaps(data: RunData, now: float) -> list[str]:
 
 
 def _gaps(data: RunData, now: float) -> Iterable[tuple[bool, str]]:
-    silence = span(max(0.0, now - data.last))
+    silence = format_duration(max(0.0, now - data.last))
     epochs = data.of(EpochLogs)
     validated = any(name.startswith(VALIDATION) for each in epochs for name in each.logs)
     yield (
@@ -75,13 +75,16 @@ def _gaps(data: RunData, now: float) -> Iterable[tuple[bool, str]]:
     yield (not data.of(StepLogs), "No metrics were read between the ends of epochs.")
     yield (not epochs, "No epoch ended.")
     yield (bool(epochs) and not validated, "There was no validation.")
-    yield (not data.of(Throughput), "No throughput was recorded.")
-    yield (not data.of(Heartbeat), "No heartbeats were recorded, so nothing is known of memory.")
+    yield (not data.of(ThroughputEvent), "No throughput was recorded.")
+    yield (
+        not data.of(HeartbeatEvent),
+        "No heartbeats were recorded, so nothing is known of memory.",
+    )
     yield (
         not data.of(Gradients),
         "No gradients were recorded: give fit callbacks=[phalanx.callbacks.GradientLogger()].",
     )
-    yield (not data.of(Checkpoint), "No checkpoint was saved.")
+    yield (not data.of(CheckpointEvent), "No checkpoint was saved.")
     yield (
         any(point.learning_rate is None for point in epochs),
         "For some epochs no learning rate was recorded.",

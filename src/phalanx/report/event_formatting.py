@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.report.events import (
-    Checkpoint,
+    CheckpointEvent,
     CheckpointFailed,
+    EarlyStopEvent,
     Event,
-    Preemption,
+    PreemptionEvent,
     Resize,
     Restart,
     Stall,
-    Stop,
     WorkerReplaced,
 )
-from phalanx.report.formatting import size, span
+from phalanx.report.formatting import format_bytes, format_duration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +39,12 @@ class EventStyle:
     say: Callable[[Any], str]
 
 
-def format_checkpoint(checkpoint: Checkpoint) -> str:
+def format_checkpoint(checkpoint: CheckpointEvent) -> str:
     """What was saved, where, how large and how long it took."""
     parts = [f"step {checkpoint.step}"]
     parts += [checkpoint.path] if checkpoint.path else []
-    parts += [size(checkpoint.bytes)] if checkpoint.bytes is not None else []
-    parts += [span(checkpoint.seconds)] if checkpoint.seconds is not None else []
+    parts += [format_bytes(checkpoint.bytes)] if checkpoint.bytes is not None else []
+    parts += [format_duration(checkpoint.seconds)] if checkpoint.seconds is not None else []
     return ", ".join(parts)
 
 
@@ -72,7 +72,7 @@ def format_replaced(replaced: WorkerReplaced) -> str:
     return f"worker {replaced.of}: {replaced.cause or 'unknown cause'}"
 
 
-def format_preemption(preemption: Preemption) -> str:
+def format_preemption(preemption: PreemptionEvent) -> str:
     """Which signal came."""
     return f"{preemption.signal or 'a signal'}: training saves and stops"
 
@@ -82,7 +82,7 @@ def format_stall(stall: Stall) -> str:
     return stall.what
 
 
-def format_stop(stop: Stop) -> str:
+def format_stop(stop: EarlyStopEvent) -> str:
     """Why training was stopped early."""
     return f"at step {stop.step}: {stop.reason or 'unknown reason'}"
 
@@ -97,7 +97,7 @@ def _happening(
 
 
 EVENT_STYLES: dict[type[Event], EventStyle] = {
-    Checkpoint: _happening("checkpoint", "checkpoints", "diamond", _SAVED, format_checkpoint),
+    CheckpointEvent: _happening("checkpoint", "checkpoints", "diamond", _SAVED, format_checkpoint),
     CheckpointFailed: _happening(
         "checkpoint failed", "not saved", "diamond-x", _LOST, format_checkpoint_failed
     ),
@@ -105,10 +105,10 @@ EVENT_STYLES: dict[type[Event], EventStyle] = {
     Resize: _happening("other workers", "other workers", "diamond-wide", _LOST, format_resize),
     WorkerReplaced: _happening("worker replaced", "replaced", "cross", _LOST, format_replaced),
     Stall: _happening("stall", "stalls", "hourglass", _WARNED, format_stall),
-    Preemption: _happening(
+    PreemptionEvent: _happening(
         "asked to go", "asked to go", "triangle-down", _ENDED, format_preemption
     ),
-    Stop: _happening("stopped", "stops", "square", _ENDED, format_stop),
+    EarlyStopEvent: _happening("stopped", "stops", "square", _ENDED, format_stop),
 }
 """By kind of event; the order is that of the time line's rows."""
 

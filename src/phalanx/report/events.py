@@ -11,27 +11,27 @@ from phalanx.report.event import Event, Numbers
 __all__ = [
     "KINDS",
     "AttemptStart",
-    "Checkpoint",
+    "CheckpointEvent",
     "CheckpointFailed",
+    "EarlyStopEvent",
     "EpochLogs",
     "Event",
     "FitEnd",
     "FitStart",
     "Gradients",
-    "Heartbeat",
+    "HeartbeatEvent",
     "Numbers",
-    "Preemption",
+    "PreemptionEvent",
     "Resize",
     "Restart",
     "RunEnd",
     "RunStart",
     "Stall",
     "StepLogs",
-    "Stop",
-    "Straggler",
-    "Throughput",
+    "StragglerEvent",
+    "ThroughputEvent",
     "WorkerEnd",
-    "WorkerExit",
+    "WorkerExitEvent",
     "WorkerReplaced",
     "WorkerStart",
 ]
@@ -56,7 +56,7 @@ class AttemptStart(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerExit(Event):
+class WorkerExitEvent(Event):
     """A worker's process ended; `of` is its rank."""
 
     KIND = "worker_exit"
@@ -109,7 +109,7 @@ class Stall(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preemption(Event):
+class PreemptionEvent(Event):
     """A signal asked training to save and stop."""
 
     KIND = "preemption"
@@ -212,7 +212,7 @@ class EpochLogs(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heartbeat(Event):
+class HeartbeatEvent(Event):
     """A worker is alive."""
 
     KIND = "heartbeat"
@@ -225,7 +225,7 @@ class Heartbeat(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Throughput(Event):
+class ThroughputEvent(Event):
     """How fast the last steps were, and where their time went."""
 
     KIND = "throughput"
@@ -241,7 +241,7 @@ class Throughput(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Straggler(Event):
+class StragglerEvent(Event):
     """Worker `of` was found to hold up the others, or no longer does (`gone`)."""
 
     KIND = "straggler"
@@ -266,7 +266,7 @@ class Gradients(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint(Event):
+class CheckpointEvent(Event):
     """A model or a state was saved."""
 
     KIND = "checkpoint"
@@ -289,7 +289,7 @@ class CheckpointFailed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop(Event):
+class EarlyStopEvent(Event):
     """Training was stopped early."""
 
     KIND = "stop"

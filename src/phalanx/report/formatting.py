@@ -33,11 +33,11 @@ def format_fit(start: FitStart) -> str:
 
 def format_epoch(epoch: EpochLogs) -> str:
     """An epoch that ended, and what it came to."""
-    logs = ", ".join(f"{name} {figure(value)}" for name, value in epoch.logs.items())
+    logs = ", ".join(f"{name} {format_number(value)}" for name, value in epoch.logs.items())
     return f"epoch {epoch.epoch} ended at step {epoch.step}: {logs}"
 
 
-def figure(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """A number with as many digits as one reads: 0.0712, 12,300, nan."""
     if value is None:
         return MISSING
@@ -48,7 +48,7 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.3e}"
 
 
-def size(count: float | None) -> str:
+def format_bytes(count: float | None) -> str:
     """Bytes: 812 MB, 1.4 GB."""
     if count is None or not math.isfinite(count):
         return MISSING
@@ -60,7 +60,7 @@ def size(count: float | None) -> str:
     return f"{value:,.3g} TB"
 
 
-def span(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """A time: 310 ms, 12 s, 3 min 5 s, 2 h 10 min."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
@@ -76,7 +76,7 @@ def span(seconds: float | None) -> str:
     return f"{whole / 86400:.1f} days"
 
 
-def moment(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A time since the epoch as this machine's clock shows it."""
     try:
         return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
@@ -104,4 +104,4 @@ def difference(value: float | None, other: float | None) -> str:
     if value is None or other is None:
         return MISSING
     apart = value - other
-    return figure(apart) if not apart > 0 else f"+{figure(apart)}"
+    return format_number(apart) if not apart > 0 else f"+{format_number(apart)}"

@@ -17,15 +17,15 @@ from phalanx.report.events import (
     Event,
     FitStart,
     Gradients,
-    Heartbeat,
+    HeartbeatEvent,
     Numbers,
     RunEnd,
     RunStart,
     StepLogs,
-    Straggler,
-    Throughput,
+    StragglerEvent,
+    ThroughputEvent,
     WorkerEnd,
-    WorkerExit,
+    WorkerExitEvent,
     WorkerStart,
 )
 from phalanx.report.run_data import read_run_file
@@ -54,14 +54,14 @@ class LiveWorker:
     step_seconds: float | None = None
     gradient_norm: float | None = None
     memory_bytes: float | None = None
-    straggler: Straggler | None = None
+    straggler: StragglerEvent | None = None
     end: WorkerEnd | None = None
-    exit: WorkerExit | None = None
+    exit: WorkerExitEvent | None = None
 
     def take(self, event: Event) -> None:
         """Add what happened to it."""
         match event:
-            case Heartbeat():
+            case HeartbeatEvent():
                 self.begun = True
                 self.phase, self.phase_seconds = event.phase, event.phase_seconds
                 self._is_at(event.step, event.epoch)
@@ -70,7 +70,7 @@ class LiveWorker:
                 self.begun = True
                 self._is_at(event.step, event.epoch)
                 self.loss = event.logs.get("loss", self.loss)
-            case Throughput():
+            case ThroughputEvent():
                 self.begun = True
                 self._is_at(event.step, None)
                 self.samples_per_second = event.samples_per_second
@@ -81,11 +81,11 @@ class LiveWorker:
             case WorkerStart():
                 self.begun = True
                 self.host, self.pid = event.host, event.pid
-            case Straggler():
+            case StragglerEvent():
                 self.straggler = None if event.gone else event
             case WorkerEnd():
                 self.end = event
-            case WorkerExit():
+            case WorkerExitEvent():
                 self.exit = event
 
     def _is_at(self, step: int | None, epoch: int | None) -> None:
@@ -127,7 +127,7 @@ class LiveRun:
             if type(event) in EVENT_STYLES:
                 self.told.append(event)
             self._take_of_run(event)
-            about = event.of if isinstance(event, (WorkerExit, Straggler)) else event.rank
+            about = event.of if isinstance(event, (WorkerExitEvent, StragglerEvent)) else event.rank
             for rank in {rank for rank in (about, event.rank) if rank is not None}:
                 self._take_of_worker(rank, event, is_about_it=rank == about)
 

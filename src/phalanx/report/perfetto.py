@@ -40,7 +40,9 @@ def trace_of(run: Path, attempt: int | None = None) -> dict[str, Any]:
     flights = [flight for file in files if (flight := read_flight(file)) and flight.events]
     if not flights:
         asked = "" if attempt is None else f" of attempt {attempt}"
-        raise ConfigurationError(f"No flight recorder{asked} was found in {run}: no worker has begun.")
+        raise ConfigurationError(
+            f"No flight recorder{asked} was found in {run}: no worker has begun."
+        )
     return trace(flights)
 
 

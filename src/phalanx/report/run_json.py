@@ -11,7 +11,7 @@ from typing import Any
 from phalanx.report.compare import distinct_names
 from phalanx.report.configuration import configuration, versions_of
 from phalanx.report.data_quality import damages, gaps
-from phalanx.report.events import Throughput
+from phalanx.report.events import ThroughputEvent
 from phalanx.report.metric_figures import TAGS
 from phalanx.report.run_data import RunData
 from phalanx.report.series import Series, gradients, learning_rate, metrics, throughput
@@ -58,7 +58,7 @@ def run_document(name: str, data: RunData, now: float) -> dict[str, Any]:
     }
 
 
-def _rate(event: Throughput) -> float | None:
+def _rate(event: ThroughputEvent) -> float | None:
     return event.samples_per_second
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import phalanx.report.formatting as words
+from phalanx.report import formatting
 from phalanx.report.configuration import configuration_tables
 from phalanx.report.data_quality import damages, gaps
 from phalanx.report.event_formatting import EVENT_STYLES, happened
@@ -61,7 +61,8 @@ def report_page(data: RunData, now: float) -> Page:
 
 def footer(now: float) -> str:
     """When the page was made."""
-    return f"Made by phalanx report at {words.moment(now)}. Times are of the workers' own clocks."
+    at = formatting.format_time(now)
+    return f"Made by phalanx report at {at}. Times are of the workers' own clocks."
 
 
 def format_state(summary: Summary) -> str:
@@ -73,29 +74,35 @@ def format_state(summary: Summary) -> str:
 def cards(summary: Summary) -> list[tuple[str, str]]:
     """The most important numbers; those that are not known are left out."""
     every = [
-        ("began", words.moment(summary.began) if summary.began else None),
-        ("took" if summary.state != "not ended" else "so far", words.span(summary.seconds)),
-        ("workers", words.count(summary.workers)),
-        ("replicas", words.count(summary.replicas)),
+        ("began", formatting.format_time(summary.began) if summary.began else None),
+        (
+            "took" if summary.state != "not ended" else "so far",
+            formatting.format_duration(summary.seconds),
+        ),
+        ("workers", formatting.count(summary.workers)),
+        ("replicas", formatting.count(summary.replicas)),
         ("strategy", summary.strategy),
         ("seed", None if summary.seed is None else str(summary.seed)),
-        ("steps", words.count(summary.steps)),
-        ("epochs ended", words.count(summary.epochs)),
-        *((f"last {each.name}", words.figure(each.last)) for each in summary.metrics[:6]),
-        ("samples a second", words.figure(summary.samples_per_second)),
-        ("a mean step", words.span(summary.step_seconds)),
-        ("time of the steps", words.parts(summary.shares)),
-        ("most memory of a worker", words.size(summary.memory_bytes)),
+        ("steps", formatting.count(summary.steps)),
+        ("epochs ended", formatting.count(summary.epochs)),
+        *(
+            (f"last {each.name}", formatting.format_number(each.last))
+            for each in summary.metrics[:6]
+        ),
+        ("samples a second", formatting.format_number(summary.samples_per_second)),
+        ("a mean step", formatting.format_duration(summary.step_seconds)),
+        ("time of the steps", formatting.parts(summary.shares)),
+        ("most memory of a worker", formatting.format_bytes(summary.memory_bytes)),
         ("restarts", str(len(summary.restarts))),
         ("checkpoints", str(summary.checkpoints)),
         (
             "clipped steps",
-            words.percent(summary.clip_fraction),
+            formatting.percent(summary.clip_fraction),
         ),
-        ("critical batch size", words.figure(summary.noise_scale)),
+        ("critical batch size", formatting.format_number(summary.noise_scale)),
         ("stragglers", ", ".join(f"worker {rank}" for rank in summary.stragglers)),
     ]
-    return [(label, value) for label, value in every if value and value != words.MISSING]
+    return [(label, value) for label, value in every if value and value != formatting.MISSING]
 
 
 def metric_table(summary: Summary) -> Table:
@@ -103,11 +110,11 @@ def metric_table(summary: Summary) -> Table:
     rows = [
         (
             each.name,
-            words.figure(each.last),
-            words.figure(each.lowest),
-            words.count(each.lowest_step),
-            words.figure(each.highest),
-            words.count(each.highest_step),
+            formatting.format_number(each.last),
+            formatting.format_number(each.lowest),
+            formatting.count(each.lowest_step),
+            formatting.format_number(each.highest),
+            formatting.count(each.highest_step),
         )
         for each in summary.metrics
     ]
@@ -121,13 +128,13 @@ def worker_table(workers: list[WorkerSummary]) -> Table:
     rows = [
         (
             str(each.rank),
-            each.host or words.MISSING,
+            each.host or formatting.MISSING,
             _plain(each.pid),
-            ", ".join(each.devices) or words.MISSING,
-            words.count(each.step),
-            words.span(each.step_seconds),
-            words.span(each.slow_step_seconds),
-            words.size(each.memory_bytes),
+            ", ".join(each.devices) or formatting.MISSING,
+            formatting.count(each.step),
+            formatting.format_duration(each.step_seconds),
+            formatting.format_duration(each.slow_step_seconds),
+            formatting.format_bytes(each.memory_bytes),
             str(each.straggled),
             each.ending,
         )
@@ -144,11 +151,13 @@ def formatted_events(data: RunData) -> Table:
     """Restarts, checkpoints, stragglers, stops and the like, in the order of time."""
     found = [(each.t, *happened(each)) for kind in EVENT_STYLES for each in data.of(kind)]
     found += [(data.began + each.start, "straggler", each.text) for each in slow_spans(data)]
-    rows = [(words.span(t - data.began), what, text) for t, what, text in sorted(found)]
+    rows = [
+        (formatting.format_duration(t - data.began), what, text) for t, what, text in sorted(found)
+    ]
     return Table(
         title="Restarts, checkpoints, stragglers", columns=("after", "what", ""), rows=rows
     )
 
 
 def _plain(value: int | None) -> str:
-    return words.MISSING if value is None else str(value)
+    return formatting.MISSING if value is None else str(value)

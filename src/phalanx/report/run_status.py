@@ -13,7 +13,7 @@ from typing import Any
 
 from phalanx.errors import ConfigurationError
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.root_cause import Ending, root_cause
+from phalanx.launch.root_cause import WorkerExit, root_cause
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.worker_diagnosis import (
     diagnose_failure,
@@ -22,11 +22,11 @@ from phalanx.launch.worker_diagnosis import (
     line_about,
     position_of,
 )
-from phalanx.launch.worker_status import Position, WorkerStatus, whereabouts
+from phalanx.launch.worker_status import WorkerProgress, WorkerStatus, whereabouts
 from phalanx.monitoring.flight_format import Flight
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.report.event_reader import RunReader
-from phalanx.report.events import RunEnd, WorkerExit
+from phalanx.report.events import RunEnd, WorkerExitEvent
 from phalanx.report.live import LiveRun, LiveWorker
 from phalanx.report.worker_health import SILENT_SECONDS, run_state
 
@@ -34,7 +34,7 @@ _FLIGHT = re.compile(r"worker-(\d{1,9})\.flight")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Where:
+class RunStatus:
     """Where the workers of one attempt are or were.
 
     Attributes:
@@ -77,7 +77,7 @@ class Where:
         }
 
 
-def read_status(run: Path, *, attempt: int | None = None, now: float) -> Where:
+def read_status(run: Path, *, attempt: int | None = None, now: float) -> RunStatus:
     """Look at a run that goes on, hangs, or is over.
 
     Args:
@@ -106,7 +106,7 @@ def read_status(run: Path, *, attempt: int | None = None, now: float) -> Where:
             f"Nothing is written of attempt {chosen} of the run {run.name}: no worker has begun."
         )
     differ = diff_batch_specs(found)
-    return Where(
+    return RunStatus(
         attempt=chosen,
         attempts=attempts,
         state=run_state(heard, now) if chosen == attempts - 1 else "started again after this",
@@ -142,7 +142,7 @@ def _worker(
     position = (
         (flight and position_of(flight))
         or _by_heartbeat(known)
-        or Position(phase="start", since=now)
+        or WorkerProgress(phase="start", since=now)
     )
     stacks = ""
     with suppress(OSError):
@@ -153,10 +153,10 @@ def _worker(
     return whereabouts(position, stacks, gone=gone, until=until)
 
 
-def _by_heartbeat(worker: LiveWorker | None) -> Position | None:
+def _by_heartbeat(worker: LiveWorker | None) -> WorkerProgress | None:
     if worker is None or worker.phase is None:
         return None
-    return Position(
+    return WorkerProgress(
         phase=worker.phase,
         since=worker.heard - (worker.phase_seconds or 0.0),
         step=worker.step,
@@ -216,8 +216,8 @@ def _verdict(
     return diagnose_wait(found, now)
 
 
-def _ending(exit_: WorkerExit, paths: AttemptPaths) -> Ending:
-    return Ending(
+def _ending(exit_: WorkerExitEvent, paths: AttemptPaths) -> WorkerExit:
+    return WorkerExit(
         rank=exit_.of,
         exit_code=exit_.code or 0,
         at=exit_.t,
@@ -231,7 +231,7 @@ def _as_data(rank: int, each: WorkerStatus, now: float) -> dict[str, Any]:
     return {
         "rank": rank,
         "phase": position.phase,
-        "doing": each.doing,
+        "activity": each.activity,
         "seconds": round((each.until or now) - position.since, 3),
         "step": position.step,
         "epoch": position.epoch,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from phalanx.report.events import EpochLogs, FitStart, Gradients, StepLogs, Throughput
+from phalanx.report.events import EpochLogs, FitStart, Gradients, StepLogs, ThroughputEvent
 from phalanx.report.lineage import Resumptions, lineage
 from phalanx.report.run_data import RunData
 
-P = TypeVar("P", bound=StepLogs | EpochLogs | Gradients | Throughput)
+P = TypeVar("P", bound=StepLogs | EpochLogs | Gradients | ThroughputEvent)
 
 TOTAL = "aggregate"
 """The run name under which the gradients of the whole batch are recorded."""
@@ -97,10 +97,10 @@ def lineage_by_run(data: RunData) -> dict[str, tuple[Gradients, ...]]:
 
 
 def throughput(
-    data: RunData, rank: int, get: Callable[[Throughput], float | None], *, name: str
+    data: RunData, rank: int, get: Callable[[ThroughputEvent], float | None], *, name: str
 ) -> list[Series]:
     """Something of one worker's throughput records, all attempts in the order of time."""
-    points = data.of_worker(Throughput, rank)
+    points = data.of_worker(ThroughputEvent, rank)
     series = _series(data, points, get, name=name, of=f"worker {rank}", kind="step")
     return [series] if series.values else []
 

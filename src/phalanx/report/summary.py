@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.report.events import (
-    Checkpoint,
+    CheckpointEvent,
+    EarlyStopEvent,
     EpochLogs,
     FitStart,
     Gradients,
-    Heartbeat,
+    HeartbeatEvent,
     Restart,
     RunStart,
     StepLogs,
-    Stop,
-    Straggler,
-    Throughput,
+    StragglerEvent,
+    ThroughputEvent,
     WorkerStart,
 )
 from phalanx.report.formatting import format_fit
@@ -88,10 +88,10 @@ def summarize(data: RunData) -> Summary:
     steps = lineage(data.of(StepLogs), resumed)
     epochs = lineage(data.of(EpochLogs), resumed)
     end = data.end
-    rates = data.of(Throughput)
+    rates = data.of(ThroughputEvent)
     chief = [each for each in rates if each.rank == min(data.ranks, default=0)]
-    stops = data.of(Stop)
-    signs: list[Heartbeat | Throughput] = [*data.of(Heartbeat), *rates]
+    stops = data.of(EarlyStopEvent)
+    signs: list[HeartbeatEvent | ThroughputEvent] = [*data.of(HeartbeatEvent), *rates]
     reached = [sign.step for sign in signs if sign.attempt == data.attempts - 1]
     reached += [point.step for point in steps.kept]
     reached += [point.step for point in epochs.kept]
@@ -119,8 +119,8 @@ def summarize(data: RunData) -> Summary:
         step_seconds=_ratio((each.seconds, each.steps) for each in chief),
         shares=mean_shares(rates),
         memory_bytes=max(_memories(data), default=None),
-        checkpoints=len(data.of(Checkpoint)),
-        stragglers=tuple(sorted({each.of for each in data.of(Straggler) if not each.gone})),
+        checkpoints=len(data.of(CheckpointEvent)),
+        stragglers=tuple(sorted({each.of for each in data.of(StragglerEvent) if not each.gone})),
         stopped=(stops[-1].reason or "unknown reason") if stops else None,
         clip_fraction=_last(gradients, "gradients/clip_fraction"),
         noise_scale=_last(gradients, "gradients/noise_scale"),
@@ -135,7 +135,7 @@ def state_of(data: RunData) -> str:
     return ends.get(data.end.exit_code, "failed") if data.end.exit_code is not None else "failed"
 
 
-def mean_shares(rates: Iterable[Throughput]) -> dict[str, float]:
+def mean_shares(rates: Iterable[ThroughputEvent]) -> dict[str, float]:
     """The shares of time, weighed by the time; those that were never measured are left out."""
     known = [
         (each.seconds, each.shares)
@@ -160,7 +160,10 @@ def _strategy(data: RunData) -> str | None:
 
 
 def _memories(data: RunData) -> Iterable[float]:
-    told: list[Heartbeat | Throughput] = [*data.of(Heartbeat), *data.of(Throughput)]
+    told: list[HeartbeatEvent | ThroughputEvent] = [
+        *data.of(HeartbeatEvent),
+        *data.of(ThroughputEvent),
+    ]
     for each in told:
         if each.memory_bytes is not None and math.isfinite(each.memory_bytes):
             yield each.memory_bytes

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-import phalanx.report.formatting as words
+from phalanx.report import formatting
 from phalanx.report.event_formatting import happened
 from phalanx.report.events import Event, Numbers
 from phalanx.report.live import LiveRun, LiveWorker, validation_of
@@ -90,13 +90,15 @@ def _title(run: LiveRun, name: str, now: float) -> Text:
 
 
 def _progress(run: LiveRun) -> list[Text]:
-    lines = [Text(words.format_fit(run.fit), style="dim")] if run.fit else []
+    lines = [Text(formatting.format_fit(run.fit), style="dim")] if run.fit else []
     if run.logs is not None:
         lines.append(Text("latest      ") + _numbers(run.logs.logs))
         rate = run.logs.learning_rate
-        lines[-1].append(f"  learning rate {words.figure(rate)}" if rate is not None else "")
+        lines[-1].append(
+            f"  learning rate {formatting.format_number(rate)}" if rate is not None else ""
+        )
     if run.total_norm is not None and lines:
-        lines[-1].append(f"  gradient norm {words.figure(run.total_norm)}")
+        lines[-1].append(f"  gradient norm {formatting.format_number(run.total_norm)}")
     validation = validation_of(run.epoch)
     if run.epoch is not None and validation:
         lines.append(Text(f"epoch {run.epoch.epoch:<5} ") + _numbers(validation))
@@ -107,7 +109,9 @@ def _numbers(logs: Numbers) -> Text:
     text = Text()
     for name, value in logs.items():
         text.append(f"{'  ' if text else ''}{name} ")
-        text.append(words.figure(value), style="bold" if math.isfinite(value) else "bold red")
+        text.append(
+            formatting.format_number(value), style="bold" if math.isfinite(value) else "bold red"
+        )
     return text
 
 
@@ -134,26 +138,26 @@ def _cells(worker: LiveWorker, standing: WorkerHealth, now: float) -> dict[str, 
     return {
         "rank": Text(str(worker.rank)),
         "state": Text(standing.state, style=_STYLES[standing.state]),
-        "doing": Text((worker.phase or words.MISSING) if is_going else ""),
-        "step": Text(words.count(worker.step)),
-        "epoch": Text(words.count(worker.epoch)),
+        "doing": Text((worker.phase or formatting.MISSING) if is_going else ""),
+        "step": Text(formatting.count(worker.step)),
+        "epoch": Text(formatting.count(worker.epoch)),
         "loss": _value(worker.loss),
-        "samples/s": Text(words.figure(worker.samples_per_second)),
-        "a step": Text(words.span(worker.step_seconds)),
+        "samples/s": Text(formatting.format_number(worker.samples_per_second)),
+        "a step": Text(formatting.format_duration(worker.step_seconds)),
         "gradient": _value(worker.gradient_norm),
-        "memory": Text(words.size(worker.memory_bytes)),
+        "memory": Text(formatting.format_bytes(worker.memory_bytes)),
         "heard": Text(f"{_whole(now - worker.heard)} ago"),
     }
 
 
 def _whole(seconds: float) -> str:
     """A time to the second: finer ones flicker."""
-    return words.span(float(round(max(0.0, seconds)))).replace("0 ms", "0 s")
+    return formatting.format_duration(float(round(max(0.0, seconds)))).replace("0 ms", "0 s")
 
 
 def _value(value: float | None) -> Text:
     bad = value is not None and not math.isfinite(value)
-    return Text(words.figure(value), style="bold red" if bad else "")
+    return Text(formatting.format_number(value), style="bold red" if bad else "")
 
 
 def _trouble(rank: int, standing: WorkerHealth) -> Text:
@@ -164,4 +168,4 @@ def _trouble(rank: int, standing: WorkerHealth) -> Text:
 def _happened(event: Event, run: LiveRun) -> str:
     name, what = happened(event)
     began = event.t if run.began is None else run.began
-    return f"after {words.span(event.t - began)}: {name}: {what}"
+    return f"after {formatting.format_duration(event.t - began)}: {name}: {what}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from phalanx.report.event_formatting import EVENT_STYLES
-from phalanx.report.events import EpochLogs, Event, Straggler, WorkerExit, WorkerStart
+from phalanx.report.events import EpochLogs, Event, StragglerEvent, WorkerExitEvent, WorkerStart
 from phalanx.report.figure_style import QUIET, Figure, escape, plot_of
 from phalanx.report.formatting import format_epoch, told
 from phalanx.report.run_data import RunData
@@ -84,7 +84,7 @@ def spans(data: RunData) -> list[Span]:
     for start in data.of(WorkerStart):
         exits = [
             each
-            for each in data.of(WorkerExit)
+            for each in data.of(WorkerExitEvent)
             if (each.of, each.attempt) == (start.rank, start.attempt)
         ]
         kind = _kind(exits[-1]) if exits else "no end recorded"
@@ -104,8 +104,8 @@ def spans(data: RunData) -> list[Span]:
 def slow_spans(data: RunData) -> list[Span]:
     """When a worker held up the others."""
     found: list[Span] = []
-    open_: dict[int, Straggler] = {}
-    for each in data.of(Straggler):
+    open_: dict[int, StragglerEvent] = {}
+    for each in data.of(StragglerEvent):
         if not each.gone:
             open_.setdefault(each.of, each)
         elif each.of in open_:
@@ -113,7 +113,7 @@ def slow_spans(data: RunData) -> list[Span]:
     return found + [_slow(data, each, data.last) for each in open_.values()]
 
 
-def _slow(data: RunData, found: Straggler, until: float) -> Span:
+def _slow(data: RunData, found: StragglerEvent, until: float) -> Span:
     factor = "" if found.factor is None else f", {found.factor:.2g} times as long as the others"
     text = f"worker {found.of} held up the others from step {found.since_step}{factor}"
     return Span(
@@ -122,7 +122,7 @@ def _slow(data: RunData, found: Straggler, until: float) -> Span:
     )  # fmt: skip
 
 
-def _kind(exit_: WorkerExit) -> str:
+def _kind(exit_: WorkerExitEvent) -> str:
     if exit_.has_saved:
         return "saved and stopped"
     if exit_.stopped:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from phalanx.report.events import Heartbeat, Throughput
+from phalanx.report.events import HeartbeatEvent, ThroughputEvent
 from phalanx.report.figure_style import SHARE_COLOURS, Figure, colour, line, plot_of
 from phalanx.report.run_data import RunData
 from phalanx.report.series import Series, throughput
@@ -21,7 +21,7 @@ MOST_WORKERS = 8
 
 def timing_figures(data: RunData, workers: list[WorkerSummary]) -> list[Figure]:
     """Everything about speed that was recorded."""
-    rates = data.of(Throughput)
+    rates = data.of(ThroughputEvent)
     if not rates:
         return memory_figures(data)
     chief = min(each.rank for each in rates if each.rank is not None)
@@ -32,7 +32,9 @@ def timing_figures(data: RunData, workers: list[WorkerSummary]) -> list[Figure]:
         plot.update_yaxes(rangemode="tozero")
         found.append(Figure(key="throughput", title="Throughput, all workers", plot=plot))
     found += _step_seconds(data)
-    split = [rank for rank in data.ranks if any(e.shares for e in data.of_worker(Throughput, rank))]
+    split = [
+        rank for rank in data.ranks if any(e.shares for e in data.of_worker(ThroughputEvent, rank))
+    ]
     if split:
         found.append(split_over_time(data, split))
         found.append(beside_each_other([each for each in workers if each.shares]))
@@ -53,7 +55,7 @@ def _step_seconds(data: RunData) -> list[Figure]:
     return [Figure(key="step-seconds", title=title, plot=plot)]
 
 
-def _quantile(name: str) -> Callable[[Throughput], float | None]:
+def _quantile(name: str) -> Callable[[ThroughputEvent], float | None]:
     return lambda event: event.step_seconds.get(name)
 
 
@@ -85,12 +87,14 @@ def split_over_time(data: RunData, ranks: list[int]) -> Figure:
     )
 
 
-def _share(name: str) -> Callable[[Throughput], float | None]:
+def _share(name: str) -> Callable[[ThroughputEvent], float | None]:
     return lambda event: event.shares.get(name)
 
 
 def _unmeasured(data: RunData) -> tuple[str, ...]:
-    missing = [share for share in SHARES if not any(share in e.shares for e in data.of(Throughput))]
+    missing = [
+        share for share in SHARES if not any(share in e.shares for e in data.of(ThroughputEvent))
+    ]
     return (f"Not measured, so not shown: {', '.join(missing)}.",) if missing else ()
 
 
@@ -120,7 +124,7 @@ def memory_figures(data: RunData) -> list[Figure]:
     for i, rank in enumerate(data.ranks):
         beats = [
             (each.step or 0, data.seconds(each), each.memory_bytes / 1e9)
-            for each in data.of_worker(Heartbeat, rank)
+            for each in data.of_worker(HeartbeatEvent, rank)
             if each.memory_bytes is not None and math.isfinite(each.memory_bytes)
         ]
         if beats:

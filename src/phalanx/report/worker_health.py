@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.report.formatting import span
+from phalanx.report.formatting import format_duration
 from phalanx.report.live import LiveRun, LiveWorker
 
 SILENT_SECONDS = 10.0
@@ -68,7 +68,7 @@ def _gone(worker: LiveWorker, run: LiveRun) -> WorkerHealth | None:
 def _alive(worker: LiveWorker, now: float) -> WorkerHealth:
     silence = now - worker.heard
     if silence > SILENT_SECONDS:
-        return WorkerHealth(state="silent", why=f"nothing heard for {span(silence)}")
+        return WorkerHealth(state="silent", why=f"nothing heard for {format_duration(silence)}")
     found = worker.straggler
     if found is not None:
         factor = f"{found.factor:.2g} times as long as the others" if found.factor else "too long"
@@ -77,7 +77,9 @@ def _alive(worker: LiveWorker, now: float) -> WorkerHealth:
             state="slow", why=f"takes {factor} since step {found.since_step}{cause}"
         )
     if worker.phase in _WORKING and (worker.phase_seconds or 0.0) > LONG_PHASE_SECONDS:
-        return WorkerHealth(state="slow", why=f"in {worker.phase} for {span(worker.phase_seconds)}")
+        return WorkerHealth(
+            state="slow", why=f"in {worker.phase} for {format_duration(worker.phase_seconds)}"
+        )
     return WorkerHealth(state="running" if worker.begun else "starting")
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from phalanx.report.events import (
-    Heartbeat,
-    Straggler,
-    Throughput,
+    HeartbeatEvent,
+    StragglerEvent,
+    ThroughputEvent,
     WorkerEnd,
-    WorkerExit,
+    WorkerExitEvent,
     WorkerStart,
 )
 from phalanx.report.run_data import RunData
@@ -45,15 +45,15 @@ class WorkerSummary:
 
 def summarize_workers(data: RunData) -> list[WorkerSummary]:
     """Every worker of which something is known, in the order of ranks."""
-    told = {each.of for each in data.of(WorkerExit)}
+    told = {each.of for each in data.of(WorkerExitEvent)}
     return [_summarize(data, rank) for rank in sorted(told.union(data.ranks))]
 
 
 def _summarize(data: RunData, rank: int) -> WorkerSummary:
     starts = data.of_worker(WorkerStart, rank)
-    rates = data.of_worker(Throughput, rank)
-    beats = data.of_worker(Heartbeat, rank)
-    signs: list[Heartbeat | Throughput] = [*rates, *beats]
+    rates = data.of_worker(ThroughputEvent, rank)
+    beats = data.of_worker(HeartbeatEvent, rank)
+    signs: list[HeartbeatEvent | ThroughputEvent] = [*rates, *beats]
     steps = [each.step for each in signs if each.step is not None]
     memory = [each.memory_bytes for each in signs if each.memory_bytes is not None]
     slow = [each.step_seconds["p95"] for each in rates if "p95" in each.step_seconds]
@@ -69,15 +69,15 @@ def _summarize(data: RunData, rank: int) -> WorkerSummary:
         slow_step_seconds=max(filter(math.isfinite, slow), default=None),
         shares=mean_shares(rates),
         memory_bytes=max(filter(math.isfinite, memory), default=None),
-        straggled=sum(each.of == rank and not each.gone for each in data.of(Straggler)),
+        straggled=sum(each.of == rank and not each.gone for each in data.of(StragglerEvent)),
         ending=format_ending(
-            [each for each in data.of(WorkerExit) if each.of == rank],
+            [each for each in data.of(WorkerExitEvent) if each.of == rank],
             data.of_worker(WorkerEnd, rank),
         ),
     )
 
 
-def format_ending(exits: Iterable[WorkerExit], ends: Iterable[WorkerEnd]) -> str:
+def format_ending(exits: Iterable[WorkerExitEvent], ends: Iterable[WorkerEnd]) -> str:
     """How a worker ended the last time, by the launcher's word or else by its own."""
     for exit_ in reversed(list(exits)):
         if exit_.has_saved:

@@ -59,7 +59,9 @@ class KubernetesJob:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ConfigurationError(f"--kind must be one of {', '.join(KINDS)}; found {self.kind!r}.")
+            raise ConfigurationError(
+                f"--kind must be one of {', '.join(KINDS)}; found {self.kind!r}."
+            )
         if self.claim is None and self.run.hosts > 1:
             raise ConfigurationError(
                 f"{self.run.hosts} pods need a directory of runs that they share: give --claim "

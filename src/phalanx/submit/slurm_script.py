@@ -58,7 +58,9 @@ class SlurmJob:
         words = (self.memory, self.time, self.partition, self.account, self.output)
         for word in filter(None, (*words, *self.directives)):
             if not word.isprintable():
-                raise ConfigurationError(f"What goes into a batch script is one line; found {word!r}.")
+                raise ConfigurationError(
+                    f"What goes into a batch script is one line; found {word!r}."
+                )
         for option, count in (("--gpus", self.gpus_per_node), ("--cpus", self.cpus_per_node)):
             if count is not None and count < 1:
                 raise ConfigurationError(f"{option}-per-node must be at least 1; found {count}.")

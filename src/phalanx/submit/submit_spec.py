@@ -54,7 +54,9 @@ class SubmitSpec:
             if value is not None and value < 1:
                 raise ConfigurationError(f"A job needs at least 1 of its {what}; found {value}.")
         if self.max_restarts < 0:
-            raise ConfigurationError(f"--max-restarts must be at least 0; found {self.max_restarts}.")
+            raise ConfigurationError(
+                f"--max-restarts must be at least 0; found {self.max_restarts}."
+            )
 
     def words(self, *placed: str) -> list[str]:
         """`phalanx run` with its options, but for the program itself.

@@ -17,10 +17,10 @@ class Call(Protocol):
     """Runs a program to its end and gives what it printed."""
 
     def __call__(self, words: Sequence[str], variables: Mapping[str, str] = ..., /) -> str:
-        """Run it; see `call`."""
+        """Run it; see `run_command`."""
 
 
-def call(words: Sequence[str], variables: Mapping[str, str] = NO_VARIABLES) -> str:
+def run_command(words: Sequence[str], variables: Mapping[str, str] = NO_VARIABLES) -> str:
     """Run a program and give its standard output.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.testing.errors import WorkerFailure, WorkerGroupFailedError, WorkerGroupTimeoutError
-from phalanx.testing.multi_process import run_alone, run_workers
+from phalanx.testing.multi_process import run_single, run_workers
 from phalanx.testing.pool import WorkerPool
 
 __all__ = [
@@ -11,6 +11,6 @@ __all__ = [
     "WorkerGroupFailedError",
     "WorkerGroupTimeoutError",
     "WorkerPool",
-    "run_alone",
+    "run_single",
     "run_workers",
 ]

@@ -48,7 +48,7 @@ def run_workers(
         return pool.run(function, args=args, deadline=deadline)
 
 
-def run_alone(
+def run_single(
     function: Callable[..., T],
     *,
     args: Sequence[Any] = (),

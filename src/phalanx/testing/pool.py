@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from phalanx.cluster.spec import WORKER_VARIABLE, DeviceSpec, WorkerSpec
 from phalanx.cluster.strategies import StrategyName
-from phalanx.errors import LaunchError, ConfigurationError
+from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.launch import forkserver
 from phalanx.launch.forkserver import read_from
 from phalanx.testing.errors import WorkerFailure, WorkerGroupFailedError, WorkerGroupTimeoutError
@@ -98,7 +98,7 @@ class WorkerPool:
         self._devices = devices
         self._env = dict(env or {})
         self._pick_ports = pick_ports
-        self._gang: list[WorkerProcess] = []
+        self._gang: list[PoolWorker] = []
         self._addresses: tuple[str, ...] = ()
 
     def __enter__(self) -> WorkerPool:
@@ -139,7 +139,7 @@ class WorkerPool:
             WorkerGroupTimeoutError: the deadline passed; shows every worker's stacks.
         """
         call = dump_call(function, args)
-        server = ForkServer.shared()
+        server = PoolForkServer.shared()
         server.wait_until_ready()  # The imports, once a session, are not the gang's time.
         end = time.monotonic() + deadline
         seed = self._seed if seed is None else seed
@@ -162,11 +162,11 @@ class WorkerPool:
             return [pickle.loads(value) for value in values]
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _start(self, server: ForkServer) -> None:
+    def _start(self, server: PoolForkServer) -> None:
         ports = self._pick_ports(self._workers) if self._workers > 1 else []
         self._addresses = tuple(f"127.0.0.1:{port}" for port in ports)
         for rank in range(self._workers):
-            self._gang.append(WorkerProcess(rank, server))
+            self._gang.append(PoolWorker(rank, server))
 
     def _call(
         self, call: bytes, *, seed: int | None, attempt: int, deadline: float, end: float
@@ -210,7 +210,7 @@ class WorkerPool:
         )
 
 
-def _listen(gang: list[WorkerProcess], end: float) -> None:
+def _listen(gang: list[PoolWorker], end: float) -> None:
     """Take in the workers' news until all are settled, `end`, or soon after a failure."""
     failed = False
     while not all(worker.settled for worker in gang):
@@ -240,13 +240,13 @@ _TAIL_BYTES = 8192
 _TAIL_LINES = 30
 
 
-class WorkerProcess:
+class PoolWorker:
     """One worker: what it reported of its last job, how it ended, what it printed.
 
     Its output goes to files without a name, so there is nothing on disk to clean up.
     """
 
-    def __init__(self, rank: int, server: ForkServer) -> None:
+    def __init__(self, rank: int, server: PoolForkServer) -> None:
         self.rank = rank
         self.report: Returned | Raised | None = None
         self.exit: tuple[int, float] | None = None
@@ -359,14 +359,14 @@ class WorkerProcess:
             each.close()
 
 
-class ForkServer(forkserver.ForkServer):
+class PoolForkServer(forkserver.ForkServer):
     """The fork server of this process, started once."""
 
-    _shared: ForkServer | None = None
+    _shared: PoolForkServer | None = None
     _sharing = threading.Lock()
 
     @classmethod
-    def shared(cls) -> ForkServer:
+    def shared(cls) -> PoolForkServer:
         """This process's server, started on first use and ended with the process."""
         with cls._sharing:
             server = cls._shared

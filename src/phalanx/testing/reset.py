@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def clear(*, keeps_strategy: bool) -> None:
+def reset(*, keeps_strategy: bool) -> None:
     """Undo what calls do to the state of Keras, TensorFlow and Phalanx.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.testing.pickling import dump_value
-from phalanx.testing.reset import clear
+from phalanx.testing.reset import reset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def _report(job: Job, *, is_first: bool) -> tuple[Returned | Raised, int]:
     """Do one job; what to tell of it, and the exit code where the worker ends with it."""
     try:
         if not is_first:
-            clear(keeps_strategy=job.enter)
+            reset(keeps_strategy=job.enter)
         _settle(job)
         function, args = pickle.loads(job.call)
         if is_first:

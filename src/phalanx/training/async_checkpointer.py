@@ -16,7 +16,7 @@ from phalanx.checkpoint.async_writer import AsyncWriter
 from phalanx.checkpoint.retention import prune
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
-from phalanx.checkpoint.writer import STEP, ShardWriter, Share, Snapshot
+from phalanx.checkpoint.writer import STEP, ShardSnapshot, ShardWriter, Snapshot
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.errors import CheckpointError
 from phalanx.monitoring.worker_event_log import worker_event_log
@@ -86,7 +86,7 @@ class AsyncCheckpointer:
             self._report(error)
         self._on_any_worker(False)  # nobody goes on before the chief has committed
 
-    def _store(self, writer: ShardWriter, share: Share, stalled: float) -> None:
+    def _store(self, writer: ShardWriter, share: ShardSnapshot, stalled: float) -> None:
         began = self._clock()
         manifest = writer.store(share)
         if manifest is None:

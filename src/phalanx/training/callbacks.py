@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from phalanx.callbacks.callback import Callback, Cluster
+from phalanx.callbacks.callback import Callback, DistributedContext
 from phalanx.callbacks.progress import Progress, is_interactive
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.host_collectives import all_gather_arrays
@@ -85,7 +85,7 @@ def _introduce(stage: CallContext, callback: Callback) -> None:
             f"{callback.runs_on!r}."
         )
     stage.exit.callback(setattr, callback, "cluster", callback.cluster)
-    callback.cluster = Cluster(
+    callback.cluster = DistributedContext(
         rank=place.rank,
         workers=place.workers,
         replicas=place.total,

@@ -17,15 +17,15 @@ from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.distributed.step_sync import StepSync
-from phalanx.errors import WorkerMismatchError, CheckpointNotFoundError, ConfigurationError
+from phalanx.errors import CheckpointNotFoundError, ConfigurationError, WorkerMismatchError
 from phalanx.keras_compat.callback_adapters import truncate_after
 from phalanx.keras_compat.model_access import steps_trained
 from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.async_checkpointer import AsyncCheckpointer
 from phalanx.training.context import CallContext, broadcast_int
-from phalanx.training.save_policy import SaveSchedule
-from phalanx.training.train_state import Capture, Moment
+from phalanx.training.save_policy import SavePolicy
+from phalanx.training.train_state import TrainProgress, TrainState
 from phalanx.worker import preemption
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class CheckpointManager:
         self,
         stage: CallContext,
         callback: Checkpoint,
-        capture: Capture,
+        capture: TrainState,
         *,
         check: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
@@ -71,9 +71,7 @@ class CheckpointManager:
         self.logs: dict[str, float] = {}
         self._loaded: LoadedCheckpoint | None = None
         self._begun = False
-        self._schedule = SaveSchedule(
-            self._options.every, self._options.retention.best, clock=clock
-        )
+        self._schedule = SavePolicy(self._options.every, self._options.retention.best, clock=clock)
         self._step = steps_trained(self._model)
         self._schedule.saved(self._step)
         callback.is_driven = True
@@ -159,7 +157,7 @@ class CheckpointManager:
             timed, stops = self._meet()
             due = due or timed
         if (due or stops) and not is_last:
-            self._save(Moment(step=self._step, epoch=epoch, batch=batch, since=done))
+            self._save(TrainProgress(step=self._step, epoch=epoch, batch=batch, since=done))
             if stops:
                 self._stop()
 
@@ -173,7 +171,7 @@ class CheckpointManager:
         best = self._schedule.is_best(logs)
         timed, stops = self._meet()
         if due or best or timed or stops:
-            moment = Moment(step=self._step, epoch=epoch + 1, is_stopped=is_stopped)
+            moment = TrainProgress(step=self._step, epoch=epoch + 1, is_stopped=is_stopped)
             self._save(moment, logs=logs)
             if stops:
                 self._stop()
@@ -188,7 +186,9 @@ class CheckpointManager:
         """
         _fits_done[str(self._folder)] += 1
         if epoch is not None:
-            moment = Moment(step=self._step, epoch=epoch, is_complete=True, is_stopped=is_stopped)
+            moment = TrainProgress(
+                step=self._step, epoch=epoch, is_complete=True, is_stopped=is_stopped
+            )
             self._save(moment, logs=logs)
             self._writes.finish()
 
@@ -200,7 +200,7 @@ class CheckpointManager:
             from_any=preemption.requested(),
         )
 
-    def _save(self, moment: Moment, logs: Mapping[str, Any] | None = None) -> None:
+    def _save(self, moment: TrainProgress, logs: Mapping[str, Any] | None = None) -> None:
         read, best = self._capture.read, self._schedule.best
         read_state = partial(read, moment, fit=self._fit, best=best, logs=logs or {})
         with phase_tracker.during("checkpoint"):
@@ -221,7 +221,7 @@ class CheckpointManager:
 def checkpointing_of(
     stage: CallContext,
     callbacks: list[Any],
-    capture: Callable[..., Capture],
+    capture: Callable[..., TrainState],
     *,
     check: Callable[[], None],
 ) -> CheckpointManager | NullCheckpointManager:

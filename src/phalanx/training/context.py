@@ -19,7 +19,7 @@ from phalanx.data.pipelines.error_policy import offending_sample
 from phalanx.distributed.host_collectives import all_gather_arrays, all_gather_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, topology_of
-from phalanx.errors import WorkerMismatchError, ConfigurationError
+from phalanx.errors import ConfigurationError, WorkerMismatchError
 from phalanx.keras_compat.atomic_writes import atomic_save_patch
 from phalanx.keras_compat.building_steps import build_by_step
 from phalanx.keras_compat.loss_patches import weighted_loss_patch
@@ -131,7 +131,7 @@ def open_source(
         "data": None if source.fingerprint is None else f"checksum {source.fingerprint:08x}",
         "model": [(v.path, tuple(v.shape)) for v in stage.model.trainable_variables],
     }
-    agreed = agree(stage.strategy, stage.place, call, wishes, seed)
+    agreed = assert_same_on_all_workers(stage.strategy, stage.place, call, wishes, seed)
     if agreed != seed:
         source = make_batch_source(x, y, place=stage.place, seed=agreed, **options)
         if uneven == "stop":
@@ -234,7 +234,7 @@ def add_hint(error: BaseException) -> None:
 _UNKNOWN = -1
 
 
-def agree(
+def assert_same_on_all_workers(
     strategy: tf.distribute.Strategy,
     place: ReplicaTopology,
     call: str,

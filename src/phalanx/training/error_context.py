@@ -16,7 +16,7 @@ import tensorflow as tf
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import PhalanxError
 from phalanx.launch.failure import gist
-from phalanx.worker.error_context import InReplica, WorkerStatus, error_context_of, take_replica
+from phalanx.worker.error_context import ErrorContext, InReplica, error_context_of, take_replica
 
 _NODE_OF_REPLICA = re.compile(r"\breplica_(\d+)/")
 
@@ -40,7 +40,7 @@ def annotate_errors(kind: str, place: ReplicaTopology, trained: int | None) -> I
         raise
     except Exception as error:
         if error_context_of(error) is None:
-            error.add_note(WorkerStatus(_words(error, kind, place, trained or 0)))
+            error.add_note(ErrorContext(_words(error, kind, place, trained or 0)))
         if isinstance(error, tf.errors.InvalidArgumentError):
             _explain_axis_0(error, place.total)
         raise

@@ -29,7 +29,7 @@ from phalanx.training.replica_consistency import ReplicaChecks
 from phalanx.training.replica_local_state import LocalState
 from phalanx.training.step_function import nothing_trained
 from phalanx.training.step_runner import StepRunner
-from phalanx.training.train_state import Capture
+from phalanx.training.train_state import TrainState
 
 
 class Epochs:
@@ -78,7 +78,7 @@ class Epochs:
         self._checkpoints = checkpointing_of(
             stage,
             callbacks.callbacks,
-            partial(Capture, stage.model, function, stream, cadence),
+            partial(TrainState, stage.model, function, stream, cadence),
             check=self._executor.check,
         )
         self._epoch = 0

@@ -47,7 +47,7 @@ class FitInstrumentation:
         self._model = stage.model
         self._stream = stream
         self._callbacks = callbacks
-        self._recorder = _recorder(stage)
+        self._training_events = _training_events(stage)
         self._listeners = [c for c in callbacks.callbacks if hasattr(c, "on_throughput")]
         self._is_chief = stage.place.is_chief
         self._place = stage.place
@@ -56,7 +56,7 @@ class FitInstrumentation:
             stage,
             TimedSteps.of(function),
             listeners=self._listeners,
-            is_recorded=self._recorder is not None,
+            is_recorded=self._training_events is not None,
             clock=time.monotonic,
             phases=phase_tracker.totals,
         )
@@ -84,8 +84,8 @@ class FitInstrumentation:
         optimizer = getattr(self._model, "optimizer", None)
         self._step = steps_trained(self._model)
         phase_tracker.at(step=self._step, epoch=initial_epoch)
-        if self._recorder is not None:
-            self._recorder.start(
+        if self._training_events is not None:
+            self._training_events.start(
                 epochs=epochs,
                 initial_epoch=initial_epoch,
                 steps=self._stream.steps,
@@ -99,8 +99,8 @@ class FitInstrumentation:
         self._epoch = epoch
         self._own.kept = None
         phase_tracker.at(epoch=epoch)
-        if self._recorder is not None:
-            self._recorder.epoch_begins()
+        if self._training_events is not None:
+            self._training_events.epoch_begins()
         with phase_tracker.during("callbacks"):
             self._callbacks.on_epoch_begin(epoch)
         self._keeper.begin_epoch()
@@ -134,9 +134,9 @@ class FitInstrumentation:
         logs, (upcoming, *others) = reader.read(outputs, notes)
         cadence.agree(upcoming)
         self._keeper.agree(*others)
-        if self._recorder is not None:
+        if self._training_events is not None:
             where = {"step": self._step, "epoch": self._epoch, "batch": steps_done - 1}
-            self._recorder.metrics(logs, self._learning_rate, **where)
+            self._training_events.metrics(logs, self._learning_rate, **where)
         return logs
 
     def read_last(self, reader: MetricReader, outputs: Outputs) -> dict[str, float]:
@@ -160,13 +160,15 @@ class FitInstrumentation:
         with phase_tracker.during("callbacks"):
             self._callbacks.on_epoch_end(epoch, logs)
         self._tell(self._keeper.close_if_due(self._step))
-        if self._recorder is not None:
-            self._recorder.epoch(logs, self._learning_rate(), step=self._step, epoch=epoch)
+        if self._training_events is not None:
+            self._training_events.epoch(logs, self._learning_rate(), step=self._step, epoch=epoch)
 
     def stopped(self, epoch: int) -> None:
         """Training ends before its last epoch."""
-        if self._recorder is not None:
-            self._recorder.stop(_reason(self._callbacks.callbacks), step=self._step, epoch=epoch)
+        if self._training_events is not None:
+            self._training_events.stop(
+                _reason(self._callbacks.callbacks), step=self._step, epoch=epoch
+            )
 
     def end(self, logs: Mapping[str, Any]) -> None:
         """Training has ended."""
@@ -175,14 +177,14 @@ class FitInstrumentation:
             self._profiler.stop()
         with phase_tracker.during("callbacks"):
             self._callbacks.on_train_end(logs)
-        if self._recorder is not None:
-            self._recorder.end(step=self._step, epoch=self._epoch)
+        if self._training_events is not None:
+            self._training_events.end(step=self._step, epoch=self._epoch)
 
     def _tell(self, numbers: Any) -> None:
         if numbers is None:
             return
-        if self._recorder is not None:
-            self._recorder.throughput(numbers.to_record())
+        if self._training_events is not None:
+            self._training_events.throughput(numbers.to_record())
         with phase_tracker.during("callbacks"):
             for listener in self._listeners:
                 listener.on_throughput(numbers, is_chief=self._is_chief)
@@ -215,7 +217,7 @@ class LocalMetrics:
         self.kept = self.reader.read_local(self.outputs)
 
 
-def _recorder(stage: CallContext) -> TrainingEvents | None:
+def _training_events(stage: CallContext) -> TrainingEvents | None:
     journal = worker_event_log(os.environ)
     if journal is None:
         return None

@@ -12,7 +12,7 @@ import numpy as np
 
 from phalanx.callbacks.progress import Progress
 from phalanx.errors import ConfigurationError
-from phalanx.keras_compat.callback_adapters import Every, policy_of
+from phalanx.keras_compat.callback_adapters import LogSchedule, policy_of
 
 _HOOKS = {
     "train": ("on_train_batch_end", "on_batch_end"),
@@ -24,7 +24,7 @@ _HOOKS = {
 class LogRequirements:
     """What is wanted of readings between the ends of epochs."""
 
-    every: tuple[Every, ...] = ()
+    every: tuple[LogSchedule, ...] = ()
     shows_progress: bool = False
 
     @classmethod
@@ -49,7 +49,7 @@ class LogRequirements:
     @classmethod
     def from_array(cls, rows: Any) -> LogRequirements:
         """What `to_array` made."""
-        every = [Every(steps=int(s), already=int(a), calls=bool(c)) for s, a, c in rows[1:]]
+        every = [LogSchedule(steps=int(s), already=int(a), calls=bool(c)) for s, a, c in rows[1:]]
         return cls(every=tuple(every), shows_progress=bool(rows[0][0]))
 
 
@@ -58,7 +58,7 @@ def shows_progress_itself(callback: Any) -> bool:
     return isinstance(callback, Progress) or policy_of(callback).shows_progress
 
 
-def requirements_of(callback: Any, kind: str) -> Sequence[Every]:
+def requirements_of(callback: Any, kind: str) -> Sequence[LogSchedule]:
     """At which batches `callback` wants fresh logs."""
     if shows_progress_itself(callback):
         return []
@@ -69,11 +69,13 @@ def requirements_of(callback: Any, kind: str) -> Sequence[Every]:
                 f"{type(callback).__name__}.logs_every_n_steps must be a number of batches, 0 for "
                 f"never, or None to have the code looked at; found {declared!r}."
             )
-        return [Every(steps=declared)] if declared and overrides(callback, _HOOKS[kind]) else []
+        return (
+            [LogSchedule(steps=declared)] if declared and overrides(callback, _HOOKS[kind]) else []
+        )
     reads = policy_of(callback).reads
     if kind == "train" and reads is not None and _is_kerass(callback, _HOOKS[kind][0]):
         return reads(callback)
-    return [Every(steps=1)] if uses_batch_logs(callback, kind) else []
+    return [LogSchedule(steps=1)] if uses_batch_logs(callback, kind) else []
 
 
 def uses_batch_logs(callback: Any, kind: str) -> bool:

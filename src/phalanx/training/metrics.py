@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.distributed.topology import this_replica
+from phalanx.distributed.topology import replica_id_in_group
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.training.step_function import Outputs, StepFunction, flat_logs
@@ -91,7 +91,7 @@ class MetricReader:
 
     def _build(self, variables: list[Any]) -> Any:
         def on_replica(outputs: Outputs, notes: tf.Tensor) -> tuple[Any, tf.Tensor]:
-            count, returned = outputs[this_replica() - self._place.first]
+            count, returned = outputs[replica_id_in_group() - self._place.first]
             return self._combine(variables, count, returned, notes)
 
         def read(outputs: Outputs, notes: tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -107,7 +107,7 @@ class MetricReader:
         local = self._place.local
 
         def on_replica(outputs: Outputs) -> Any:
-            count, returned = outputs[this_replica() - self._place.first]
+            count, returned = outputs[replica_id_in_group() - self._place.first]
             return self._counted(variables, count, returned)
 
         def read_local(outputs: Outputs) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from phalanx.keras_compat.callback_adapters import Every
+from phalanx.keras_compat.callback_adapters import LogSchedule
 from phalanx.training.log_requirements import LogRequirements
 
 _SECONDS_BETWEEN_READINGS = 0.5
@@ -91,7 +91,7 @@ class MetricsSchedule:
 class _Count:
     """How far it is to the next batch at which one wish falls due."""
 
-    def __init__(self, wish: Every) -> None:
+    def __init__(self, wish: LogSchedule) -> None:
         self._wish = wish
         self.passed = wish.already
 

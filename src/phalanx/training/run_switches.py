@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from phalanx.cluster.debug_options import Switches
+from phalanx.cluster.debug_options import DebugOptions
 from phalanx.cluster.spec import WorkerSpec
 
 
-def switches() -> Switches:
+def switches() -> DebugOptions:
     """Those of this worker's run; all off where there is no launcher."""
     spec = WorkerSpec.from_environment(os.environ)
-    return Switches() if spec is None else spec.switches
+    return DebugOptions() if spec is None else spec.switches
 
 
 def steps_of_trial(steps: int | None, batches: int | None) -> int | None:

@@ -13,7 +13,7 @@ from phalanx.checkpoint.retention import Mode
 _log = logging.getLogger(__name__)
 
 
-class SaveSchedule:
+class SavePolicy:
     """Says whether a checkpoint is due.
 
     All workers hear the same, but of the clock: they have to ask the chief.

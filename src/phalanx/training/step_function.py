@@ -19,13 +19,13 @@ import tensorflow as tf
 
 from phalanx.data.batches import static_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.distributed.topology import ReplicaTopology, rows_of, this_replica
+from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.step_context import (
     MetricResult,
     ReplicaBatch,
     current_replica_batch,
-    sharing,
+    replica_batch_scope,
 )
 from phalanx.keras_compat.model_access import compute_loss, is_assigned_on_all, track_loss
 from phalanx.monitoring.flight_recorder import flight
@@ -247,7 +247,7 @@ class StepFunction:
         )
 
     def _on_replica(self, total: Any, parts: Any) -> tuple[tf.Tensor, Any]:
-        place, replica = self.plan.place, this_replica()
+        place, replica = self.plan.place, replica_id_in_group()
         if self.plan.counted:
             start, _ = rows_of(replica, place.total, total)
             count, data = parts[replica - place.first]
@@ -266,7 +266,7 @@ class StepFunction:
             share.keep = partial(kept.keep, replica, total, (count, data))
         plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
         with (
-            sharing(share),
+            replica_batch_scope(share),
             share.published() if plain and place.total > 1 else nullcontext(),
             share.looking_at(data),
             replica_scope(replica),

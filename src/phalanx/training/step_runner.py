@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.distributed.topology import ReplicaTopology
-from phalanx.errors import NonFiniteError, ConfigurationError
+from phalanx.errors import ConfigurationError, NonFiniteError
 from phalanx.gradients.clipper_chain import OnNonfinite
 from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig, observing
-from phalanx.gradients.nonfinite import NonFiniteGuard, NonFiniteStep, watch
+from phalanx.gradients.nonfinite import NonFiniteGuard, NonFiniteStep, install_guard
 from phalanx.keras_compat.optimizer_clippers import clippers_of, innermost
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.training.gradient_sampling import GradientListener, GradientSampler, TraceCache
@@ -140,7 +140,9 @@ def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> NonFini
     if policy == "ignore":
         return None
     # A LossScaleOptimizer leaves such steps out by itself.
-    health = watch(optimizer, function.plan.strategy, policy if inner is optimizer else "watch")
+    health = install_guard(
+        optimizer, function.plan.strategy, policy if inner is optimizer else "watch"
+    )
     if function.extensions.get(NonFiniteGuard) is not health:
         function.extensions[NonFiniteGuard] = health
         function.retrace()  # what was traced before does not tell this one

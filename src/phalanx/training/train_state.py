@@ -23,7 +23,7 @@ from phalanx.checkpoint.variable_names import (
 )
 from phalanx.checkpoint.writer import Snapshot
 from phalanx.data.batch_iterator import BatchIterator
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.gradients.nonfinite import NonFiniteGuard, guard_of
 from phalanx.keras_compat.optimizer_clippers import innermost
@@ -37,7 +37,7 @@ _RNG_STATE = "chance"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class TrainProgress:
     """Where a training stands.
 
     Attributes:
@@ -57,7 +57,7 @@ class Moment:
     is_stopped: bool = False
 
 
-class Capture:
+class TrainState:
     """Reads the state of one `fit`, and writes it back."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Capture:
         self._states = CallbackStates(callbacks)
 
     def read(
-        self, moment: Moment, *, fit: int, best: float | None, logs: Mapping[str, Any]
+        self, moment: TrainProgress, *, fit: int, best: float | None, logs: Mapping[str, Any]
     ) -> Snapshot:
         """The state now; tensors are copied when the snapshot is taken, not here.
 
@@ -165,14 +165,14 @@ class Capture:
         same_replicas = state["replicas"] == self._place.total
         iterator = _below(f"{_WORKER}/{self._place.rank}/{_ITERATOR}/", arrays)
         self._stream.restore(
-            Position(**state["position"]), iterator if iterator and same_replicas else None
+            DataPosition(**state["position"]), iterator if iterator and same_replicas else None
         )
         write_rng_state(self._of_worker(arrays, f"{_RNG_STATE}/"))  # last: opening data may draw
 
     def _whole(self) -> dict[str, Any]:
         return model_variables(self._model) | optimizer_variables(self._model)
 
-    def _own(self, position: Position, document: Any) -> dict[str, np.ndarray]:
+    def _own(self, position: DataPosition, document: Any) -> dict[str, np.ndarray]:
         """What this worker alone knows."""
         prefix = f"{_WORKER}/{self._place.rank}"
         own = local_arrays(self._local_variables(), self._place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class WorkerStatus(str):
+class ErrorContext(str):
     """A note on an exception that says in which worker, replica and step it was raised."""
 
     __slots__ = ()
@@ -21,10 +21,10 @@ class InReplica(str):
         return note
 
 
-def error_context_of(error: BaseException) -> WorkerStatus | None:
+def error_context_of(error: BaseException) -> ErrorContext | None:
     """The note on `error`, if there is one."""
     notes = getattr(error, "__notes__", ())
-    return next((note for note in notes if isinstance(note, WorkerStatus)), None)
+    return next((note for note in notes if isinstance(note, ErrorContext)), None)
 
 
 def take_replica(error: BaseException) -> int | None:

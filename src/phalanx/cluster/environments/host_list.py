@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from phalanx.cluster.local_host import Me
+from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ClusterError
 
 HOSTS, INDEX, JOB = "PHALANX_HOSTS", "PHALANX_NODE_RANK", "PHALANX_RUN_ID"
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
+def detect(
+    environment: Mapping[str, str], me: LocalHost | None = None
+) -> ClusterEnvironment | None:
     """The launchers that PHALANX_HOSTS names.
 
     Raises:
@@ -55,7 +57,7 @@ def parse_hosts(text: str) -> tuple[str, ...]:
 def from_hosts(
     hosts: Sequence[str],
     index: int | None,
-    me: Me | None,
+    me: LocalHost | None,
     *,
     job: str | None = None,
     said_by: str = "--hosts",
@@ -100,7 +102,7 @@ def _places(hosts: Sequence[str], index: int, job: str | None, why: str) -> Clus
     return ClusterEnvironment(hosts=tuple(hosts), index=index, kind="hosts", why=why, job=job)
 
 
-def _described(me: Me | None) -> str:
+def _described(me: LocalHost | None) -> str:
     if me is None:
         return "not known by name"
     return ", ".join((*sorted(me.names), *sorted(me.addresses)))

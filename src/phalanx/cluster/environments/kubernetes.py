@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.cluster.environments.rank_variables import rank_of
-from phalanx.cluster.local_host import Me
+from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ClusterError
 
@@ -19,7 +19,9 @@ PODS, POD_HOST, JOB = "PHALANX_NUM_PODS", "PHALANX_POD_HOSTNAME_TEMPLATE", "PHAL
 POD_OF_INDEX = "{index}"
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
+def detect(
+    environment: Mapping[str, str], me: LocalHost | None = None
+) -> ClusterEnvironment | None:
     """The launchers in the pods of this Job.
 
     Raises:
@@ -31,8 +33,8 @@ def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvir
     if not environment.get(PODS, "").strip():
         raise ClusterError(
             f"JOB_COMPLETION_INDEX is {environment[INDEX]}, so this is a pod of an Indexed Job, "
-            "but PHALANX_NUM_PODS is not set. Set it to the Job's completions and PHALANX_POD_HOSTNAME_TEMPLATE to "
-            "the pods' names, such as train-{index}.train; or give --cluster none where each pod "
+            "but PHALANX_NUM_PODS is not set. Set it to the Job's completions and "
+            "PHALANX_POD_HOSTNAME_TEMPLATE to the pods' names, such as train-{index}.train; or give --cluster none where each pod "
             "trains on its own."
         )
     index, pods = rank_of(environment, INDEX, PODS)

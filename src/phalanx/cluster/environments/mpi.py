@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.cluster.environments.rank_variables import rank_of
-from phalanx.cluster.local_host import Me
+from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 
 FAMILIES = (
@@ -27,7 +27,9 @@ JOBS = (
 )
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
+def detect(
+    environment: Mapping[str, str], me: LocalHost | None = None
+) -> ClusterEnvironment | None:
     """The launchers that MPI started; their hosts are not known.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.cluster.environments.rank_variables import number
-from phalanx.cluster.local_host import Me
+from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 
 HOSTS, INDEX, JOB = "PHALANX_RAY_HOSTS", "PHALANX_RAY_NODE_RANK", "PHALANX_RUN_ID"
@@ -17,7 +17,9 @@ ENTRYPOINT = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """What Ray hands to the entrypoint of a job that was submitted."""
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
+def detect(
+    environment: Mapping[str, str], me: LocalHost | None = None
+) -> ClusterEnvironment | None:
     """The launchers of this Ray job; in its entrypoint, this one alone.
 
     Raises:

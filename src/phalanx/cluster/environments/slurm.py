@@ -12,7 +12,7 @@ from itertools import product
 from typing import NoReturn
 
 from phalanx.cluster.environments.rank_variables import number
-from phalanx.cluster.local_host import Me
+from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ClusterError
 
@@ -21,7 +21,9 @@ NO_TASKS = range(0xFFFFFFF0, 0xFFFFFFFF)
 _COUNT = re.compile(r"(?P<tasks>\d+)(?:\(x(?P<nodes>\d+)\))?")
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
+def detect(
+    environment: Mapping[str, str], me: LocalHost | None = None
+) -> ClusterEnvironment | None:
     """The launchers that srun started; in a batch script, this one alone.
 
     Raises:

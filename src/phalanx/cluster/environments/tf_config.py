@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from phalanx.cluster.local_host import Me, is_address
+from phalanx.cluster.local_host import LocalHost, is_address
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.tf_config_parser import TFConfig
 from phalanx.errors import ClusterError
@@ -19,7 +19,9 @@ ORDER = ("chief", "master", "worker", "ps")
 ANY = ("0.0.0.0", "::")
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
+def detect(
+    environment: Mapping[str, str], me: LocalHost | None = None
+) -> ClusterEnvironment | None:
     """The launchers on the hosts of the chief, the workers and the parameter servers.
 
     Raises:
@@ -83,7 +85,7 @@ def _refuse_what_is_no_member(text: str) -> None:
         )
 
 
-def _refuse_anothers_address(host: str, config: TFConfig, me: Me | None) -> None:
+def _refuse_anothers_address(host: str, config: TFConfig, me: LocalHost | None) -> None:
     """Only an address can be held against the machine's own: a name may mean a proxy."""
     if me is None or not is_address(host) or host in ANY or me.is_host(host):
         return

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.cluster.environments.rank_variables import rank_of
-from phalanx.cluster.local_host import Me
+from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ClusterError
 
 MARKS = ("RANK", "WORLD_SIZE")
 
 
-def detect(environment: Mapping[str, str], me: Me | None = None) -> ClusterEnvironment | None:
+def detect(
+    environment: Mapping[str, str], me: LocalHost | None = None
+) -> ClusterEnvironment | None:
     """The launchers, one for each rank; only the first one's host is known.
 
     A job script may export MASTER_ADDR and WORLD_SIZE for other programs; without a RANK that

@@ -16,8 +16,8 @@ from phalanx.data.pipelines.transforms import (
     apply,
     apply_augmentation,
     augment_key,
-    each,
     graph_function,
+    map_dataset,
 )
 from phalanx.data.sources.protocol import IndexedSource
 
@@ -110,7 +110,7 @@ class Reader:
             first = first.ignore_errors().concatenate(second).take(1)
         if self._map_batches is None:
             return first
-        return each(first, lambda batch: apply(self._map_batches, batch))
+        return map_dataset(first, lambda batch: apply(self._map_batches, batch))
 
     def _taken(self, rows: tf.Tensor, marks: tf.Tensor) -> tf.data.Dataset:
         """The samples as they are read, all in one operation."""

@@ -31,10 +31,10 @@ class SampleCache(Protocol):
     def lookup(self, row: tf.Tensor) -> tf.Tensor:
         """What is kept of sample `row`; "" for nothing."""
 
-    def keep(self, row: tf.Tensor, content: tf.Tensor) -> Any:
+    def put(self, row: tf.Tensor, content: tf.Tensor) -> Any:
         """Keep `content` for sample `row`; gives an operation to wait for."""
 
-    def holds(self, rows: tf.Tensor) -> tf.Tensor:
+    def contains(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether something is kept of each of these samples; scalar bool."""
 
 
@@ -52,12 +52,12 @@ class MemoryCache:
         """What is kept of sample `row`; "" for nothing."""
         return self._table.lookup(row)
 
-    def keep(self, row: tf.Tensor, content: tf.Tensor) -> Any:
+    def put(self, row: tf.Tensor, content: tf.Tensor) -> Any:
         """Keep `content` for sample `row`."""
         with tf.control_dependencies([self._table.insert(row, content)]):
             return self._held.insert(row, tf.constant(1, tf.int64))
 
-    def holds(self, rows: tf.Tensor) -> tf.Tensor:
+    def contains(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether something is kept of each of these samples."""
         return tf.reduce_all(self._held.lookup(rows) > 0)
 
@@ -76,11 +76,11 @@ class DiskCache:
         found = python_call(self._read, [row], tf.string, stateful=False)
         return tf.ensure_shape(found, [])
 
-    def keep(self, row: tf.Tensor, content: tf.Tensor) -> Any:
+    def put(self, row: tf.Tensor, content: tf.Tensor) -> Any:
         """Keep `content` for sample `row`."""
         return python_call(self._write, [row, content], tf.bool)
 
-    def holds(self, rows: tf.Tensor) -> tf.Tensor:
+    def contains(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether something is kept of each of these samples."""
         found = python_call(self._has, [rows], tf.bool)
         return tf.ensure_shape(found, [])
@@ -162,7 +162,7 @@ def cached(cache: SampleCache, row: tf.Tensor, spec: Any, make: Callable[[], Any
     def made() -> list[tf.Tensor]:
         values = tf.nest.flatten(make())
         parts = tf.stack([tf.io.serialize_tensor(value) for value in values])
-        with tf.control_dependencies([cache.keep(row, tf.io.serialize_tensor(parts))]):
+        with tf.control_dependencies([cache.put(row, tf.io.serialize_tensor(parts))]):
             return [tf.identity(value) for value in values]
 
     found = tf.cond(tf.strings.length(content) > 0, kept, made)

@@ -18,13 +18,13 @@ from phalanx.data.pipelines.indexed_batches import PipelineBatches
 from phalanx.data.pipelines.local_rows import LocalBatch, Make, replica_part
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.padding import PaddedLength, measured
-from phalanx.data.pipelines.transforms import each, no_fusion
+from phalanx.data.pipelines.transforms import map_dataset, no_fusion
 from phalanx.data.py_function import python_call
-from phalanx.data.sampler import Order, ShuffleSampler
+from phalanx.data.sampler import Sampler, ShuffleSampler
 from phalanx.data.sources.mixture import MixedSource
 from phalanx.data.sources.protocol import IndexedSource
 from phalanx.distributed.topology import ReplicaTopology, rows_of
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 
 class IndexedPipeline:
@@ -44,7 +44,7 @@ class IndexedPipeline:
         self.source = source
         self._reader = Reader(source, options)
         self._padded = self._padded_length()
-        self.order: Order = order_of(source, options, self._padded)
+        self.order: Sampler = order_of(source, options, self._padded)
         if self.order.num_batches == 0:
             raise DataError(
                 f"Asked for global batches of {options.global_batch_size} with drop_remainder; "
@@ -134,7 +134,7 @@ class IndexedPipeline:
 
     def _one(self, position: tf.Tensor, place: ReplicaTopology, make: Make) -> tf.data.Dataset:
         chosen, own = self._choose(position, place)
-        return each(self._reader.batches(chosen), lambda data: make(own(data=data)))
+        return map_dataset(self._reader.batches(chosen), lambda data: make(own(data=data)))
 
     def _choose(
         self, position: tf.Tensor, place: ReplicaTopology
@@ -179,7 +179,9 @@ class IndexedPipeline:
             )
 
 
-def order_of(source: IndexedSource, options: PipelineOptions, padded: PaddedLength | None) -> Order:
+def order_of(
+    source: IndexedSource, options: PipelineOptions, padded: PaddedLength | None
+) -> Sampler:
     """The order of a pipeline's samples.
 
     Raises:

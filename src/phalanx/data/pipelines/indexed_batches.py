@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from phalanx.data.batches import with_free_batch_axis
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.data.pipelines.local_rows import LocalBatch, shares
 from phalanx.data.sampler import rows_in
 from phalanx.distributed.topology import ReplicaTopology
@@ -43,7 +43,7 @@ class PipelineBatches:
         """An endless iterator: pass after pass, each in its own order."""
         return iter(self._shares(position))
 
-    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
         """The same as `open`: a position is all there is."""
         del state
         return self.open(position.trained)

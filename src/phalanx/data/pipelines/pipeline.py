@@ -11,7 +11,7 @@ import tensorflow as tf
 from phalanx.data.pipelines.indexed import IndexedPipeline
 from phalanx.data.pipelines.options import OnError, PipelineOptions
 from phalanx.data.pipelines.padding import Padding
-from phalanx.data.pipelines.registry import Pipeline, marked, pipeline_of
+from phalanx.data.pipelines.registry import Pipeline, pipeline_of, register
 from phalanx.data.service.data_service import maybe_use_service
 from phalanx.data.sources.mixture import MixedSource, mixed
 from phalanx.data.sources.protocol import StreamSource
@@ -105,7 +105,7 @@ def pipeline(
         service=service,
     )
     made = _pipeline(resolve_source(source), options)
-    return marked(made, topology_of(tf.distribute.get_strategy()))
+    return register(made, topology_of(tf.distribute.get_strategy()))
 
 
 def mix(sources: Sequence[Any], weights: Sequence[float]) -> MixedSource:

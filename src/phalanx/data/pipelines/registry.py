@@ -40,7 +40,7 @@ class Pipeline(Protocol):
 _pipelines: weakref.WeakKeyDictionary[tf.data.Dataset, Pipeline] = weakref.WeakKeyDictionary()
 
 
-def marked(pipeline: Pipeline, place: ReplicaTopology) -> tf.data.Dataset:
+def register(pipeline: Pipeline, place: ReplicaTopology) -> tf.data.Dataset:
     """The pipeline's dataset for this worker, which `pipeline_of` knows again."""
     options = tf.data.Options()
     options.dataset_name = MARK

@@ -22,7 +22,7 @@ def no_fusion() -> tf.data.Options:
     return plain
 
 
-def each(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
+def map_dataset(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
     """`function(element)` of each element, whatever its structure."""
     if isinstance(dataset.element_spec, tuple):
         return dataset.map(no_autograph(lambda *element: function(element)))

@@ -13,7 +13,7 @@ import tensorflow as tf
 from phalanx.data.py_function import python_call
 from phalanx.data.sources.files import expand_files, is_file_pattern, matching, suffix_of
 from phalanx.data.sources.protocol import IndexedSource
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 _ENDINGS = (".array_record", ".arrayrecord")
 

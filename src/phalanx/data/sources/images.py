@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from phalanx.data.sources.files import expand_files, is_remote, read_in_graph, read_whole
 from phalanx.data.sources.protocol import IndexedSource
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.sources.protocol import IndexedSource
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 
 class MixedSource(IndexedSource):

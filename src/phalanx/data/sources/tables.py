@@ -19,10 +19,10 @@ from phalanx.data.sources.files import (
     read_whole,
     suffix_of,
 )
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 
-class Rows:
+class TableRows:
     """The rows of one file; the first row has number `first` in messages."""
 
     def __init__(self, name: str, table: Any, first: int) -> None:
@@ -36,7 +36,7 @@ class Rows:
         return f"row {self.numbers[row]} of {self.name}"
 
 
-def whole_rows(rows: Rows, wanted: list[str], *, skips: bool) -> np.ndarray:
+def whole_rows(rows: TableRows, wanted: list[str], *, skips: bool) -> np.ndarray:
     """The rows that lack no value."""
     whole = np.ones(rows.table.num_rows, bool)
     for name in wanted:
@@ -56,7 +56,7 @@ def whole_rows(rows: Rows, wanted: list[str], *, skips: bool) -> np.ndarray:
     return np.flatnonzero(whole)
 
 
-def joined(name: str, files: list[Rows], kept: list[np.ndarray]) -> np.ndarray:
+def joined(name: str, files: list[TableRows], kept: list[np.ndarray]) -> np.ndarray:
     """A column over all files."""
     parts = [
         _numbers(name, rows.table.column(name), rows.name)[which]
@@ -133,7 +133,7 @@ def csv(
     reader = _pyarrow("csv")
     parse = {"delimiter": delimiter}
 
-    def read(name: str) -> Rows:
+    def read(name: str) -> TableRows:
         return _read_csv(reader, name, parse, skips=on_error == "skip")
 
     tables = [read(name) for name in matching(files)]
@@ -152,14 +152,14 @@ def parquet(
     reader = _pyarrow("parquet")
     wanted = None if columns is None else [*dict.fromkeys([*columns, *([label] if label else [])])]
 
-    def read(name: str) -> Rows:
+    def read(name: str) -> TableRows:
         try:
             table = reader.read_table(io.BytesIO(read_whole(name)), columns=wanted)
         except (ValueError, OSError) as error:
             raise DataError(
                 f"Asked to read {name} as Parquet; found: {_line(error)}. Get the file again."
             ) from error
-        return Rows(name, table, first=0)
+        return TableRows(name, table, first=0)
 
     tables = [read(name) for name in matching(files)]
     return _source(tables, label, columns, as_vector=as_vector, skips=on_error == "skip")
@@ -182,7 +182,7 @@ def _pyarrow(part: str) -> Any:
         ) from error
 
 
-def _read_csv(reader: Any, name: str, parse: dict[str, Any], *, skips: bool) -> Rows:
+def _read_csv(reader: Any, name: str, parse: dict[str, Any], *, skips: bool) -> TableRows:
     bad: list[str] = []
     content = _decompressed(name)
 
@@ -205,7 +205,7 @@ def _read_csv(reader: Any, name: str, parse: dict[str, Any], *, skips: bool) -> 
     if bad:
         _log.warning("Left out %d row(s) of %s; the first: %s.", len(bad), name, bad[0])
     # Rows after one that was left out count on as they stand in the file.
-    rows = Rows(name, table, first=1)
+    rows = TableRows(name, table, first=1)
     gone = [int(n) for text in bad for n in re.findall(r"^row (\d+) of", text)]
     every = np.arange(1, table.num_rows + len(gone) + 1)
     rows.numbers = np.setdiff1d(every, np.array(gone) - 1) if gone else rows.numbers
@@ -226,7 +226,7 @@ def _decompressed(name: str) -> bytes:
 
 
 def _source(
-    files: list[Rows],
+    files: list[TableRows],
     label: str | None,
     columns: Sequence[str] | None,
     *,

@@ -19,7 +19,7 @@ from phalanx.distributed.topology import ReplicaTopology, rows_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batches:
+class BatchPlan:
     """How many samples batches hold.
 
     Attributes:
@@ -66,7 +66,9 @@ class SampleRange:
     end: int
 
 
-def shards_by_file(files: int, batches: Batches, place: ReplicaTopology, *, shuffle: bool) -> bool:
+def shards_by_file(
+    files: int, batches: BatchPlan, place: ReplicaTopology, *, shuffle: bool
+) -> bool:
     """Whether each worker reads files of its own: where there is one at least for each.
 
     Unshuffled samples keep the order of the files, which only reading by record gives.
@@ -75,7 +77,7 @@ def shards_by_file(files: int, batches: Batches, place: ReplicaTopology, *, shuf
     return several and shuffle and batches.size >= place.total and batches.whole > 0
 
 
-def range_for_worker(batches: Batches, place: ReplicaTopology, *, by_file: bool) -> SampleRange:
+def range_for_worker(batches: BatchPlan, place: ReplicaTopology, *, by_file: bool) -> SampleRange:
     """What the worker at `place` reads of each pass."""
     if not by_file:
         return SampleRange(begin=0, end=batches.used)

@@ -14,8 +14,8 @@ from phalanx.data.pipelines.transforms import (
     apply,
     apply_augmentation,
     augment_key,
-    each,
     graph_function,
+    map_dataset,
 )
 from phalanx.data.py_function import python_call
 from phalanx.data.sources.protocol import StreamSource
@@ -59,7 +59,7 @@ class RecordParser:
         made = self._one_by_one(batch, epoch, first)
         if self._map_batches is None:
             return made
-        return each(made, lambda samples: apply(self._map_batches, samples))
+        return map_dataset(made, lambda samples: apply(self._map_batches, samples))
 
     def _one_by_one(self, batch: Any, epoch: tf.Tensor, first: tf.Tensor) -> tf.data.Dataset:
         def one(place: tf.Tensor, given: Any) -> Any:

@@ -11,14 +11,14 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.data.batches import no_autograph, slice_rows, with_free_batch_axis
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.data.pipelines.cache import SampleCache
 from phalanx.data.pipelines.local_rows import LocalBatch, Make, shares
 from phalanx.data.pipelines.options import PipelineOptions
-from phalanx.data.pipelines.transforms import each, no_fusion
+from phalanx.data.pipelines.transforms import map_dataset, no_fusion
 from phalanx.data.sources.protocol import StreamSource
 from phalanx.data.streams.file_sharding import (
-    Batches,
+    BatchPlan,
     SampleRange,
     own_rows,
     range_for_worker,
@@ -58,7 +58,7 @@ class StreamBatches:
         self._options = options
         self._maker = maker
         self._place = place
-        self._batches = batches = Batches(
+        self._batches = batches = BatchPlan(
             samples=source.num_samples or 0,
             size=options.global_batch_size,
             drop_remainder=options.drop_remainder,
@@ -146,7 +146,7 @@ class StreamBatches:
             cache=self._maker.cache,
         )
 
-    def reopen(self, position: Position, state: Mapping[str, Any] | None) -> Any:
+    def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
         """The same as `open`: a position is all there is."""
         del state
         return self.open(position.trained)
@@ -167,7 +167,7 @@ class StreamBatches:
     def _one(self, make: Make, epoch: tf.Tensor, step: tf.Tensor, records: Any) -> tf.data.Dataset:
         rows, first, own = self._choose(epoch, step, records)
         batches = self._maker.batches(rows, epoch, first)
-        return each(batches, lambda data: make(own(data=data)))
+        return map_dataset(batches, lambda data: make(own(data=data)))
 
     def _choose(
         self, epoch: tf.Tensor, step: tf.Tensor, records: Any
@@ -263,7 +263,9 @@ class Reading:
             return records
         begin, end = first + skip, first + skip + take
         numbers = tf.data.Dataset.range(begin, end)
-        to_read = tf.where(self.cache.holds(tf.range(begin, end)), tf.constant(0, tf.int64), take)
+        to_read = tf.where(
+            self.cache.contains(tf.range(begin, end)), tf.constant(0, tf.int64), take
+        )
         nothing = _nothing(records.element_spec)
         kept = numbers.take(take - to_read).map(lambda number: (number, False, nothing))
         read = tf.data.Dataset.zip(numbers, records).take(to_read)

@@ -15,7 +15,7 @@ from phalanx.data.sources.protocol import StreamSource
 from phalanx.data.streams.record_parser import RecordParser
 from phalanx.data.streams.stream_batches import StreamBatches
 from phalanx.distributed.topology import ReplicaTopology
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 _NEEDS_NUMBERS = ("balance", "service")
 

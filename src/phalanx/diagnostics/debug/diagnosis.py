@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from phalanx.diagnostics.debug.nonfinite_rows import Call, Range, Wrong
+from phalanx.diagnostics.debug.nonfinite_rows import OpCall, Range, Wrong
 
 Kind = Literal[
     "data", "weights", "float16", "division", "logarithm", "root", "explosion", "sum", "unknown"
@@ -39,7 +39,7 @@ class Cause:
     remedy: str
 
 
-def cause_of(wrong: Wrong, calls: Sequence[Call], *, largest_in_float32: float | None) -> Cause:
+def cause_of(wrong: Wrong, calls: Sequence[OpCall], *, largest_in_float32: float | None) -> Cause:
     """Why `wrong` is wrong.
 
     Args:
@@ -129,7 +129,7 @@ def _by_zero(divisor: np.ndarray) -> Cause | None:
     )
 
 
-def _overflow(wrong: Wrong, calls: Sequence[Call]) -> Cause:
+def _overflow(wrong: Wrong, calls: Sequence[OpCall]) -> Cause:
     given = max((Range.of(a).largest for a in wrong.inputs), default=0.0)
     growth = growth_of(calls) or [("the input", given)]
     dtype = wrong.output.dtype.name
@@ -154,7 +154,7 @@ def _overflow(wrong: Wrong, calls: Sequence[Call]) -> Cause:
     )
 
 
-def growth_of(calls: Sequence[Call]) -> list[tuple[str, float]]:
+def growth_of(calls: Sequence[OpCall]) -> list[tuple[str, float]]:
     """The largest absolute value after each layer that has no layer inside, in order."""
     grown: dict[str, float] = {}
     for call in calls:

@@ -60,7 +60,7 @@ class Wrong:
 
 
 @dataclass(kw_only=True)
-class Call:
+class OpCall:
     """One call of a layer or loss.
 
     Attributes:
@@ -88,15 +88,15 @@ class Trace:
 
     def __init__(self) -> None:
         """Nothing has run yet."""
-        self.calls: list[Call] = []
+        self.calls: list[OpCall] = []
         self.wrongs: list[Wrong] = []
-        self._open: list[Call] = []
+        self._open: list[OpCall] = []
         self._phase: Phase = "forward"
         self._behind = OUTSIDE
 
     def on_enter(self, name: str, inputs: list[Any]) -> None:
         """A layer's or loss's call begins."""
-        self._open.append(Call(name=name, inputs=[Range.of(a) for a in _numbers(inputs)]))
+        self._open.append(OpCall(name=name, inputs=[Range.of(a) for a in _numbers(inputs)]))
 
     def on_leave(self, name: str, outputs: list[Any]) -> None:
         """It ends."""

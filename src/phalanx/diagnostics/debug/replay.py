@@ -14,7 +14,7 @@ import tensorflow as tf
 from phalanx.checkpoint.step_capture import CaptureInfo, Part
 from phalanx.checkpoint.variable_names import model_variables
 from phalanx.diagnostics.debug.diagnosis import Cause, cause_of, growth_of
-from phalanx.diagnostics.debug.nonfinite_rows import Call, Range, Trace, Wrong, nonfinite_rows
+from phalanx.diagnostics.debug.nonfinite_rows import OpCall, Range, Trace, Wrong, nonfinite_rows
 from phalanx.gradients.step_context import is_seed
 from phalanx.keras_compat.eager_probes import draws_of, gradients_of, in_float32, probe_ops
 from phalanx.keras_compat.model_access import set_loss_scale
@@ -155,7 +155,7 @@ class Replay:
         given = [r.largest for c in run.calls if c.name == wrong.layer for r in c.outputs]
         return max(given, default=0.0)
 
-    def _rows(self, wrong: Wrong, bad: Call | None, part: Part, data: Any) -> list[int]:
+    def _rows(self, wrong: Wrong, bad: OpCall | None, part: Part, data: Any) -> list[int]:
         count = part.count
         if wrong.output.ndim and len(wrong.output) == count:
             rows = nonfinite_rows(wrong.output)
@@ -186,7 +186,7 @@ class Replay:
         )
 
 
-def _chosen(run: Run, bad: Call | None) -> Wrong | None:
+def _chosen(run: Run, bad: OpCall | None) -> Wrong | None:
     """The operation to blame: in the first layer that gave what is not finite, else backward."""
     wrongs = run.trace.wrongs
     if bad is not None:
@@ -228,7 +228,7 @@ class Run:
         )
 
     @property
-    def calls(self) -> Sequence[Call]:
+    def calls(self) -> Sequence[OpCall]:
         """The calls of layers and losses."""
         return self.trace.calls
 

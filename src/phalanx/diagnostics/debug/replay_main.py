@@ -51,7 +51,9 @@ def main(arguments: list[str]) -> int:
         try:
             captured = read_captured(directory)
         except (OSError, ValueError, KeyError) as error:
-            raise ConfigurationError(f"The kept step in {directory} cannot be read: {error}.") from error
+            raise ConfigurationError(
+                f"The kept step in {directory} cannot be read: {error}."
+            ) from error
         model = model_of_script(script[0], script[1:]) if script else model_of(captured)
         found = Replay(model, captured).run()
     except PhalanxError as error:
@@ -187,5 +189,7 @@ def model_of_script(script: str, arguments: list[str]) -> Any:
     """
     found = first_fit(Target(name=script, as_module=False, arguments=tuple(arguments)))
     if found is None:
-        raise ConfigurationError(f"{script} calls no fit, so there is no model to take. Name the script.")
+        raise ConfigurationError(
+            f"{script} calls no fit, so there is no model to take. Name the script."
+        )
     return found.model

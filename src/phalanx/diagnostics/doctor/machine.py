@@ -12,7 +12,7 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
-from phalanx.cluster.local_host import Me
+from phalanx.cluster.local_host import LocalHost
 from phalanx.diagnostics.doctor.all_reduce import AllReduced
 from phalanx.diagnostics.doctor.all_reduce_cost import PARAMETERS
 from phalanx.diagnostics.doctor.cuda_libraries import Library
@@ -44,7 +44,7 @@ class TensorFlowInfo:
         return json.dumps(asdict(self))
 
     @classmethod
-    def asked(cls) -> TensorFlowInfo:
+    def probe(cls) -> TensorFlowInfo:
         """Ask TensorFlow; a crash of it is an answer too."""
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
         try:
@@ -92,7 +92,7 @@ class MachineInfo:
     tensorflow: TensorFlowInfo = field(default_factory=TensorFlowInfo)
     requirements: tuple[str, ...] = field(default_factory=lambda: tuple(requires("phalanx") or ()))
     root: Path = Path("/")
-    me: Me | None = None
+    me: LocalHost | None = None
     all_reduced: AllReduced | None = None
     parameters: int = PARAMETERS
 

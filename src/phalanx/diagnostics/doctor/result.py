@@ -28,16 +28,16 @@ class Result:
     host: str | None = None
 
 
-def good(check: str, what: str) -> Result:
+def ok(check: str, what: str) -> Result:
     """It is as it should be."""
     return Result(check=check, verdict="good", what=what)
 
 
-def note(check: str, what: str, mend: str | None = None) -> Result:
+def warning(check: str, what: str, mend: str | None = None) -> Result:
     """Training works, and this is to be known."""
     return Result(check=check, verdict="note", what=what, mend=mend)
 
 
-def unfit(check: str, what: str, mend: str) -> Result:
+def failed(check: str, what: str, mend: str) -> Result:
     """Training does not work before this is mended."""
     return Result(check=check, verdict="unfit", what=what, mend=mend)

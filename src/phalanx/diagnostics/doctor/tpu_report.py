@@ -31,7 +31,7 @@ class _Seen(BaseException):
 
 def findings(
     model: Any, x: Any = None, y: Any = None, batch_size: int | None = None, **options: Any
-) -> list[Finding]:
+) -> list[TpuFinding]:
     """What a TPU would not take of `model.fit(x, y, batch_size, ...)`."""
     adapter = adapt(
         x,
@@ -51,7 +51,7 @@ def findings(
 
 def main(arguments: list[str]) -> int:
     """Check the script; 0 where a TPU would take it, 1 where not, 2 where nothing is known."""
-    found: list[list[Finding]] = []
+    found: list[list[TpuFinding]] = []
 
     def fit(
         model: Any, x: Any = None, y: Any = None, batch_size: int | None = None, **options: Any
@@ -95,7 +95,7 @@ _OPERATIONS = {
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-def findings_in_step(model: Any, spec: Any, size: int) -> list[Finding]:
+def findings_in_step(model: Any, spec: Any, size: int) -> list[TpuFinding]:
     """Trace and compile the model's `train_step` for batches of `size`.
 
     Args:
@@ -109,7 +109,7 @@ def findings_in_step(model: Any, spec: Any, size: int) -> list[Finding]:
         traced = step.get_concrete_function(batch)
     except Exception as error:  # the user's code raises what it likes
         return [
-            Finding(
+            TpuFinding(
                 what=f"The step cannot be traced: {_first_line(error)}.",
                 mend="See whether it looks at values in Python.",
                 where=_own_line(_frames_of(error)),
@@ -124,7 +124,7 @@ def findings_in_step(model: Any, spec: Any, size: int) -> list[Finding]:
     except Exception as error:
         frames = [(file, int(line)) for file, line in _FRAME.findall(str(error))]
         return [
-            Finding(
+            TpuFinding(
                 what=f"XLA does not compile the step: {_first_line(error)}.",
                 mend="Use another operation there.",
                 where=_own_line(frames),
@@ -133,9 +133,9 @@ def findings_in_step(model: Any, spec: Any, size: int) -> list[Finding]:
     return []
 
 
-def _known(graph: Any) -> list[Finding]:
+def _known(graph: Any) -> list[TpuFinding]:
     """Operations of the step that a TPU has not."""
-    found: dict[tuple[str, str | None], Finding] = {}
+    found: dict[tuple[str, str | None], TpuFinding] = {}
     for operation in graph.get_operations():
         reason = _OPERATIONS.get(operation.type)
         if reason is None and any(t.dtype == tf.string for t in operation.outputs):
@@ -144,7 +144,7 @@ def _known(graph: Any) -> list[Finding]:
             continue
         where = _own_line([(f.filename, f.lineno) for f in operation.traceback])
         what, mend = reason
-        found[operation.type, where] = Finding(
+        found[operation.type, where] = TpuFinding(
             what=f"{operation.type}: {what}, which a TPU has not.", mend=mend, where=where
         )
     return list(found.values())
@@ -181,7 +181,7 @@ _SHAPES = (
 )
 
 
-def findings_in_data(adapter: Any, spec: Any) -> list[Finding]:
+def findings_in_data(adapter: Any, spec: Any) -> list[TpuFinding]:
     """What is wrong with the batches of one of Keras's data adapters.
 
     Args:
@@ -193,23 +193,23 @@ def findings_in_data(adapter: Any, spec: Any) -> list[Finding]:
         name = "x" if not path or path[0] == 0 else "y"
         if not isinstance(one, tf.TensorSpec):
             found.append(
-                Finding(what=f"The data's {name} is a {type(one).__name__}.", mend=_SHAPES)
+                TpuFinding(what=f"The data's {name} is a {type(one).__name__}.", mend=_SHAPES)
             )
             continue
         if one.shape.rank is None or None in one.shape[1:]:
             found.append(
-                Finding(what=f"The data's {name} has the shape {one.shape}.", mend=_SHAPES)
+                TpuFinding(what=f"The data's {name} has the shape {one.shape}.", mend=_SHAPES)
             )
         if one.dtype == tf.string:
             found.append(
-                Finding(
+                TpuFinding(
                     what=f"The data's {name} are strings, which a TPU has not.",
                     mend="Turn them into numbers in the dataset: map(lookup).",
                 )
             )
         if one.dtype == tf.float64:
             found.append(
-                Finding(
+                TpuFinding(
                     what=f"The data's {name} is float64, which a TPU has not.",
                     mend="Cast it to float32.",
                 )
@@ -225,12 +225,12 @@ def batch_size_of(adapter: Any, spec: Any) -> int | None:
     return int(size) if size else None
 
 
-def _partial_batches(adapter: Any, spec: Any) -> list[Finding]:
+def _partial_batches(adapter: Any, spec: Any) -> list[TpuFinding]:
     size = batch_size_of(adapter, spec)
     last = adapter.partial_batch_size
     if last:
         return [
-            Finding(
+            TpuFinding(
                 what=f"The last batch has {last} samples, the others have {size}.",
                 mend="A TPU compiles the step anew for it: use a batch size that divides the "
                 "number of samples, or a dataset with drop_remainder=True.",
@@ -238,7 +238,7 @@ def _partial_batches(adapter: Any, spec: Any) -> list[Finding]:
         ]
     if isinstance(adapter.get_tf_dataset(), tf.data.Dataset) and size is None:
         return [
-            Finding(
+            TpuFinding(
                 what="The dataset's batches may differ in size.",
                 mend="Batch it with drop_remainder=True: a TPU compiles the step for one size.",
             )
@@ -247,7 +247,7 @@ def _partial_batches(adapter: Any, spec: Any) -> list[Finding]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class TpuFinding:
     """One thing that a TPU will not take.
 
     Attributes:

@@ -53,7 +53,9 @@ def scripts_in(path: Path) -> list[Path]:
         return [path]
     found = [file for file in sorted(path.rglob("*.py")) if _is_ours(file.relative_to(path))]
     if not found:
-        raise ConfigurationError(f"Asked to check {path}; found no Python file in it. Name a script.")
+        raise ConfigurationError(
+            f"Asked to check {path}; found no Python file in it. Name a script."
+        )
     return found
 
 

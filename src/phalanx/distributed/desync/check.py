@@ -15,7 +15,7 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any, Protocol
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import WorkerMismatchError, WorkerLostError
+from phalanx.errors import WorkerLostError, WorkerMismatchError
 from phalanx.monitoring.phase_tracker import phase_tracker
 
 PATIENCE = 300.0
@@ -24,7 +24,7 @@ PATIENCE = 300.0
 class Check:
     """Compares what this worker brings with what the others do."""
 
-    def __init__(self, meeting: Meeting, *, workers: int) -> None:
+    def __init__(self, meeting: SignatureExchange, *, workers: int) -> None:
         """Meet the `workers` in `meeting`."""
         self.workers = workers
         self._meeting = meeting
@@ -48,7 +48,7 @@ class Check:
             WorkerLostError: a worker has ended.
         """
         step = (phase_tracker.beat().step or 0) + in_step
-        answer = self._meeting.meet(
+        answer = self._meeting.exchange_signatures(
             CollectiveSignature(step=step, what=what, tensors=tuple(tensors))
         )
         if answer.is_gone:
@@ -83,10 +83,10 @@ def begin(spec: WorkerSpec) -> None:
     host, _, port = spec.meeting.rpartition(":")
     patience = None if spec.interactive else PATIENCE
     address = (host, int(port))
-    meeting: Meeting = (
-        Host(address, spec.world_size, patience=patience)
+    meeting: SignatureExchange = (
+        ExchangeServer(address, spec.world_size, patience=patience)
         if spec.is_chief
-        else Guest(address, spec.rank, patience=patience)
+        else ExchangeClient(address, spec.rank, patience=patience)
     )
     _current[:] = [Check(meeting, workers=spec.world_size)]
 
@@ -223,7 +223,7 @@ _WARN_AFTER = 60.0
 Address = tuple[str, int]
 
 
-class Answer:
+class Verdict:
     """What the chief found.
 
     Attributes:
@@ -240,20 +240,20 @@ class Answer:
         return json.dumps([self.said, self.is_gone]).encode()
 
     @classmethod
-    def from_bytes(cls, text: bytes) -> Answer:
+    def from_bytes(cls, text: bytes) -> Verdict:
         """What `to_bytes` wrote."""
         said, is_gone = json.loads(text)
         return cls(said, is_gone=is_gone)
 
 
-class Meeting(Protocol):
+class SignatureExchange(Protocol):
     """A worker's end of the meetings."""
 
-    def meet(self, brought: CollectiveSignature) -> Answer:
+    def exchange_signatures(self, brought: CollectiveSignature) -> Verdict:
         """Tell what this worker brings, and hear what all made of it."""
 
 
-class Host:
+class ExchangeServer:
     """The chief's end."""
 
     def __init__(self, address: Address, workers: int, *, patience: float | None) -> None:
@@ -275,12 +275,12 @@ class Host:
                 connection = listener.accept()
                 self._guests[int(connection.recv_bytes())] = connection
 
-    def meet(self, brought: CollectiveSignature) -> Answer:
-        """See `Meeting`."""
+    def exchange_signatures(self, brought: CollectiveSignature) -> Verdict:
+        """See `SignatureExchange`."""
         heard = {0: brought}
         answer = self._hear(heard)
         if answer is None:
-            answer = Answer(difference(heard) or "")
+            answer = Verdict(difference(heard) or "")
         self._last.update(heard)
         for connection in self._guests.values():
             try:
@@ -289,7 +289,7 @@ class Host:
                 continue  # It has ended, and needs no answer.
         return answer
 
-    def _hear(self, heard: dict[int, CollectiveSignature]) -> Answer | None:
+    def _hear(self, heard: dict[int, CollectiveSignature]) -> Verdict | None:
         """Take what the others bring into `heard`; an answer where one of them does not come."""
         ranks = {id(connection): rank for rank, connection in self._guests.items()}
         waiting = dict(self._guests)
@@ -302,13 +302,13 @@ class Host:
                 try:
                     heard[rank] = CollectiveSignature.from_bytes(connection.recv_bytes())
                 except (EOFError, OSError):
-                    return Answer(self._gone(rank, heard[0]), is_gone=True)
+                    return Verdict(self._gone(rank, heard[0]), is_gone=True)
             waited = time.monotonic() - begin
             if waiting and waited >= _WARN_AFTER and not warned:
                 warned = True
                 _log.warning("%s", self._late(min(waiting), heard[0], waited))
             if waiting and self._patience is not None and waited >= self._patience:
-                return Answer(self._late(min(waiting), heard[0], waited))
+                return Verdict(self._late(min(waiting), heard[0], waited))
         return None
 
     def _gone(self, rank: int, brought: CollectiveSignature) -> str:
@@ -325,7 +325,7 @@ class Host:
         return "" if last is None else f" after it was {last.place}"
 
 
-class Guest:
+class ExchangeClient:
     """The end of a worker that is not the chief."""
 
     def __init__(
@@ -362,14 +362,14 @@ class Guest:
                 sleep(_BETWEEN_TRIES)
         self._chief.send_bytes(str(rank).encode())
 
-    def meet(self, brought: CollectiveSignature) -> Answer:
-        """See `Meeting`."""
+    def exchange_signatures(self, brought: CollectiveSignature) -> Verdict:
+        """See `SignatureExchange`."""
         try:
             self._chief.send_bytes(brought.to_bytes())
             if not self._chief.poll(self._patience):
-                return Answer(
+                return Verdict(
                     f"worker 0 has not come for {self._patience:.0f} s; here it is {brought.place}"
                 )
-            return Answer.from_bytes(self._chief.recv_bytes())
+            return Verdict.from_bytes(self._chief.recv_bytes())
         except (EOFError, OSError):
-            return Answer(f"worker 0 has ended; here it is {brought.place}", is_gone=True)
+            return Verdict(f"worker 0 has ended; here it is {brought.place}", is_gone=True)

@@ -34,7 +34,9 @@ class ClipByPercentile(Clipper):
             )
         whole = is_number(self.window) and isinstance(self.window, (int, np.integer))
         if not whole or self.window < 2:
-            raise ConfigurationError(f"window must be an integer of at least 2; found {self.window!r}.")
+            raise ConfigurationError(
+                f"window must be an integer of at least 2; found {self.window!r}."
+            )
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """The norms seen, newest last, and how many there were."""

@@ -30,7 +30,9 @@ class PerLayer(Clipper):
             if clipper is None:
                 continue
             if not isinstance(clipper, Clipper) or isinstance(clipper, PerLayer):
-                raise ConfigurationError(f"per_layer takes plain clippers or None; found {clipper!r}.")
+                raise ConfigurationError(
+                    f"per_layer takes plain clippers or None; found {clipper!r}."
+                )
             if clipper.when != self.when:
                 raise ConfigurationError(
                     f"All clippers of a per_layer act {self.when!r} the reduction, like the first; "

@@ -13,18 +13,18 @@ from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import LaunchError
 from phalanx.launch.options import STARTUP_TIMEOUT
 from phalanx.launch.rendezvous.channel import Channel
-from phalanx.launch.rendezvous.store import Meeting, call, rendezvous_path
+from phalanx.launch.rendezvous.store import RendezvousInfo, publish_rendezvous, rendezvous_path
 from phalanx.launch.resources import Machine
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
 
 _WELCOME = 30.0
 
-OnUnreachable = Callable[[Meeting, str], None]
+OnUnreachable = Callable[[RendezvousInfo, str], None]
 """Told where the leader should be, and how it could not be reached there."""
 
 
-def _nothing(meeting: Meeting, why: str) -> None:
+def _nothing(meeting: RendezvousInfo, why: str) -> None:
     pass
 
 
@@ -80,7 +80,7 @@ class RendezvousClient:
         self._gives_up = gives_up
         self._sent_away = ""
 
-    def join(self) -> tuple[Channel, Meeting]:
+    def join(self) -> tuple[Channel, RendezvousInfo]:
         """The wire to the leader, and where it is.
 
         Raises:
@@ -88,7 +88,7 @@ class RendezvousClient:
         """
         waiting = WaitReporter(self._clock, self._announce, self._timeout)
         while True:
-            meeting = Meeting.read(self._path)
+            meeting = RendezvousInfo.read(self._path)
             wire = None if meeting is None else self._connect(meeting)
             if meeting is not None and wire is not None:
                 return wire, meeting
@@ -104,9 +104,9 @@ class RendezvousClient:
             waiting.tell(f"the leading launcher on {self.leader}")
             self._clock.sleep(0.2)
 
-    def _connect(self, meeting: Meeting) -> Channel | None:
+    def _connect(self, meeting: RendezvousInfo) -> Channel | None:
         try:
-            wire = Channel(call(meeting))
+            wire = Channel(publish_rendezvous(meeting))
         except (OSError, EOFError, AuthenticationError) as error:
             self._on_silence(meeting, str(error) or type(error).__name__)
             return None

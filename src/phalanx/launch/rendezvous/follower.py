@@ -23,14 +23,14 @@ _POLL = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class RunEnded:
     """How the leader ended the run."""
 
     code: int
     report: str | None
 
 
-class Follower:
+class RendezvousFollower:
     """Follows the leader of one run."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Follower:
         self._numbers = itertools.count()
         self._workers: dict[int, WorkerHandle] = {}
 
-    def run(self) -> Ended:
+    def run(self) -> RunEnded:
         """Serve the leader until it says that the run is over.
 
         Raises:
@@ -84,14 +84,14 @@ class Follower:
             self._stop_workers()
             self._home.cool()
 
-    def _serve(self, wire: Channel) -> Ended | None:
+    def _serve(self, wire: Channel) -> RunEnded | None:
         """Do what is asked; None where the leader was lost."""
         told = self._signals.count()
         while not wire.is_lost:
             message = wire.take(_POLL)
             while message is not None:
                 if message["do"] == "end":
-                    return Ended(code=message["code"], report=message["report"])
+                    return RunEnded(code=message["code"], report=message["report"])
                 self._do(wire, message)
                 message = wire.take()
             self._report_exits(wire)

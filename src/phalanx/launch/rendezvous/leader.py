@@ -14,8 +14,8 @@ from phalanx.errors import LaunchError
 from phalanx.launch.options import STARTUP_TIMEOUT
 from phalanx.launch.rendezvous.client import WaitReporter
 from phalanx.launch.rendezvous.remote_node import RemoteNode
-from phalanx.launch.rendezvous.server import Arrivals
-from phalanx.launch.rendezvous.store import Meeting, rendezvous_path
+from phalanx.launch.rendezvous.server import RendezvousServer
+from phalanx.launch.rendezvous.store import RendezvousInfo, rendezvous_path
 from phalanx.launch.resources import Machine
 from phalanx.launch.supervisor import Clock
 
@@ -55,8 +55,8 @@ class Leader:
         token = secrets.token_hex(16)
         self._path = rendezvous_path(root.absolute(), places)
         try:
-            self.arrivals = Arrivals(places, key=bytes.fromhex(token), versions=versions)
-            self.meeting = Meeting(host=self.address, port=self.arrivals.port, token=token)
+            self.arrivals = RendezvousServer(places, key=bytes.fromhex(token), versions=versions)
+            self.meeting = RendezvousInfo(host=self.address, port=self.arrivals.port, token=token)
             self.meeting.write(self._path)
         except OSError as error:
             raise LaunchError(

@@ -13,7 +13,7 @@ from phalanx.errors import LaunchError
 from phalanx.launch.process import EXIT_NODE_LOST
 from phalanx.launch.rendezvous.channel import Channel, Message
 from phalanx.launch.rendezvous.node import GPUs
-from phalanx.launch.rendezvous.server import Arrivals
+from phalanx.launch.rendezvous.server import RendezvousServer
 
 _ANSWER = 60.0
 """Seconds to wait for an answer."""
@@ -26,7 +26,7 @@ class RemoteNode:
         self,
         index: int,
         *,
-        arrivals: Arrivals,
+        arrivals: RendezvousServer,
         wait_for: Callable[[Sequence[int]], None],
     ) -> None:
         """Begin with nothing heard.

@@ -11,7 +11,7 @@ from phalanx.launch.options import RunOptions
 from phalanx.launch.ports import pick_free_ports
 from phalanx.launch.preemption import SIGNALS
 from phalanx.launch.rendezvous.client import RendezvousClient
-from phalanx.launch.rendezvous.follower import Follower
+from phalanx.launch.rendezvous.follower import RendezvousFollower
 from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.rendezvous.node import LocalNode, Node
 from phalanx.launch.run_dir import versions
@@ -23,7 +23,9 @@ from phalanx.launch.worker_group import WorkerGroupSpec
 _ANY_ADDRESS = partial(pick_free_ports, host="")
 
 
-def lead(options: RunOptions, surroundings: LaunchContext, places: ClusterEnvironment) -> Leader:
+def run_leader(
+    options: RunOptions, surroundings: LaunchContext, places: ClusterEnvironment
+) -> Leader:
     """Begin to lead the launchers of the other places.
 
     Raises:
@@ -39,7 +41,7 @@ def lead(options: RunOptions, surroundings: LaunchContext, places: ClusterEnviro
     )
 
 
-def follow(
+def run_follower(
     options: RunOptions, surroundings: LaunchContext, places: ClusterEnvironment
 ) -> RunResult:
     """Start workers for the leader, until the run is over.
@@ -66,7 +68,7 @@ def follow(
             announce=announce,
             rendezvous_timeout=options.rendezvous_timeout,
         )
-        ended = Follower(
+        ended = RendezvousFollower(
             joining, options.run_dir, home, signals=signals, clock=clock, announce=announce
         ).run()
     return RunResult(exit_code=ended.code, run_dir=options.run_dir, report=ended.report)
@@ -82,7 +84,7 @@ def nodes_of(
     return [here(address=leader.address, picks=_ANY_ADDRESS), *leader.homes]
 
 
-def hear(leader: Leader | None, signals: SignalCatcher) -> None:
+def forward_signals(leader: Leader | None, signals: SignalCatcher) -> None:
     """Take what reached other launchers for what reached this one."""
     for launcher, number in leader.signals() if leader is not None else ():
         signals.add(number, launcher)

@@ -22,7 +22,7 @@ _FIRST_MESSAGE = 10.0
 """Seconds that a launcher has to say who it is."""
 
 
-class Arrivals:
+class RendezvousServer:
     """Takes launchers in, in a thread of its own; the newest of each place counts."""
 
     def __init__(

@@ -19,7 +19,7 @@ from phalanx.cluster.node_group import ClusterEnvironment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
+class RendezvousInfo:
     """Where the leader listens.
 
     Attributes:
@@ -46,7 +46,7 @@ class Meeting:
         partial.replace(path)
 
     @classmethod
-    def read(cls, path: Path) -> Meeting | None:
+    def read(cls, path: Path) -> RendezvousInfo | None:
         """What the file says; None where there is none that can be read."""
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
@@ -54,7 +54,7 @@ class Meeting:
             return None
 
 
-def call(meeting: Meeting, patience: float = 10.0) -> Connection[Any, Any]:
+def publish_rendezvous(meeting: RendezvousInfo, patience: float = 10.0) -> Connection[Any, Any]:
     """A connection to whoever listens there, once both have proved that they know the token.
 
     Args:

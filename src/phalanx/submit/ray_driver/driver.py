@@ -21,7 +21,7 @@ TRY = 3.0
 """Seconds in which bundles that are free now are given out."""
 
 
-class Wish(Protocol):
+class PlacementRequest(Protocol):
     """Bundles that are asked for."""
 
     @property
@@ -37,12 +37,12 @@ class Wish(Protocol):
 
 def place(
     plan: RayPlan,
-    wish: Callable[[int], Wish],
+    wish: Callable[[int], PlacementRequest],
     *,
     clock: Clock,
     is_over: Callable[[], bool],
     tell: Callable[[float], None],
-) -> Wish | None:
+) -> PlacementRequest | None:
     """Wait for bundles.
 
     Args:
@@ -76,9 +76,11 @@ def place(
             return fewer
 
 
-def _largest_available(plan: RayPlan, wish: Callable[[int], Wish], clock: Clock) -> Wish | None:
+def _largest_available(
+    plan: RayPlan, wish: Callable[[int], PlacementRequest], clock: Clock
+) -> PlacementRequest | None:
     """By halving: the most that are given out at once; None where not even the fewest are."""
-    best: Wish | None = None
+    best: PlacementRequest | None = None
     low, high = plan.least, plan.most - 1
     while low <= high:
         if best is not None:
@@ -91,7 +93,9 @@ def _largest_available(plan: RayPlan, wish: Callable[[int], Wish], clock: Clock)
     return best
 
 
-def _at_once(count: int, wish: Callable[[int], Wish], clock: Clock) -> Wish | None:
+def _at_once(
+    count: int, wish: Callable[[int], PlacementRequest], clock: Clock
+) -> PlacementRequest | None:
     asked, end = wish(count), clock.now() + TRY
     while not asked.is_there():
         if clock.now() > end:
@@ -130,16 +134,16 @@ class Launchers(Protocol):
         """Kill what runs."""
 
 
-class Cluster(Protocol):
+class RayClusterProtocol(Protocol):
     """Where bundles come from."""
 
-    def wish(self, count: int) -> Wish:
+    def wish(self, count: int) -> PlacementRequest:
         """Ask for so many."""
 
     def free(self) -> str:
         """What there is, in words."""
 
-    def begin(self, wishes: Sequence[Wish], number: int) -> Launchers:
+    def begin(self, wishes: Sequence[PlacementRequest], number: int) -> Launchers:
         """Start a launcher in each bundle of all of them.
 
         Raises:
@@ -148,7 +152,7 @@ class Cluster(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class StartResult:
     """How one start ended.
 
     Attributes:
@@ -168,7 +172,7 @@ class Driver:
     def __init__(
         self,
         plan: RayPlan,
-        cluster: Cluster,
+        cluster: RayClusterProtocol,
         *,
         signals: SignalCatcher,
         clock: Clock,
@@ -190,7 +194,7 @@ class Driver:
         self._announce = announce
         self._records = records_path(Path(plan.run_dir) / plan.name, 0)
         self._starts = 0
-        self._held: list[Wish] = []
+        self._held: list[PlacementRequest] = []
 
     def run(self) -> int:
         """Train to the end; gives the run's exit code.
@@ -223,7 +227,7 @@ class Driver:
             wish.drop()
         self._held = []
 
-    def _place(self) -> Wish | None:
+    def _place(self) -> PlacementRequest | None:
         plan = self._plan
         bundle = ", ".join(f"{name} {count:g}" for name, count in plan.bundle.items())
         return place(
@@ -237,13 +241,13 @@ class Driver:
             ),
         )
 
-    def _start(self) -> Ended:
+    def _start(self) -> StartResult:
         try:
             launchers = self._cluster.begin(self._held, self._starts)
         except LaunchError as error:
             if self._starts == 0:
                 raise
-            return Ended(gone=(str(error),))
+            return StartResult(gone=(str(error),))
         finally:
             self._starts += 1
         count = len(launchers.hosts)
@@ -263,13 +267,13 @@ class Driver:
             if room is not None:
                 room.drop()
 
-    def _watch(self, launchers: Launchers, room: Wish | None) -> Ended:
+    def _watch(self, launchers: Launchers, room: PlacementRequest | None) -> StartResult:
         began, told, may_grow = self._clock.now(), 0, False
         leave: float | None = None
         while True:
             launchers.look(LOOK)
             if (gone := _gone(launchers)) and not self._signals.count():
-                return Ended(gone=gone)
+                return StartResult(gone=gone)
             if launchers.codes[0] is not None:
                 leave = leave or self._clock.now() + LEAVE
                 if None not in launchers.codes or self._clock.now() > leave:
@@ -283,21 +287,21 @@ class Driver:
                 launchers.ask(signal.SIGUSR1)
             self._clock.sleep(POLL)
 
-    def _can_grow(self, room: Wish, began: float) -> bool:
+    def _can_grow(self, room: PlacementRequest, began: float) -> bool:
         """Whether the missing bundles are there, and something was saved since the beginning."""
         if not room.is_there():
             return False
         saved = last_record(self._records, "checkpoint", "t")
         return saved is not None and saved["t"] > began
 
-    def _ended(self, launchers: Launchers, may_grow: bool) -> Ended:
+    def _ended(self, launchers: Launchers, may_grow: bool) -> StartResult:
         """A failure may be a lost node's, which Ray notices later than the other launchers."""
         code = launchers.codes[0]
         assert code is not None
         if code not in (0, 2, RESUME_EXIT_CODE) and not self._signals.count():
             launchers.check(SETTLE)
         gone = _gone(launchers)
-        return Ended(code=code, gone=gone, may_grow=may_grow and not gone)
+        return StartResult(code=code, gone=gone, may_grow=may_grow and not gone)
 
 
 def _gone(launchers: Launchers) -> tuple[str, ...]:
@@ -306,7 +310,7 @@ def _gone(launchers: Launchers) -> tuple[str, ...]:
     return tuple(f"{launchers.hosts[index]} ({index})" for index in sorted(launchers.lost | killed))
 
 
-def _why(ended: Ended) -> str:
+def _why(ended: StartResult) -> str:
     if ended.gone:
         return f"lost the launcher on {', '.join(ended.gone)}"
     return "starting again with all launchers" if ended.may_grow else "told to save and stop"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Seen(NamedTuple):
+class LauncherStatus(NamedTuple):
     """A launcher, as it was at one look.
 
     Attributes:
@@ -24,7 +24,7 @@ class Seen(NamedTuple):
     said: str
 
 
-class Host:
+class LauncherActor:
     """The actor; Ray ends it with its job."""
 
     def __init__(self) -> None:
@@ -79,15 +79,15 @@ class Host:
                 start_new_session=True,
             )
 
-    def look(self) -> Seen:
+    def look(self) -> LauncherStatus:
         """How the launcher is, and what it said."""
         code = None if self._process is None else self._process.poll()
         with suppress(OSError), self._log.open("rb") as output:
             output.seek(self._read)
             said = output.read()
             self._read += len(said)
-            return Seen(code, said.decode(errors="replace"))
-        return Seen(code, "")
+            return LauncherStatus(code, said.decode(errors="replace"))
+        return LauncherStatus(code, "")
 
     def ask(self, number: int) -> None:
         """Send the launcher a signal."""

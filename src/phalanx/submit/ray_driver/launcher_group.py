@@ -10,7 +10,7 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from phalanx.errors import LaunchError
-from phalanx.submit.ray_driver.launcher_actor import Host, Seen
+from phalanx.submit.ray_driver.launcher_actor import LauncherActor, LauncherStatus
 from phalanx.submit.ray_driver.plan import RayPlan
 
 _BEGIN = 120.0
@@ -32,9 +32,9 @@ class RayCluster:
         self._hear = hear
         ray.init(log_to_driver=False)
 
-    def wish(self, count: int) -> Wish:
+    def wish(self, count: int) -> LaunchRequest:
         """Ask for so many bundles, which Ray may take some time to find or to make."""
-        return Wish(count, self._plan.bundle)
+        return LaunchRequest(count, self._plan.bundle)
 
     def free(self) -> str:
         """What there is, in words."""
@@ -45,7 +45,7 @@ class RayCluster:
         ]
         return f"{' and '.join(named)} free on {alive} nodes"
 
-    def begin(self, wishes: Sequence[Any], number: int) -> Launchers:
+    def begin(self, wishes: Sequence[Any], number: int) -> LauncherGroup:
         """Start a launcher in each bundle of wishes that came true.
 
         Args:
@@ -55,7 +55,7 @@ class RayCluster:
         Raises:
             LaunchError: a bundle was lost at once, or its launcher could not be started.
         """
-        launchers = Launchers(wishes, self._hear)
+        launchers = LauncherGroup(wishes, self._hear)
         try:
             launchers.begin(self._plan, number)
         except (ray.exceptions.RayError, TimeoutError) as error:
@@ -69,7 +69,7 @@ class RayCluster:
         return launchers
 
 
-class Wish:
+class LaunchRequest:
     """Bundles that are asked for: a placement group, spread over the nodes as far as can be.
 
     https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html
@@ -88,10 +88,10 @@ class Wish:
         ray.util.remove_placement_group(self.group)
 
 
-class Launchers:
-    """The launchers of one start; see `phalanx.submit.ray_driver.driver.Launchers`."""
+class LauncherGroup:
+    """The launchers of one start; see `phalanx.submit.ray_driver.driver.LauncherGroup`."""
 
-    def __init__(self, wishes: Sequence[Wish], hear: Callable[[int, str], None]) -> None:
+    def __init__(self, wishes: Sequence[LaunchRequest], hear: Callable[[int, str], None]) -> None:
         self._hear = hear
         self._asked: dict[int, Any] = {}
         self._actors = [_actor(wish, bundle) for wish in wishes for bundle in range(wish.count)]
@@ -148,7 +148,7 @@ class Launchers:
 
     def _take(self, index: int, answer: Any) -> bool:
         try:
-            seen: Seen = ray.get(answer)
+            seen: LauncherStatus = ray.get(answer)
         except ray.exceptions.ActorUnavailableError:
             return False  # It may come back; asked again at the next look.
         except ray.exceptions.RayActorError:
@@ -160,11 +160,11 @@ class Launchers:
         return True
 
 
-def _actor(wish: Wish, index: int) -> Any:
+def _actor(wish: LaunchRequest, index: int) -> Any:
     """An actor that has a bundle for itself, and is not begun again elsewhere."""
     bundle = wish.group.bundle_specs[index]
     return (
-        ray.remote(Host)
+        ray.remote(LauncherActor)
         .options(
             num_cpus=bundle["CPU"],
             num_gpus=bundle.get("GPU", 0),

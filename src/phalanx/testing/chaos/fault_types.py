@@ -63,7 +63,7 @@ class Exit(WorkerFault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop(WorkerFault):
+class Freeze(WorkerFault):
     """SIGSTOP: the process stands still for `seconds`; None is for ever."""
 
     seconds: float | None = None
@@ -74,7 +74,7 @@ class Stop(WorkerFault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slow(WorkerFault):
+class SlowDown(WorkerFault):
     """The worker takes `seconds` longer for each of `steps` steps."""
 
     seconds: float

@@ -23,19 +23,19 @@ from phalanx.cluster.tf_config_parser import TFConfig
 from phalanx.testing.chaos.fault_types import (
     DropNetwork,
     Exit,
+    Freeze,
     Kill,
     Plan,
     Raise,
-    Slow,
-    Stop,
+    SlowDown,
     WorkerFault,
 )
 
 _BETWEEN_CUTS = 0.02
 
 
-def act(fault: WorkerFault, peers: Collection[int]) -> None:
-    """Do it, now; of `Slow` nothing, which is more than one moment.
+def apply_fault(fault: WorkerFault, peers: Collection[int]) -> None:
+    """Do it, now; of `SlowDown` nothing, which is more than one moment.
 
     Args:
         fault: what to do.
@@ -46,7 +46,7 @@ def act(fault: WorkerFault, peers: Collection[int]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case Exit():
             os._exit(fault.code)
-        case Stop():
+        case Freeze():
             stop(fault.seconds)
         case Raise():
             raise getattr(builtins, fault.error)(fault.message)
@@ -101,7 +101,7 @@ def shut_connections(ports: Collection[int]) -> int:
 
 
 def pause(seconds: float) -> None:
-    """What `Slow` does at each of its steps."""
+    """What `SlowDown` does at each of its steps."""
     time.sleep(seconds)
 
 
@@ -120,7 +120,7 @@ class Injector:
         marks: Marks,
         *,
         peers: Collection[int] = (),
-        do: Act = act,
+        do: Act = apply_fault,
         sleep: Callable[[float], None] = pause,
     ) -> None:
         """Get ready; the first call of `reached` says where training begins.
@@ -143,7 +143,7 @@ class Injector:
         self._do = do
         self._sleep = sleep
         self._step: int | None = None
-        self._slow: list[tuple[int, Slow]] = []
+        self._slow: list[tuple[int, SlowDown]] = []
 
     def reached(self, step: int) -> None:
         """Training has come to `step`; the faults of the steps since the last call happen.
@@ -158,7 +158,7 @@ class Injector:
         for name, fault in self._faults:
             if before < fault.step <= step and (fault.every_attempt or self._marks.make(name)):
                 _log.warning("chaos: %s", fault)
-                if isinstance(fault, Slow):
+                if isinstance(fault, SlowDown):
                     self._slow.append((fault.step + fault.steps, fault))
                 self._do(fault, self._peers)
         for end, slow in self._slow:

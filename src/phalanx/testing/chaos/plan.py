@@ -14,19 +14,19 @@ from phalanx.testing.chaos.fault_types import (
     Exit,
     FailWrites,
     Fault,
+    Freeze,
     Kill,
     Plan,
     Raise,
-    Slow,
+    SlowDown,
     SlowWrites,
-    Stop,
     VanishingDirectory,
 )
 
 MODULE = "phalanx.testing.chaos"
 _ERRORS = ("ENOSPC", "EIO", "EROFS")
 _FAULTS = (
-    Kill, Exit, Stop, Slow, Raise, DropNetwork, FailWrites, SlowWrites, VanishingDirectory,
+    Kill, Exit, Freeze, SlowDown, Raise, DropNetwork, FailWrites, SlowWrites, VanishingDirectory,
 )  # fmt: skip
 _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in _FAULTS}
 
@@ -36,7 +36,7 @@ def random_plan(
     *,
     workers: int,
     steps: int,
-    kinds: Sequence[type[Fault]] = (Kill, Stop, FailWrites),
+    kinds: Sequence[type[Fault]] = (Kill, Freeze, FailWrites),
     faults: int = 3,
 ) -> Plan:
     """Faults drawn at random: the same for the same arguments, on every machine.
@@ -72,9 +72,9 @@ def _random_fault(draw: random.Random, kind: type[Fault], workers: int, steps: i
             more["seconds"] = round(draw.uniform(0.1, 1.0), 2)
         return kind(worker=worker, **more)
     more = {}
-    if kind is Stop:
+    if kind is Freeze:
         more["seconds"] = round(draw.uniform(0.5, 3.0), 2)
-    if kind is Slow:
+    if kind is SlowDown:
         more = {"seconds": round(draw.uniform(0.05, 0.5), 2), "steps": draw.randint(1, 4)}
     return kind(worker=worker, step=step, **more)  # type: ignore[call-arg]
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from phalanx.data.array_batches import assert_as_before, is_listed
 from phalanx.data.batches import with_free_batch_axis
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.data.sampler import ShuffleSampler
 from phalanx.errors import DataError
 from phalanx.keras_compat.data_adapters import Arrays, shuffled_rows, spec_of, take_rows
@@ -55,16 +55,16 @@ class ArraysOnWorkers:
     def next_pass(self) -> None:
         """Nothing to do: a batch's number tells its pass."""
 
-    def position(self, *, batch: int, trained: int) -> Position:
+    def position(self, *, batch: int, trained: int) -> DataPosition:
         """Where training stands: all that is needed is a number."""
-        return Position(
+        return DataPosition(
             batch=batch, trained=trained, passes=1, taken=None, learned=None, seed=self._seed
         )
 
     def state(self) -> None:
         """Nothing more: the batches' order follows from their numbers."""
 
-    def restore(self, position: Position, state: Mapping[str, Any] | None) -> None:
+    def restore(self, position: DataPosition, state: Mapping[str, Any] | None) -> None:
         """Take the order that was saved; before the first step."""
         del state
         assert_as_before(self._is_listed, is_listed(self._arrays, position.seed))

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.data.batches import no_autograph, with_free_batch_axis
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.errors import DataError
 from phalanx.training.parameter_server.ps_context import this_worker
 from phalanx.training.parameter_server.result_ledger import ResultLedger
@@ -78,10 +78,10 @@ class DatasetOnWorkers:
         """Leave what is left of this one."""
         self.passes += 1
 
-    def position(self, *, batch: int, trained: int) -> Position:
+    def position(self, *, batch: int, trained: int) -> DataPosition:
         """Where training stands; another strategy takes what is done for the pass's beginning."""
         taken = sum(sum(n for n in counts if n != ALL) for counts in self._done_now().rounds)
-        return Position(
+        return DataPosition(
             batch=batch,
             trained=trained,
             passes=self.passes + bool(taken),
@@ -94,7 +94,7 @@ class DatasetOnWorkers:
         """Which batches of the pass under way are done, by worker."""
         return self._done_now().to_json()
 
-    def restore(self, position: Position, state: Mapping[str, Any] | None) -> None:
+    def restore(self, position: DataPosition, state: Mapping[str, Any] | None) -> None:
         """Leave out what is done, whoever did it; before the first step."""
         if state is None:  # of another strategy, which took the batches in their order
             self.passes = position.passes - (position.taken is not None)

@@ -23,7 +23,7 @@ from phalanx.training.parameter_server.ps_train_state import PassProgress, Serve
 from phalanx.training.parameter_server.scheduler import StepScheduler
 from phalanx.training.parameter_server.worker_data import WorkerData
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
-from phalanx.training.train_state import Moment
+from phalanx.training.train_state import TrainProgress
 from phalanx.worker import preemption
 
 
@@ -206,7 +206,7 @@ class ServerCheckpointing(CheckpointManager):
         Raises:
             SystemExit: this process is to go, and has saved.
         """
-        self._save(Moment(step=self._step, epoch=epoch, batch=batch))
+        self._save(TrainProgress(step=self._step, epoch=epoch, batch=batch))
         if preemption.requested():
             self._stop()
 

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.batches import with_free_batch_axis
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.keras_compat.data_adapters import spec_of
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.parameter_server.metric_accumulator import MetricAccumulator
@@ -44,14 +44,16 @@ class OneBatch:
     def next_pass(self) -> None:
         """There is none."""
 
-    def position(self, *, batch: int, trained: int) -> Position:
+    def position(self, *, batch: int, trained: int) -> DataPosition:
         """Nothing that could be gone on with."""
-        return Position(batch=batch, trained=trained, passes=0, taken=None, learned=None, seed=None)
+        return DataPosition(
+            batch=batch, trained=trained, passes=0, taken=None, learned=None, seed=None
+        )
 
     def state(self) -> None:
         """Nothing."""
 
-    def restore(self, position: Position, state: Mapping[str, Any] | None) -> None:
+    def restore(self, position: DataPosition, state: Mapping[str, Any] | None) -> None:
         """Nothing to go on with."""
 
     def untold(self) -> list[Any]:

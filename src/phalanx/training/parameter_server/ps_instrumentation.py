@@ -23,7 +23,7 @@ SECONDS = 10.0
 _LEAST_SECONDS_OF_AN_EPOCH = 1.0
 
 
-class StepTimeTracker:
+class PSStepTimes:
     """How fast the cluster trains, as the chief hears of its steps."""
 
     def __init__(
@@ -96,7 +96,7 @@ class PSThroughput:
             )
         self._listeners = [c for c in callbacks.callbacks if hasattr(c, "on_throughput")]
         every = min([SECONDS, *(each.every_n_seconds for each in self._listeners)])
-        self._pace = StepTimeTracker(
+        self._pace = PSStepTimes(
             workers, every=every, clock=time.monotonic, phases=phase_tracker.totals
         )
 

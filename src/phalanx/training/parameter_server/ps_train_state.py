@@ -17,14 +17,14 @@ from phalanx.checkpoint.reader import LoadedCheckpoint
 from phalanx.checkpoint.replica_values import LOCAL, Rows
 from phalanx.checkpoint.variable_names import metric_variables, model_variables, optimizer_variables
 from phalanx.checkpoint.writer import Snapshot
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.keras_compat.ps_variables import value_of
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.parameter_server.metric_accumulator import MetricAccumulator
 from phalanx.training.parameter_server.scheduler import StepScheduler
 from phalanx.training.parameter_server.worker_data import WorkerData
-from phalanx.training.train_state import Capture, Moment
+from phalanx.training.train_state import TrainProgress, TrainState
 
 _SERVERS = "servers"
 _TOTALS = f"{_SERVERS}/totals/"
@@ -50,7 +50,7 @@ class PassProgress:
     totals: MetricAccumulator | None = None
 
 
-class ServerCapture(Capture):
+class ServerCapture(TrainState):
     """Reads the state of one `fit` on servers while all stand still, and writes it back."""
 
     def __init__(
@@ -77,9 +77,9 @@ class ServerCapture(Capture):
         self._counted: LoadedCheckpoint | None = None
 
     def read(
-        self, moment: Moment, *, fit: int, best: float | None, logs: Mapping[str, Any]
+        self, moment: TrainProgress, *, fit: int, best: float | None, logs: Mapping[str, Any]
     ) -> Snapshot:
-        """The state now; see `Capture.read`."""
+        """The state now; see `TrainState.read`."""
         # A step that a lost worker had begun was done twice, and counts once.
         self._model.optimizer.iterations.assign(moment.step)
         totals = self._tally.totals if moment.batch else None
@@ -105,7 +105,7 @@ class ServerCapture(Capture):
         super().write(loaded)
         state = loaded.manifest.state
         servers = state.get(_SERVERS) or {}
-        self._data.restore(Position(**state["position"]), servers.get("data"))
+        self._data.restore(DataPosition(**state["position"]), servers.get("data"))
         self._counted = loaded if state["position"]["batch"] else None
 
     def write_totals(self, totals: MetricAccumulator) -> None:
@@ -137,17 +137,17 @@ class ServerCapture(Capture):
 
 @dataclass(frozen=True)
 class _DataPosition:
-    """The data of workers at their own pace, as far as `Capture` asks for it."""
+    """The data of workers at their own pace, as far as `TrainState` asks for it."""
 
     data: WorkerData
     dispatch: StepScheduler
 
-    def position(self, batch: int, *, since: int) -> Position:
+    def position(self, batch: int, *, since: int) -> DataPosition:
         """Where training stands."""
         del since
         return self.data.position(batch=batch, trained=self.dispatch.position)
 
-    def restore(self, position: Position, state: Any) -> None:
+    def restore(self, position: DataPosition, state: Any) -> None:
         """Stand there; the data itself is told by `ServerCapture.write`."""
         del state
         self.dispatch.start(position.trained)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from phalanx.data.iterator_position import Position
+from phalanx.data.iterator_position import DataPosition
 from phalanx.errors import DataError
 from phalanx.keras_compat.data_adapters import adapt, arrays_of
 from phalanx.keras_compat.tf_distribute import num_ps_workers
@@ -37,7 +37,7 @@ class WorkerData(Protocol):
     def next_pass(self) -> None:
         """The pass under way has ended, or is left."""
 
-    def position(self, *, batch: int, trained: int) -> Position:
+    def position(self, *, batch: int, trained: int) -> DataPosition:
         """Where training stands, while no step is under way, as every strategy can read it.
 
         Args:
@@ -48,7 +48,7 @@ class WorkerData(Protocol):
     def state(self) -> Mapping[str, Any] | None:
         """What `position` cannot tell, as JSON; None where it tells all."""
 
-    def restore(self, position: Position, state: Mapping[str, Any] | None) -> None:
+    def restore(self, position: DataPosition, state: Mapping[str, Any] | None) -> None:
         """Begin there; called before `on_workers`.
 
         Args:

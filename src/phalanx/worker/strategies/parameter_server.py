@@ -35,7 +35,7 @@ def make(request: StrategyRequest) -> Any:
 
 
 def partitioner(sharding: str, *, servers: int) -> Any:
-    """A partitioner, as TensorFlow calls it, for a `--variable-partitioner`; None where nothing is cut.
+    """A partitioner, as TensorFlow calls it, for `--variable-partitioner`; None for "none".
 
     Tables and matrices are cut, and not counters, seeds or what has one axis.
     """

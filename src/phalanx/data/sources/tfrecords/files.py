@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import fsspec
 import tensorflow as tf
 
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 Compression = Literal["", "GZIP", "ZLIB"]
 _MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "GZIP"}

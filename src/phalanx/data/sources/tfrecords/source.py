@@ -18,7 +18,7 @@ from phalanx.data.sources.tfrecords.files import Compression, compression_of, ma
 from phalanx.data.sources.tfrecords.index import count_records, counts_of, frames_of
 from phalanx.data.sources.tfrecords.record_format import FOOTER, HEADER, Frames, mapped, record_at
 from phalanx.data.sources.tfrecords.schema import Schema
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 Parse = Callable[[tf.Tensor], Any]
 """Samples, in a batch, of a batch of records (1-D strings); traced by TensorFlow."""
@@ -53,7 +53,8 @@ def tfrecords(
 
     Raises:
         DataError: no file matches, there is no record in them, or one is damaged.
-        ConfigurationError: the files are compressed, and index is set; or a feature cannot be batched.
+        ConfigurationError: the files are compressed and index is set, or a feature cannot be
+            batched.
     """
     names = matching_files(files)
     kind = compression_of(names, compression)

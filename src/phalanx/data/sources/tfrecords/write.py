@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.sources.tfrecords.schema import SCHEMA_FILE, Schema
-from phalanx.errors import DataError, ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 Serialize = Callable[[Any], bytes]
 Parallel = Literal["threads", "processes"]
@@ -53,7 +53,9 @@ def write_tfrecords(
         ConfigurationError: an argument is none of what it may be.
     """
     if compression not in _ENDINGS:
-        raise ConfigurationError(f"compression must be '', 'GZIP' or 'ZLIB'; found {compression!r}.")
+        raise ConfigurationError(
+            f"compression must be '', 'GZIP' or 'ZLIB'; found {compression!r}."
+        )
     if parallel not in ("threads", "processes"):
         raise ConfigurationError(f"parallel must be 'threads' or 'processes'; found {parallel!r}.")
     if shards < 1 or (workers is not None and workers < 1):

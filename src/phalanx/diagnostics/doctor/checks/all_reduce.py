@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from phalanx.diagnostics.doctor.all_reduce_cost import needs
 from phalanx.diagnostics.doctor.machine import MachineInfo
-from phalanx.diagnostics.doctor.result import Result, good, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, ok
 
 CHECK = "all-reduce"
 
@@ -17,11 +17,11 @@ def check(here: MachineInfo) -> Iterator[Result]:
     if found is None:
         return
     if found.speed is None:
-        yield unfit(
+        yield failed(
             CHECK,
             f"two processes here do not add up: {found.error}",
             "unset http_proxy https_proxy grpc_proxy; see that no firewall closes the loopback "
             "interface",
         )
         return
-    yield good(CHECK, f"two processes here: {found.speed}; {needs(found.speed, here.parameters)}")
+    yield ok(CHECK, f"two processes here: {found.speed}; {needs(found.speed, here.parameters)}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from phalanx.cluster.detect import Look, detect, look
+from phalanx.cluster.detect import Detection, detect, probe_all
 from phalanx.cluster.tf_config_parser import TFConfig
 from phalanx.cluster.tpu import autodetect_tpu, metadata_server
 from phalanx.diagnostics.doctor.machine import MachineInfo
-from phalanx.diagnostics.doctor.result import Result, good, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, ok
 from phalanx.errors import ClusterError, ConfigurationError
 from phalanx.worker.strategy_selection import choose_alone
 
@@ -22,23 +22,23 @@ def check(here: MachineInfo) -> Iterator[Result]:
 
 
 def _place(here: MachineInfo) -> Result:
-    looks = look(here.environment, me=here.me)
+    looks = probe_all(here.environment, me=here.me)
     try:
         places = detect(here.environment, me=here.me)
-    except (ClusterError, ConfigurationError) as error:
-        first = str(error).splitlines()[0]
+    except (ClusterError, ConfigurationError) as problem:
+        first = str(problem).splitlines()[0]
         kinds = " or ".join(f"--cluster {one.kind}" for one in looks if one.places is not None)
         mend = f"phalanx run {kinds or '--cluster none'}; or mend the variables that it names"
-        return unfit(_CHECK, first, mend)
+        return failed(_CHECK, first, mend)
     if places is None:
         asked = ", ".join(one.kind for one in looks)
-        return good(_CHECK, f"none: no variables of {asked}; phalanx run is alone here")
+        return ok(_CHECK, f"none: no variables of {asked}; phalanx run is alone here")
     who = f"launcher {places.index} of {len(places.hosts)}"
     lead = "" if len(places.hosts) == 1 else f", led by {places.hosts[0] or 'the first'}"
-    return good(_CHECK, f"{places.kind}: {places.why}; {who}{lead}{_others(looks, places.kind)}")
+    return ok(_CHECK, f"{places.kind}: {places.why}; {who}{lead}{_others(looks, places.kind)}")
 
 
-def _others(looks: list[Look], chosen: str) -> str:
+def _others(looks: list[Detection], chosen: str) -> str:
     """Kinds that were found too, and do not count."""
     also = [one.kind for one in looks if one.kind != chosen and (one.places or one.error)]
     return f" ({', '.join(also)} found too, {chosen} comes first)" if also else ""
@@ -54,7 +54,7 @@ def _strategy(here: MachineInfo) -> Result:
             horovod_size=int(environment.get("HOROVOD_SIZE", 0)),
             tpu=autodetect_tpu(environment, metadata_server(environment), here.root / "dev"),
         )
-    except (ClusterError, ConfigurationError) as error:
-        first = str(error).splitlines()[0]
-        return unfit("strategy", first, "unset TF_CONFIG, or mend it")
-    return good("strategy", f"auto means {choice.kind} here: {choice.reason}")
+    except (ClusterError, ConfigurationError) as problem:
+        first = str(problem).splitlines()[0]
+        return failed("strategy", first, "unset TF_CONFIG, or mend it")
+    return ok("strategy", f"auto means {choice.kind} here: {choice.reason}")

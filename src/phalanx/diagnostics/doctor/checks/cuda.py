@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from phalanx.diagnostics.doctor.machine import MachineInfo
-from phalanx.diagnostics.doctor.result import Result, good, note
+from phalanx.diagnostics.doctor.result import Result, ok, warning
 
 _CHECK = "CUDA"
 DRIVER = "nvidia-smi tells whether the driver is there (Debian: apt-get install nvidia-driver)"
@@ -19,15 +19,15 @@ def check(here: MachineInfo) -> Iterator[Result]:
         return
     broken = [library for library in found if library.error is not None]
     if not broken:
-        yield good(_CHECK, f"TensorFlow loads {', '.join(one.name for one in found)}")
+        yield ok(_CHECK, f"TensorFlow loads {', '.join(one.name for one in found)}")
         return
     for library in broken:
         if not library.requirement:
-            yield note(_CHECK, f"the driver does not load: {library.error}", DRIVER)
+            yield warning(_CHECK, f"the driver does not load: {library.error}", DRIVER)
     wheels = [library for library in broken if library.requirement]
     if wheels:
         told = "; ".join(f"{one.name}: {one.error}" for one in wheels)
         asked = " ".join(shlex.quote(one.requirement) for one in wheels)
         missing = all(one.error == "missing" for one in wheels)
         force = "" if missing else "--force-reinstall --no-deps "
-        yield note(_CHECK, f"TensorFlow does not load {told}", f"pip install {force}{asked}")
+        yield warning(_CHECK, f"TensorFlow does not load {told}", f"pip install {force}{asked}")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from phalanx.diagnostics.doctor.machine import MachineInfo
-from phalanx.diagnostics.doctor.result import Result, good, note, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
 
 _FASTER = ("avx2", "fma", "avx512f")
 
@@ -23,9 +23,9 @@ def _processor(here: MachineInfo) -> Result:
     cores = len(os.sched_getaffinity(0))
     flags = _flags(here)
     if not flags:
-        return good("CPU", f"{cores} cores ({platform.machine()})")
+        return ok("CPU", f"{cores} cores ({platform.machine()})")
     if "avx" not in flags:
-        return unfit(
+        return failed(
             "CPU",
             "the CPU has no AVX, which TensorFlow's wheels need",
             "use another machine, or build TensorFlow from source",
@@ -33,8 +33,8 @@ def _processor(here: MachineInfo) -> Result:
     missing = [name for name in _FASTER[:2] if name not in flags]
     if missing:
         what = f"{cores} cores, without {', '.join(missing)}: TensorFlow computes slowly"
-        return note("CPU", what)
-    return good("CPU", f"{cores} cores with {', '.join(n for n in _FASTER if n in flags)}")
+        return warning("CPU", what)
+    return ok("CPU", f"{cores} cores with {', '.join(n for n in _FASTER if n in flags)}")
 
 
 def _flags(here: MachineInfo) -> set[str]:
@@ -49,11 +49,11 @@ def _flags(here: MachineInfo) -> set[str]:
 def _gpus(here: MachineInfo) -> Result:
     there, seen = here.gpus, here.tensorflow.gpus
     if len(seen) >= len(there):
-        return good("GPUs", f"TensorFlow sees {len(seen)}") if seen else good("GPUs", "none")
+        return ok("GPUs", f"TensorFlow sees {len(seen)}") if seen else ok("GPUs", "none")
     what = f"this machine has {len(there)}, and TensorFlow sees {len(seen)}"
     if not here.tensorflow.has_cuda:
-        return note("GPUs", f"{what}: it was built for CPUs", 'pip install "phalanx[gpu]"')
-    return note(
+        return warning("GPUs", f"{what}: it was built for CPUs", 'pip install "phalanx[gpu]"')
+    return warning(
         "GPUs",
         f"{what}: it does not load CUDA or cuDNN, or the driver is too old",
         'pip install --force-reinstall "tensorflow[and-cuda]"; nvidia-smi tells of the driver',

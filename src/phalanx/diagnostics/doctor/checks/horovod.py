@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from phalanx.diagnostics.doctor.machine import MachineInfo
-from phalanx.diagnostics.doctor.result import Result, good, note
+from phalanx.diagnostics.doctor.result import Result, ok, warning
 
 
 def check(here: MachineInfo) -> Iterator[Result]:
@@ -14,10 +14,10 @@ def check(here: MachineInfo) -> Iterator[Result]:
     command = f"sh scripts/build_horovod.sh {sys.prefix}"
     said = here.tensorflow.horovod
     if here.tensorflow.error is not None:
-        yield note("Horovod", "nobody can tell before TensorFlow loads")
+        yield warning("Horovod", "nobody can tell before TensorFlow loads")
     elif said == "missing":
-        yield note("Horovod", "not built, so there is no --strategy horovod", command)
+        yield warning("Horovod", "not built, so there is no --strategy horovod", command)
     elif set(said.split(", ")) <= {"gloo", "mpi", "nccl"}:
-        yield good("Horovod", f"built, with {said}")
+        yield ok("Horovod", f"built, with {said}")
     else:
-        yield note("Horovod", said, f"HOROVOD_WHEELS=$(mktemp -d) {command}")
+        yield warning("Horovod", said, f"HOROVOD_WHEELS=$(mktemp -d) {command}")

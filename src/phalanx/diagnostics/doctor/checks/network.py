@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 
 from phalanx.diagnostics.doctor.machine import MachineInfo
-from phalanx.diagnostics.doctor.result import Result, good, note, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
 from phalanx.launch.ports import pick_free_ports
 
 _PORTS = 8
@@ -24,23 +24,23 @@ def _ports() -> Result:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname()[:2], timeout=5).close()
         pick_free_ports(_PORTS)
-    except OSError as error:
-        return unfit(
+    except OSError as problem:
+        return failed(
             "ports",
-            f"a process here does not reach another on 127.0.0.1: {error}",
+            f"a process here does not reach another on 127.0.0.1: {problem}",
             "ip link set lo up; see that no firewall closes the loopback interface",
         )
-    return good("ports", f"{_PORTS} free ones, reached on 127.0.0.1")
+    return ok("ports", f"{_PORTS} free ones, reached on 127.0.0.1")
 
 
 def _name(host: str) -> Result:
     mend = f"echo '127.0.1.1 {host}' >> /etc/hosts (several hosts: this host's own address)"
     try:
         address = socket.gethostbyname(host)
-    except OSError as error:
-        return note("name", f"this host's name {host} has no address: {error}", mend)
+    except OSError as problem:
+        return warning("name", f"this host's name {host} has no address: {problem}", mend)
     try:
         back = socket.gethostbyaddr(address)[0]
     except OSError:
-        return note("name", f"{host} is {address}, which has no name", mend)
-    return good("name", f"{host} is {address}, which is {back}")
+        return warning("name", f"{host} is {address}, which has no name", mend)
+    return ok("name", f"{host} is {address}, which is {back}")

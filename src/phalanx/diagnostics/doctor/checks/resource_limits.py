@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 
 from phalanx.diagnostics.doctor.machine import MachineInfo
-from phalanx.diagnostics.doctor.result import Result, good, note, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
 
 _OF_A_WORKER = 1 << 30  # TensorFlow and Keras loaded, a small model, its data
 _FILES = 1024
@@ -29,22 +29,22 @@ def memory(available: int) -> Result:
     """Of this machine, in bytes."""
     what = f"{available / 2**30:.1f} GiB free"
     if available < _OF_A_WORKER:
-        return unfit("memory", f"{what}; a worker takes about 1 GiB", "end other processes")
-    return good("memory", f"{what}, for about {available // _OF_A_WORKER} workers")
+        return failed("memory", f"{what}; a worker takes about 1 GiB", "end other processes")
+    return ok("memory", f"{what}, for about {available // _OF_A_WORKER} workers")
 
 
 def open_files(limit: int, most: int) -> Result:
     """How many a process may have, and may ask for."""
     if limit == resource.RLIM_INFINITY or limit >= _FILES:
-        return good("open files", "no limit" if limit == resource.RLIM_INFINITY else f"{limit}")
+        return ok("open files", "no limit" if limit == resource.RLIM_INFINITY else f"{limit}")
     wanted = _FILES if most == resource.RLIM_INFINITY else min(most, _FILES)
-    return note("open files", f"{limit} in a process", f"ulimit -n {wanted}")
+    return warning("open files", f"{limit} in a process", f"ulimit -n {wanted}")
 
 
 def shared_memory(free: int) -> Result:
     """Free in /dev/shm, in bytes; containers have little."""
     what = f"{free / 2**20:.0f} MiB free in /dev/shm"
     if free >= _SHARED:
-        return good("shared memory", what)
+        return ok("shared memory", what)
     mend = "docker run --shm-size=1g (an emptyDir of medium Memory in Kubernetes)"
-    return note("shared memory", f"{what}; NCCL and PyDataset workers need more", mend)
+    return warning("shared memory", f"{what}; NCCL and PyDataset workers need more", mend)

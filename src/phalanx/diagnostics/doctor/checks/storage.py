@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from phalanx.diagnostics.doctor.machine import MachineInfo
-from phalanx.diagnostics.doctor.result import Result, good, note, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
 
 _LEAST = 1 << 30
 
@@ -23,19 +23,19 @@ def check(here: MachineInfo) -> Iterator[Result]:
     try:
         with tempfile.TemporaryDirectory(prefix=".phalanx-doctor-", dir=place) as scratch:
             trouble = _trouble(Path(scratch))
-    except OSError as error:
-        yield unfit("directory", f"{place} is not writable: {error}", f"chmod u+rwx {place}")
+    except OSError as problem:
+        yield failed("directory", f"{place} is not writable: {problem}", f"chmod u+rwx {place}")
         return
     if trouble is not None:
         mend = "keep checkpoints elsewhere: Checkpoint(directory), on a local disk or s3://"
-        yield unfit("directory", f"{place}: {trouble}", mend)
+        yield failed("directory", f"{place}: {trouble}", mend)
         return
     free = shutil.disk_usage(place).free
     what = f"{place} is writable, a rename in it is atomic, {free / 2**30:.1f} GiB free"
     yield (
-        good("directory", what)
+        ok("directory", what)
         if free >= _LEAST
-        else note("directory", what, "remove old runs, or phalanx checkpoint prune DIR --keep 1")
+        else warning("directory", what, "remove old runs, or phalanx checkpoint prune DIR --keep 1")
     )
 
 

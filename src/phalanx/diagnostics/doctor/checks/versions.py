@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from packaging.requirements import Requirement
 
 from phalanx.diagnostics.doctor.machine import MachineInfo
-from phalanx.diagnostics.doctor.result import Result, good, note, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
 
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-intel")
 _CHECK = "versions"
@@ -18,7 +18,7 @@ _CHECK = "versions"
 
 def check(here: MachineInfo) -> Iterator[Result]:
     """Versions against what Phalanx asks for, and whether TensorFlow loads."""
-    yield good(_CHECK, f"Python {platform.python_version()}, phalanx {version('phalanx')}")
+    yield ok(_CHECK, f"Python {platform.python_version()}, phalanx {version('phalanx')}")
     yield _tensorflow(here)
     for line in here.requirements:
         requirement = Requirement(line)
@@ -26,16 +26,16 @@ def check(here: MachineInfo) -> Iterator[Result]:
             yield from _package(requirement)
     backend = here.environment.get("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
-        yield unfit(_CHECK, f"KERAS_BACKEND is {backend!r}", "export KERAS_BACKEND=tensorflow")
+        yield failed(_CHECK, f"KERAS_BACKEND is {backend!r}", "export KERAS_BACKEND=tensorflow")
 
 
 def _tensorflow(here: MachineInfo) -> Result:
     found = [(name, held) for name in _TENSORFLOWS if (held := installed(name))]
     if not found:
-        return unfit(_CHECK, "there is no TensorFlow", 'pip install "phalanx[cpu]"')
+        return failed(_CHECK, "there is no TensorFlow", 'pip install "phalanx[cpu]"')
     if here.tensorflow.error is not None:
         names = " ".join(name for name, _ in found)
-        return unfit(
+        return failed(
             _CHECK,
             f"{found[0][0]} {found[0][1]} does not load: {here.tensorflow.error}",
             f"pip install --force-reinstall --no-deps {names}",
@@ -44,23 +44,23 @@ def _tensorflow(here: MachineInfo) -> Result:
     name, held = found[0]
     if not wanted.specifier.contains(held, prereleases=True):
         command = f"pip install {shlex.quote(f'{name}{wanted.specifier}')}"
-        return unfit(_CHECK, f"{name} is {held}, wanted {wanted.specifier}", command)
+        return failed(_CHECK, f"{name} is {held}, wanted {wanted.specifier}", command)
     if len(found) > 1:
         both = " ".join(name for name, _ in found)
         mend = f"pip uninstall -y {both} && pip install {name}=={held}"
-        return note(_CHECK, f"{both} {held} are installed over each other", mend)
-    return good(_CHECK, f"{name} {held}")
+        return warning(_CHECK, f"{both} {held} are installed over each other", mend)
+    return ok(_CHECK, f"{name} {held}")
 
 
 def _package(wanted: Requirement) -> Iterator[Result]:
     held = installed(wanted.name)
     if held is not None and wanted.specifier.contains(held, prereleases=True):
         if wanted.name == "keras":
-            yield good(_CHECK, f"keras {held}")
+            yield ok(_CHECK, f"keras {held}")
         return
     found = "missing" if held is None else held
     command = f"pip install {shlex.quote(f'{wanted.name}{wanted.specifier}')}"
-    yield unfit(_CHECK, f"{wanted.name} is {found}, wanted {wanted.specifier}", command)
+    yield failed(_CHECK, f"{wanted.name} is {found}, wanted {wanted.specifier}", command)
 
 
 def installed(package: str) -> str | None:

@@ -23,7 +23,7 @@ from multiprocessing.connection import (
 )
 from typing import Any
 
-from phalanx.launch.rendezvous.store import Meeting, call
+from phalanx.launch.rendezvous.store import RendezvousInfo, publish_rendezvous
 
 PATIENCE = 10.0
 """Seconds without a byte after which a link counts as broken."""
@@ -95,13 +95,13 @@ class Probe:
                 connection.send_bytes(chunk)
 
 
-def measure(meeting: Meeting) -> Measured:
+def measure(meeting: RendezvousInfo) -> Measured:
     """The link to a host whose probe listens there.
 
     Raises:
         OSError, EOFError, AuthenticationError: the link is broken; says how.
     """
-    with call(meeting, PATIENCE) as connection:
+    with publish_rendezvous(meeting, PATIENCE) as connection:
         _be_impatient(connection)
         trips = [_there_and_back(connection) for _ in range(_TRIPS)]
         connection.send_bytes(b"and now a flood")

@@ -15,7 +15,7 @@ from phalanx.diagnostics.doctor.result import Result
 from phalanx.errors import LaunchError
 from phalanx.launch.rendezvous.channel import Channel
 from phalanx.launch.rendezvous.client import RendezvousClient
-from phalanx.launch.rendezvous.store import Meeting, rendezvous_path
+from phalanx.launch.rendezvous.store import RendezvousInfo, rendezvous_path
 from phalanx.launch.resources import Machine
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
@@ -23,7 +23,7 @@ from phalanx.launch.supervisor import Clock
 _POLL = 0.2
 
 
-class Follower:
+class CheckFollower:
     """Answers the leader of one examination."""
 
     def __init__(
@@ -83,10 +83,10 @@ class Follower:
             for probe in self._probes.values():
                 probe.close()
 
-    def _join(self) -> tuple[Channel, Meeting]:
+    def _join(self) -> tuple[Channel, RendezvousInfo]:
         try:
             return self._joining.join()
-        except LaunchError as error:
+        except LaunchError as problem:
             if self._sign is None:
                 raise
             raise LaunchError(
@@ -94,9 +94,9 @@ class Follower:
                 f"{self._places.hosts[0] or 'the first host'}, port {self._sign.to}: "
                 f"{self._sign.why}. The leading doctor was told so by the shared directory, and "
                 "names the link."
-            ) from error
+            ) from problem
 
-    def _serve(self, wire: Channel, meeting: Meeting) -> int:
+    def _serve(self, wire: Channel, meeting: RendezvousInfo) -> int:
         answers = Answers(
             self._places.index,
             results=self._results,
@@ -118,7 +118,7 @@ class Follower:
             "end. Start it again on all hosts."
         )
 
-    def _leave_sign(self, meeting: Meeting, why: str) -> None:
+    def _leave_sign(self, meeting: RendezvousInfo, why: str) -> None:
         """The leader cannot be reached: leave word where it may look."""
         self._sign = Sign(
             index=self._places.index,
@@ -129,7 +129,7 @@ class Follower:
         )
         self._sign.leave(self._path.parent, meeting)
 
-    def _probe(self, meeting: Meeting) -> Probe:
+    def _probe(self, meeting: RendezvousInfo) -> Probe:
         if meeting.token not in self._probes:
             self._probes[meeting.token] = Probe(meeting.key)
         return self._probes[meeting.token]

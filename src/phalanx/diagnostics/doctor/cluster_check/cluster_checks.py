@@ -19,7 +19,7 @@ from phalanx.diagnostics.doctor.cluster_check.network_links import Known, Link, 
 from phalanx.diagnostics.doctor.cluster_check.node_client import Asked, OwnHost
 from phalanx.diagnostics.doctor.cluster_check.node_gathering import Gathered
 from phalanx.diagnostics.doctor.cluster_check.node_service import read, write
-from phalanx.diagnostics.doctor.result import Result, good, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, ok
 
 _CLOCK_LOOKS = 5
 _SEEN_WITHIN = 10.0
@@ -103,8 +103,8 @@ class Examination:
                 answer = host.ask("see", place=place.name, text=text)
                 trouble = answer.get("error") or _unseen(place, at, text)
                 seen[self._gathered.called(at)] = trouble
-        except OSError as error:
-            seen[self._gathered.called(0)] = str(error)
+        except OSError as problem:
+            seen[self._gathered.called(0)] = str(problem)
         finally:
             with suppress(OSError):
                 shutil.rmtree(place)
@@ -114,7 +114,7 @@ class Examination:
     def _links(self) -> Iterator[Result]:
         """Pairs that have no host in common are measured at the same time."""
         self.links += [
-            Link(of=at, to=0, error=sign.why) for at, sign in self._gathered.signs.items()
+            Link(of=at, to=0, problem=sign.why) for at, sign in self._gathered.signs.items()
         ]
         with ThreadPoolExecutor() as threads:
             for pairs in rounds(len(self._gathered.names)):
@@ -126,20 +126,20 @@ class Examination:
         """Both directions; one that is broken is enough."""
         found: list[Link] = []
         for of, to in (pair, pair[::-1]):
-            if of in self._hosts and to in self._ports and not any(one.error for one in found):
+            if of in self._hosts and to in self._ports and not any(one.problem for one in found):
                 found.append(self._link(of, to))
         return found
 
     def _link(self, of: int, to: int) -> Link:
         answer = self._hosts[of].ask("measure", host=self._gathered.names[to], port=self._ports[to])
         if "error" in answer:
-            return Link(of=of, to=to, error=answer["error"])
+            return Link(of=of, to=to, problem=answer["error"])
         fields = {name: answer[name] for name in ("seconds", "longest", "rate")}
         return Link(of=of, to=to, measured=Measured(**fields))
 
     def _all_reduce(self) -> Iterator[Result]:
         """Of the first host with each other, unless the link between them is broken."""
-        broken = {frozenset((link.of, link.to)) for link in self.links if link.error}
+        broken = {frozenset((link.of, link.to)) for link in self.links if link.problem}
         for at in self._gathered.others:
             if frozenset((0, at)) not in broken:
                 yield self._add(at)
@@ -148,8 +148,8 @@ class Examination:
         both = (0, at)
         ports = [self._hosts[one].ask("ports", count=1) for one in both]
         names = " with ".join(self._gathered.called(one) for one in both)
-        if error := next((one["error"] for one in ports if "error" in one), None):
-            return _silent(names, error)
+        if problem := next((one["error"] for one in ports if "error" in one), None):
+            return _silent(names, problem)
         addresses = [
             f"{self._gathered.names[one]}:{port['ports'][0]}"
             for one, port in zip(both, ports, strict=True)
@@ -166,20 +166,20 @@ class Examination:
         return self._judged(names, answers)
 
     def _judged(self, names: str, answers: list[Mapping[str, Any]]) -> Result:
-        if error := next((one["error"] for one in answers if "error" in one), None):
-            return unfit(
+        if problem := next((one["error"] for one in answers if "error" in one), None):
+            return failed(
                 "all-reduce",
-                f"{names}: {error}",
+                f"{names}: {problem}",
                 "unset http_proxy https_proxy grpc_proxy on both; see that no firewall closes the "
                 "ports above 1024; phalanx doctor on each",
             )
         speed = Speed(seconds=answers[0]["seconds"], rate=answers[0]["rate"])
         workers = len(self._gathered.names)
-        return good("all-reduce", f"{names}: {speed}; {needs(speed, self._parameters, workers)}")
+        return ok("all-reduce", f"{names}: {speed}; {needs(speed, self._parameters, workers)}")
 
 
-def _silent(name: str, error: str) -> Result:
-    return unfit("host", f"{name} gives no answer: {error}", "phalanx doctor on it")
+def _silent(name: str, problem: str) -> Result:
+    return failed("host", f"{name} gives no answer: {problem}", "phalanx doctor on it")
 
 
 def _clock(host: Asked) -> tuple[float, float] | None:

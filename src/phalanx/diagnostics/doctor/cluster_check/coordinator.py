@@ -13,7 +13,7 @@ from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.diagnostics.doctor.all_reduce import AddingWorker
 from phalanx.diagnostics.doctor.all_reduce_cost import PARAMETERS
 from phalanx.diagnostics.doctor.cluster_check.bandwidth import Probe
-from phalanx.diagnostics.doctor.cluster_check.check_follower import Follower
+from phalanx.diagnostics.doctor.cluster_check.check_follower import CheckFollower
 from phalanx.diagnostics.doctor.cluster_check.cluster_checks import Examination
 from phalanx.diagnostics.doctor.cluster_check.network_links import Link
 from phalanx.diagnostics.doctor.cluster_check.node_client import OwnHost
@@ -60,7 +60,7 @@ class NodeClients:
         Raises:
             LaunchError: there is no leader, it is not reached, or it is gone.
         """
-        return Follower(
+        return CheckFollower(
             _apart(self.places),
             self.root,
             results=self.look(),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from phalanx.diagnostics.doctor.all_reduce_cost import in_seconds
 from phalanx.diagnostics.doctor.cluster_check.network_links import Known
-from phalanx.diagnostics.doctor.result import Result, good, note, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
 
 _SKEW = 1.0
 """Seconds; times in records and logs are told apart by less."""
@@ -23,14 +23,14 @@ def versions(of_hosts: Mapping[str, Mapping[str, str]]) -> Iterator[Result]:
             here, there = first.get(package), theirs.get(package)
             if here != there:
                 differ = True
-                yield unfit(
+                yield failed(
                     "versions",
                     f"{package} is {there or 'missing'} on {host} and {here or 'missing'} on "
                     f"{hosts[0]}",
                     _same(package, here, host, hosts[0]),
                 )
     if not differ:
-        yield good("versions", f"the same on all {len(hosts)} hosts")
+        yield ok("versions", f"the same on all {len(hosts)} hosts")
 
 
 def _same(package: str, wanted: str | None, host: str, first: str) -> str:
@@ -51,14 +51,14 @@ def clocks(ahead: Mapping[str, float], sure: float) -> Iterator[Result]:
     for host, seconds in ahead.items():
         if abs(seconds) > _SKEW + sure:
             which = "ahead of" if seconds > 0 else "behind"
-            yield note(
+            yield warning(
                 "clock",
                 f"{host} is {abs(seconds):.1f} s {which} the first host: times in logs and records "
                 "do not fit together, and storage may refuse what is signed",
                 f"on {host}: timedatectl set-ntp true",
             )
     most = max((abs(seconds) for seconds in ahead.values()), default=0.0)
-    yield good("clock", f"at most {in_seconds(most)} apart, to {in_seconds(sure)}")
+    yield ok("clock", f"at most {in_seconds(most)} apart, to {in_seconds(sure)}")
 
 
 def names(known: Mapping[str, Sequence[Known]]) -> Iterator[Result]:
@@ -76,21 +76,21 @@ def names(known: Mapping[str, Sequence[Known]]) -> Iterator[Result]:
                 bad = True
                 yield result
     if count and not bad:
-        yield good("names", "each host knows those of all, and their addresses' names")
+        yield ok("names", "each host knows those of all, and their addresses' names")
     elif not count:
-        yield good("names", "the hosts are called by their addresses")
+        yield ok("names", "the hosts are called by their addresses")
 
 
 def _name(host: str, one: Known) -> Result | None:
     mend = f"on {host}: echo 'ADDRESS {one.name}' >> /etc/hosts, or mend the name server"
     if one.address is None:
-        return unfit("names", f"{host} does not know {one.name}: {one.error}", mend)
+        return failed("names", f"{host} does not know {one.name}: {one.problem}", mend)
     if one.address.startswith(("127.", "::1")) and not one.own:
         what = f"{host} takes {one.name} for {one.address}, which is {host} itself"
-        return unfit("names", what, mend)
+        return failed("names", what, mend)
     if one.back is None and not one.own:
         what = f"{host} knows {one.name} as {one.address}, and no name for that address"
-        return note("names", what, mend)
+        return warning("names", what, mend)
     return None
 
 
@@ -104,6 +104,6 @@ def directory(path: str, seen: Mapping[str, str | None]) -> Iterator[Result]:
     mend = "give --directory a path that all hosts share (NFS, Lustre): mount | grep DIRECTORY"
     for host, trouble in seen.items():
         if trouble is not None:
-            yield unfit("shared directory", f"{path} on {host}: {trouble}", mend)
+            yield failed("shared directory", f"{path} on {host}: {trouble}", mend)
     if not any(seen.values()):
-        yield good("shared directory", f"{path}: each of {len(seen) + 1} hosts reads and writes it")
+        yield ok("shared directory", f"{path}: each of {len(seen) + 1} hosts reads and writes it")

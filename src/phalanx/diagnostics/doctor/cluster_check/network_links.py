@@ -11,7 +11,7 @@ from typing import Any
 from phalanx.cluster.local_host import is_address
 from phalanx.diagnostics.doctor.all_reduce_cost import in_bytes, in_seconds
 from phalanx.diagnostics.doctor.cluster_check.bandwidth import Measured
-from phalanx.diagnostics.doctor.result import Result, good, note, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
 
 CHECK = "link"
 _LATE = 3.0
@@ -32,13 +32,13 @@ class Link:
         of: the index of the host that measured.
         to: the index of the host that answered.
         measured: what it is like; None where it does not work, or was not tried.
-        error: why it does not work.
+        problem: why it does not work.
     """
 
     of: int
     to: int
     measured: Measured | None = None
-    error: str | None = None
+    problem: str | None = None
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
@@ -76,11 +76,11 @@ def judge(links: Sequence[Link], names: Sequence[str]) -> Iterator[Result]:
     if whole:
         which = f"{len(pairs) - bad} of {len(pairs)}" if bad else f"{len(pairs)}"
         usual = f"usually {in_seconds(trip)} there and back, {in_bytes(rate)}/s"
-        yield good(CHECK, f"{which} between {len(names)} hosts are as they should be: {usual}")
+        yield ok(CHECK, f"{which} between {len(names)} hosts are as they should be: {usual}")
 
 
 def _broken(both: Sequence[Link], names: Sequence[str]) -> Result | None:
-    errors = [link for link in both if link.error is not None]
+    errors = [link for link in both if link.problem is not None]
     if not errors:
         return None
     first = errors[0]
@@ -88,9 +88,9 @@ def _broken(both: Sequence[Link], names: Sequence[str]) -> Result | None:
     what = f"{of} ({first.of}) does not reach {to} ({first.to})"
     if len(errors) > 1:
         what = f"{of} ({first.of}) and {to} ({first.to}) do not reach each other"
-    return unfit(
+    return failed(
         CHECK,
-        f"broken: {what}: {first.error}",
+        f"broken: {what}: {first.problem}",
         f"on {of}: ping -c 3 {to}; ip route get {to}; see that no firewall closes the ports above "
         "1024 between the two",
     )
@@ -107,7 +107,7 @@ def _slow(both: Sequence[Link], names: Sequence[str], trip: float, rate: float) 
     longest = max(one.longest for one in found)
     once = f" (once {in_seconds(longest)})" if longest > 10 * seconds else ""
     of, to = names[both[0].of], names[both[0].to]
-    return note(
+    return warning(
         CHECK,
         f"slow: {of} ({both[0].of}) and {to} ({both[0].to}): {in_seconds(seconds)} there and "
         f"back{once}, {in_bytes(lowest)}/s; usual here are {in_seconds(trip)} and "
@@ -126,14 +126,14 @@ class Known:
         own: whether it is that host's own.
         address: its first one; None where it has none.
         back: the name of that address; None where it has none.
-        error: why there is no address.
+        problem: why there is no address.
     """
 
     name: str
     own: bool = False
     address: str | None = None
     back: str | None = None
-    error: str | None = None
+    problem: str | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """For JSON."""
@@ -162,8 +162,8 @@ def know(hosts: Sequence[str], index: int) -> list[Known]:
 def _know(name: str, *, own: bool) -> Known:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return Known(name=name, own=own, error=str(error))
+    except OSError as problem:
+        return Known(name=name, own=own, problem=str(problem))
     address = str(found[0][4][0])
     try:
         back = socket.gethostbyaddr(address)[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from phalanx.diagnostics.doctor.cluster_check.node_client import OtherHost
 from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
-from phalanx.diagnostics.doctor.result import Result, note, unfit
+from phalanx.diagnostics.doctor.result import Result, failed, warning
 from phalanx.launch.rendezvous.client import WaitReporter
 from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.supervisor import Clock
@@ -89,10 +89,10 @@ def missing(gathered: Gathered, leader: Leader, began: float) -> Iterator[Result
             continue
         if at in gathered.signs:
             what = "what was found on it is not known: its doctor does not reach the first host's"
-            yield note("host", f"{gathered.called(at)}: {what}")
+            yield warning("host", f"{gathered.called(at)}: {what}")
             continue
         why = refused.get(at, f"no sign of it within {time.monotonic() - began:.0f} s")
-        yield unfit(
+        yield failed(
             "host",
             f"{gathered.called(at)} is not there: {why}",
             f"on it: the same command with the same --directory, a directory that all share; ping "

@@ -14,7 +14,7 @@ from phalanx.diagnostics.doctor.cluster_check.bandwidth import Probe, measure
 from phalanx.diagnostics.doctor.cluster_check.network_links import know
 from phalanx.diagnostics.doctor.result import Result
 from phalanx.launch.ports import pick_free_ports
-from phalanx.launch.rendezvous.store import Meeting
+from phalanx.launch.rendezvous.store import RendezvousInfo
 
 LONGEST = SECONDS + 60.0
 """Seconds after which no answer will come."""
@@ -67,7 +67,7 @@ class Answers:
         }
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to one question; `error` is in it where there is none."""
+        """The answer to one question; `problem` is in it where there is none."""
         return self._by_name[asked["do"]](asked)
 
     def _tell(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,16 +87,16 @@ class Answers:
             if (place / _OF_LEADER).read_text(encoding="utf-8") != asked["text"]:
                 return {"error": "what the first host wrote there reads otherwise here"}
             write(place, self._index, asked["text"])
-        except OSError as error:
-            return {"error": str(error)}
+        except OSError as problem:
+            return {"error": str(problem)}
         return {}
 
     def _measure(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        there = Meeting(host=asked["host"], port=asked["port"], token=self._token)
+        there = RendezvousInfo(host=asked["host"], port=asked["port"], token=self._token)
         try:
             return asdict(measure(there))
-        except (OSError, EOFError, AuthenticationError) as error:
-            return {"error": str(error) or type(error).__name__}
+        except (OSError, EOFError, AuthenticationError) as problem:
+            return {"error": str(problem) or type(problem).__name__}
 
     def _add(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         worker = self._start(asked["index"], asked["addresses"])

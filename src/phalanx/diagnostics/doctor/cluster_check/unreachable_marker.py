@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from phalanx.launch.rendezvous.store import Meeting
+from phalanx.launch.rendezvous.store import RendezvousInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Sign:
     why: str
     to: int
 
-    def leave(self, meetings: Path, meeting: Meeting) -> None:
+    def leave(self, meetings: Path, meeting: RendezvousInfo) -> None:
         """Write it, whole or not at all; a directory that is full gets none."""
         path = _path(meetings, meeting, self.index)
         with suppress(OSError):
@@ -41,7 +41,7 @@ class Sign:
             partial.replace(path)
 
     @classmethod
-    def find(cls, meetings: Path, meeting: Meeting, index: int) -> Sign | None:
+    def find(cls, meetings: Path, meeting: RendezvousInfo, index: int) -> Sign | None:
         """That of a host; None where it has left none for this leader."""
         try:
             found = cls(**json.loads(_path(meetings, meeting, index).read_text(encoding="utf-8")))
@@ -50,11 +50,11 @@ class Sign:
         return found if found.to == meeting.port and found.index == index else None
 
     @staticmethod
-    def remove(meetings: Path, meeting: Meeting, index: int) -> None:
+    def remove(meetings: Path, meeting: RendezvousInfo, index: int) -> None:
         """Take it away."""
         with suppress(OSError):
             _path(meetings, meeting, index).unlink()
 
 
-def _path(meetings: Path, meeting: Meeting, index: int) -> Path:
+def _path(meetings: Path, meeting: RendezvousInfo, index: int) -> Path:
     return meetings / f"sign-{meeting.port}-{index}.json"
