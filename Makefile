@@ -32,7 +32,7 @@ test-equivalence: setup  ## one, two and three replicas and workers against one 
 	$(PYTEST) tests/equivalence -m "not horovod"
 
 test-workers: setup  ## several workers
-	$(PYTEST) tests/gang -m "not horovod"
+	$(PYTEST) tests/workers -m "not horovod"
 
 test-servers: setup  ## parameter servers
 	$(PYTEST) tests/parameter_server -m "not horovod"

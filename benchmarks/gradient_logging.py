@@ -49,7 +49,7 @@ def main() -> None:
     options = _options()
     python = Path(sys.executable)
     logs = Path(tempfile.mkdtemp(prefix="gradient-logging-"))
-    gangs = [
+    worker_groups = [
         measure(
             list(NAMES),
             ["cnn"],
@@ -63,13 +63,13 @@ def main() -> None:
         for workers in options.workers
     ]
     tell("")
-    if failed := sorted({one.contender for series in gangs for one in series if one.error}):
+    if failed := sorted({one.contender for series in worker_groups for one in series if one.error}):
         sys.exit(f"What {', '.join(failed)} printed is in {logs}")
-    for series in gangs:
+    for series in worker_groups:
         _show(series)
     if options.write:
         about = _describe(versions(python, PACKAGES), options)
-        replace_between(PAGE, "gradient-logging", _markdown(gangs, about))
+        replace_between(PAGE, "gradient-logging", _markdown(worker_groups, about))
 
 
 def _options() -> argparse.Namespace:
@@ -126,9 +126,9 @@ def _show(series: Sequence[Series]) -> None:
     Console(width=110).print(table)
 
 
-def _markdown(gangs: Sequence[Sequence[Series]], about: str) -> str:
+def _markdown(worker_groups: Sequence[Sequence[Series]], about: str) -> str:
     lines = [about, ""]
-    for series in gangs:
+    for series in worker_groups:
         lines += [f"### Gradient logging, {_title(series)}", ""]
         lines += ["| " + " | ".join(COLUMNS) + " |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
         lines += ["| " + " | ".join(row) + " |" for row in _rows(series)]

@@ -102,7 +102,7 @@ def split_the_cpu():
 
 
 FIRST = (
-    "cluster", "command", "parameter_server", "browser", "horovod", "gang", "storage",
+    "cluster", "command", "parameter_server", "browser", "horovod", "worker group", "storage",
     "equivalence", "examples", "docs", "chaos", "doctor", "replicas", "unit",
 )  # fmt: skip
 """Folders in the order in which they are begun: what waits first, and what fills gaps last."""
@@ -232,8 +232,8 @@ def strays():
 
 def still_running():
     """Processes of this session by their command lines, but those that it keeps itself."""
-    gang = sys.modules.get("phalanx.testing.pool")
-    expected = {os.getpid(), *KEPT, gang.ForkServer.shared_pid() if gang else None}
+    worker_group = sys.modules.get("phalanx.testing.pool")
+    expected = {os.getpid(), *KEPT, worker_group.ForkServer.shared_pid() if worker_group else None}
     left = {}
     for process in psutil.process_iter():
         try:

@@ -17,7 +17,7 @@ from phalanx.testing.chaos import (
 
 WORKERS = 3
 STEPS = 54  # of soak/training.py
-ENDING = 2  # faults of a run that end its gang
+ENDING = 2  # faults of a run that end its worker group
 LASTING = 6  # faults of a run that it bears without a restart
 
 

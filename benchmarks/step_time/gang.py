@@ -41,7 +41,7 @@ class Gang:
         """A step by the slowest process's clock, and what all processes spent together.
 
         Raises:
-            ContenderFailedError: a process failed; the gang is of no more use.
+            ContenderFailedError: a process failed; the worker group is of no more use.
         """
         command = json.dumps({"model": model, "steps": steps, "warm_up": warm_up})
         for process in self._processes:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from step_time.gang import ContenderFailedError, Gang
 from step_time.laps import Lap
+from step_time.worker_group import ContenderFailedError, Gang
 
 WARM_UP = 5
 """Steps at the start of each block that do not count: they refill what an idle turn emptied."""
@@ -61,9 +61,13 @@ def measure(
 ) -> list[Series]:
     """Every contender on every model, interleaved; the order turns round each round."""
     all_series = []
-    gangs = {name: Gang(name, workers, python, logs) for name in contenders}
+    worker_groups = {name: Gang(name, workers, python, logs) for name in contenders}
     try:
-        dead = {name: error for name, gang in gangs.items() if (error := _readiness(gang))}
+        dead = {
+            name: error
+            for name, worker_group in worker_groups.items()
+            if (error := _readiness(worker_group))
+        }
         for model in models:
             series = [Series(contender=n, model=model, workers=workers) for n in contenders]
             all_series += series
@@ -75,22 +79,22 @@ def measure(
                     if one.error:
                         continue
                     try:
-                        lap = gangs[name].block(model, steps, WARM_UP)
+                        lap = worker_groups[name].block(model, steps, WARM_UP)
                     except ContenderFailedError as failed:
                         one.error = dead[name] = str(failed)
-                        gangs[name].close()
+                        worker_groups[name].close()
                         continue
                     if number >= 0:
                         one.laps.append(lap)
     finally:
-        for gang in gangs.values():
-            gang.close()
+        for worker_group in worker_groups.values():
+            worker_group.close()
     return all_series
 
 
-def _readiness(gang: Gang) -> str | None:
+def _readiness(worker_group: Gang) -> str | None:
     try:
-        gang.wait_until_ready()
+        worker_group.wait_until_ready()
     except ContenderFailedError as failed:
         return str(failed)
     return None

@@ -1,4 +1,4 @@
-"""What a person sees who opens TensorBoard on what `phalanx.observe` wrote."""
+"""What a person sees who opens TensorBoard on what `phalanx.callbacks.tensorboard_writer` wrote."""
 
 import browsing
 import numpy as np

@@ -15,11 +15,11 @@ from phalanx.testing.chaos.injector import shut_connections
 
 PROGRAM = """
 import sys
-from phalanx.testing.chaos.injector import act
+from phalanx.testing.chaos.injector import apply_fault
 from phalanx.testing.chaos.plan import parse_plan
 (fault,) = parse_plan(sys.argv[1])
 print("before", flush=True)
-act(fault, ())
+apply_fault(fault, ())
 print("after", flush=True)
 """
 

@@ -108,8 +108,8 @@ class Gang:
 
 
 @pytest.fixture
-def gang(hosts, tmp_path):
-    """Starts gangs whose processes are gone, and all cables in, when the test ends."""
+def worker_group(hosts, tmp_path):
+    """Starts worker groups whose processes are gone, and all cables in, when the test ends."""
     started = []
 
     def start(script, run="run", **options):

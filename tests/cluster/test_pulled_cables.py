@@ -57,13 +57,15 @@ def undisturbed(path):
     return json.loads(json.dumps({"loss": found["history"].history["loss"], "weights": weights}))
 
 
-def trains(gang, rank, epoch):
-    return lambda: (gang.said(rank, "epoch") or 0) >= epoch
+def trains(worker_group, rank, epoch):
+    return lambda: (worker_group.said(rank, "epoch") or 0) >= epoch
 
 
-def test_a_pulled_cable_is_noticed_and_training_goes_on_when_it_is_back(hosts, gang, script):
+def test_a_pulled_cable_is_noticed_and_training_goes_on_when_it_is_back(
+    hosts, worker_group, script
+):
     train = script(epochs=EPOCHS)
-    first = gang(train, workers=3)
+    first = worker_group(train, workers=3)
     first.until(trains(first, 0, 5))
     hosts.cut(2)
     codes = first.end(NOTICED_WITHIN)
@@ -74,7 +76,7 @@ def test_a_pulled_cable_is_noticed_and_training_goes_on_when_it_is_back(hosts, g
         assert "/task:2" in failure.message
         assert "unhealthy (stopped sending heartbeats)" in failure.message
     hosts.heal(2)
-    second = gang(train, workers=3, attempt=1)
+    second = worker_group(train, workers=3, attempt=1)
     assert second.end() == [0, 0, 0]
     assert second.said(0, "epoch") == EPOCHS - 1
     begun = int(second.log(0).split("SAY epoch ")[1].split()[0])
@@ -86,8 +88,8 @@ def test_a_pulled_cable_is_noticed_and_training_goes_on_when_it_is_back(hosts, g
         assert {key: second.said(rank, key) for key in expected} == expected
 
 
-def test_a_cable_that_is_back_soon_is_borne(hosts, gang, script):
-    running = gang(script(epochs=EPOCHS), workers=2)
+def test_a_cable_that_is_back_soon_is_borne(hosts, worker_group, script):
+    running = worker_group(script(epochs=EPOCHS), workers=2)
     running.until(trains(running, 0, 5))
     hosts.cut(1)
     before = running.said(0, "epoch")

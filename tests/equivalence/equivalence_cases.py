@@ -297,7 +297,7 @@ def dataset(n=29, batch_size=8):
 
 
 def uneven_dataset():
-    """Batches of 3, 8, 1, 8 and 5: the first is uneven, and one is smaller than a gang."""
+    """Batches of 3, 8, 1, 8 and 5: the first is uneven, and one is smaller than a worker group."""
     ends = np.cumsum([3, 8, 1, 8, 5])
     x, y = features(25), labels(25)
 

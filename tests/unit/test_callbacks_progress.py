@@ -1,4 +1,4 @@
-"""The one progress line of a gang."""
+"""The one progress line of a worker group."""
 
 import io
 

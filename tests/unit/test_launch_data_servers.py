@@ -1,4 +1,4 @@
-"""The processes of a `tf.data` service beside a gang."""
+"""The processes of a `tf.data` service beside a worker group."""
 
 import pytest
 

@@ -11,7 +11,7 @@ START, LATER = False, True
 """When a worker failed: before it had trained a step, or after."""
 
 
-def gang(least=1, most=3):
+def worker_group(least=1, most=3):
     return ElasticMembership(least=least, most=most, first_wait=60.0, longest_wait=150.0)
 
 
@@ -35,19 +35,19 @@ def fails(size, *failures, now=0.0):
     ],
 )
 def test_a_worker_that_fails_at_the_start_twice_in_a_row_is_left_out(failures, members):
-    size = gang()
+    size = worker_group()
     fails(size, *failures)
     assert size.members == members
 
 
 def test_what_is_said():
-    size = gang()
+    size = worker_group()
     *_, change = fails(size, (2, START), (2, START))
     assert change == MembershipChange(why="worker 2 cannot come back: going on with 2 of 3 workers")
 
 
 def test_there_is_an_end_to_it():
-    size = gang(least=2)
+    size = worker_group(least=2)
     fails(size, (2, START), (2, START))
     first, last = fails(size, (0, START), (0, START))
     assert first is None
@@ -57,21 +57,21 @@ def test_there_is_an_end_to_it():
 
 
 def test_a_run_of_one_size_never_changes():
-    size = gang(least=3)
+    size = worker_group(least=3)
     assert fails(size, (2, START), (2, START), (2, START)) == [None] * 3
     assert size.could_not_start(1, now=0.0) is None
     assert not size.may_grow(1e9)
 
 
 def test_a_process_that_cannot_be_started_needs_no_second_try():
-    size = gang()
+    size = worker_group()
     assert isinstance(size.could_not_start(1, now=0.0), MembershipChange)
     assert size.members == (0, 2)
     assert size.could_not_start(None, now=0.0) is None
 
 
 def test_all_are_tried_again_and_it_works():
-    size = gang()
+    size = worker_group()
     fails(size, (2, START), (2, START))
     assert size.may_grow(0.0)
     assert size.grow().why == "a checkpoint was saved: going on with 3 of 3 workers again"
@@ -83,7 +83,7 @@ def test_all_are_tried_again_and_it_works():
 
 
 def test_tries_that_fail_come_ever_more_rarely_and_cost_nothing():
-    size, now, waits = gang(), 1000.0, []
+    size, now, waits = worker_group(), 1000.0, []
     fails(size, (2, START), (2, START))
     for _ in range(4):
         size.grow()
@@ -99,7 +99,7 @@ def test_tries_that_fail_come_ever_more_rarely_and_cost_nothing():
 
 
 def test_another_worker_that_fails_in_a_try_ends_it_too():
-    size = gang()
+    size = worker_group()
     fails(size, (2, START), (2, START))
     size.grow()
     fails(size, (0, START))
@@ -116,7 +116,7 @@ class Clock:
 
 @pytest.fixture
 def scene(tmp_path):
-    clock, size = Clock(), gang()
+    clock, size = Clock(), worker_group()
     return clock, size, tmp_path
 
 
@@ -126,7 +126,7 @@ def saves(scene):
         writer.write("checkpoint", step=7, path="x")
 
 
-def test_a_gang_grows_at_the_next_checkpoint(scene):
+def test_a_worker_group_grows_at_the_next_checkpoint(scene):
     clock, size, run = scene
     saves(scene)
     clock.time += 1
@@ -140,7 +140,7 @@ def test_a_gang_grows_at_the_next_checkpoint(scene):
     assert watch.wants_save(), "it stays so"
 
 
-def test_a_whole_gang_is_left_alone(scene):
+def test_a_whole_worker_group_is_left_alone(scene):
     clock, size, run = scene
     watch = ScaleUpMonitor(size, run, now=clock)
     clock.time += 1

@@ -246,7 +246,7 @@ def test_a_failure_on_the_other_host_is_the_run_s(scene):
 
 
 @pytest.mark.process
-def test_a_gang_on_two_hosts_starts_again(scene):
+def test_a_worker_group_on_two_hosts_starts_again(scene):
     source = """
 if spec.attempt == 0 and spec.rank == 1: os.kill(os.getpid(), signal.SIGKILL)
 if spec.attempt == 0: until(lambda: False)

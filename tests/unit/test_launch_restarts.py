@@ -1,4 +1,4 @@
-"""When a failed gang is started again: tables, no processes."""
+"""When a failed worker group is started again: tables, no processes."""
 
 import pytest
 

@@ -103,7 +103,9 @@ def test_a_good_run_is_written_down(scene):
     assert len({spec["addresses"][0] for spec in cluster}) == 1
 
 
-def test_what_a_killed_worker_had_put_aside_goes_with_the_gang(scene, tmp_path, monkeypatch):
+def test_what_a_killed_worker_had_put_aside_goes_with_the_worker_group(
+    scene, tmp_path, monkeypatch
+):
     """TMPDIR is where both launcher and workers put temporary files."""
     (tmp_path / "temporary").mkdir()
     (tmp_path / "temporary" / "phalanx-aside-1-of-another").mkdir()
@@ -246,7 +248,7 @@ def alive(pid):
         return False
 
 
-def test_a_taken_port_starts_the_gang_anew(scene):
+def test_a_taken_port_starts_the_worker_group_anew(scene):
     result = scene.run(
         "fail('Could not start gRPC server', 'UnknownError') if rank == 0 and attempt < 2"
         " else wait() if attempt < 2 else None"
@@ -309,7 +311,7 @@ def test_the_users_variables_reach_the_workers(scene):
     assert scene.output.getvalue().count("apple") == 2
 
 
-def test_a_gang_that_fails_is_started_again(scene):
+def test_a_worker_group_that_fails_is_started_again(scene):
     source = """
 if attempt < 2 and rank == 1: os.kill(os.getpid(), signal.SIGKILL)
 if attempt < 2: wait()

@@ -13,7 +13,7 @@ from phalanx.launch.root_cause import WorkerExit, root_cause
 from phalanx.launch.supervisor import Supervisor
 
 
-def test_a_gang_has_a_chief_workers_and_servers():
+def test_a_worker_group_has_a_chief_workers_and_servers():
     workers = [ResourceAllocation(devices=None, threads=2, gpus=("0",))]
     chief, worker, *servers = add_chief_and_ps(workers, 2)
     assert worker == workers[0]
@@ -41,9 +41,9 @@ def killed(rank):
 
 @pytest.mark.parametrize("rank", [0, 4, 5])
 def test_chief_and_servers_are_not_replaced(rank):
-    gang = Replaced()
-    assert gang.replace(killed(rank)) is None
-    assert gang.started == []
+    worker_group = Replaced()
+    assert worker_group.replace(killed(rank)) is None
+    assert worker_group.started == []
 
 
 def test_nobody_is_replaced_who_trains_in_step():
@@ -51,25 +51,25 @@ def test_nobody_is_replaced_who_trains_in_step():
 
 
 def test_workers_are_replaced_so_many_times():
-    gang = Replaced()
+    worker_group = Replaced()
     for _ in range(MOST_REPLACEMENTS):
-        assert gang.replace(killed(2)) is not None
-    assert gang.replace(killed(1)) is None
-    assert gang.started == gang.told == [2] * MOST_REPLACEMENTS
+        assert worker_group.replace(killed(2)) is not None
+    assert worker_group.replace(killed(1)) is None
+    assert worker_group.started == worker_group.told == [2] * MOST_REPLACEMENTS
 
 
 def supervised(*workers, ps_tasks, replacement=lambda ending: None):
     clock = FakeClock()
-    gang = {rank: FakeWorker(clock, **how) for rank, how in enumerate(workers)}
+    worker_group = {rank: FakeWorker(clock, **how) for rank, how in enumerate(workers)}
     successor = FakeWorker(clock)
     endings = Supervisor(
-        handles=gang,
+        handles=worker_group,
         failure_of=lambda rank: None,
         clock=clock,
         ps_tasks=frozenset(ps_tasks),
         replacement=lambda ending: replacement(ending, successor),
     ).run()
-    return endings, clock, gang
+    return endings, clock, worker_group
 
 
 def no_one(ending, successor):
@@ -93,10 +93,10 @@ def test_a_servant_that_cannot_be_replaced_ends_the_run():
 
 def test_the_rest_goes_on_while_one_is_replaced():
     worker = {"ends": 5, "code": -signal.SIGKILL}
-    endings, clock, gang = supervised(
+    endings, clock, worker_group = supervised(
         {"ends": 20}, worker, ps_tasks=[1], replacement=lambda ending, successor: successor
     )
     assert root_cause(endings) is None
     assert clock.time == pytest.approx(20, abs=1)
-    assert gang[1].got  # its successor was ended with the chief
-    assert gang[0].got == []
+    assert worker_group[1].got  # its successor was ended with the chief
+    assert worker_group[0].got == []

@@ -12,15 +12,15 @@ from phalanx.launch.tee import Tee
 
 SHOWS = """
 import sys
-from phalanx.cli.console import say, say_error
+from phalanx.cli.console import error, info
 from phalanx.launch.showing import Showing
 sys.stdin.read()  # until the reader of the output has gone
 output = Showing(sys.stdout)
 for number in range(3):
     output.write(f"line {number}\\n")
     output.flush()
-    say("a note")
-    say_error("an error\\nin two lines")
+    info("a note")
+    error("an error\\nin two lines")
 sys.exit(7)
 """
 

@@ -1,4 +1,4 @@
-"""One progress display for the whole gang: the chief's, with global numbers."""
+"""One progress display for the whole worker group: the chief's, with global numbers."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Part:
     """What one replica held of the batch.
 
     Attributes:
-        replica: its number in the gang.
+        replica: its number in the worker group.
         count: how many of its rows are samples; 0 where its one row only stands in.
         start: the place of its first row in the global batch.
         rows: the number of each sample in the data, where known.
@@ -51,7 +51,7 @@ class StepCapture:
     Attributes:
         rank: the worker.
         step: the step, counted from 1.
-        replicas: replicas in the gang.
+        replicas: replicas in the worker group.
         total: samples of the global batch.
         variable: the first variable whose total gradient was not finite; empty where the loss
             was looked at alone.

@@ -133,7 +133,7 @@ class ShardWriter:
         folder: where all checkpoints of the run are.
         rank: this worker, from 0; worker 0 commits.
         workers: how many write.
-        attempt: tells this start of the gang from others, whose leftovers may lie there.
+        attempt: tells this start of the worker group from others, whose leftovers may lie there.
         patience: how often to try again.
         peer_timeout: seconds that the chief waits for the others' shards.
         is_given_up: whether the chief is to wait for the others no longer.

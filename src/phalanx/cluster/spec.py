@@ -1,4 +1,4 @@
-"""What a worker process knows about itself and its gang: the process boundary, as values."""
+"""What a worker process knows about itself and its group: the process boundary, as values."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class DeviceSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
-    """One worker's place in its gang.
+    """One worker's place in its worker group.
 
     Attributes:
         rank: this worker's index, 0 to `world_size` - 1; rank 0 is the chief.
-        world_size: the number of workers in the gang.
+        world_size: the number of workers in the worker group.
         addresses: `host:port` of every worker, by rank; may be empty when `world_size` is 1.
         strategy: the strategy asked for, "auto" not yet decided.
         communication: how replicas add up, by name; "auto" leaves it to the strategy.
@@ -47,7 +47,7 @@ class WorkerSpec:
         threads: CPU threads for this worker; None leaves it to TensorFlow.
         seed: the seed for Python, NumPy, TensorFlow and Keras on every worker.
         run_dir: the run's directory, absolute.
-        attempt: how often the gang was started before this time.
+        attempt: how often the worker group was started before this time.
         interactive: whether a person watches the launcher's terminal.
         servers: how many of the last ranks are parameter servers; rank 0 is then a chief that
             leads and does not compute, and the ranks between are the workers.
@@ -80,18 +80,18 @@ class WorkerSpec:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise ClusterError(
-                f"A worker's rank must be 0 to {self.world_size - 1} in a gang of "
+                f"A worker's rank must be 0 to {self.world_size - 1} in a worker group of "
                 f"{self.world_size}; found rank {self.rank}."
             )
         if self.world_size > 1 and len(self.addresses) != self.world_size:
             raise ClusterError(
-                f"A gang of {self.world_size} workers needs {self.world_size} addresses; "
+                f"A worker group of {self.world_size} workers needs {self.world_size} addresses; "
                 f"found {len(self.addresses)}: {list(self.addresses)}."
             )
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker is the one that writes files and speaks for the gang."""
+        """Whether this worker is the one that writes files and speaks for the worker group."""
         return self.rank == 0
 
     @property

@@ -1,4 +1,4 @@
-"""Who does what in a gang: all train in step, or a chief leads workers and servers."""
+"""Who does what in a worker group: all train in step, or a chief leads workers and servers."""
 
 from __future__ import annotations
 

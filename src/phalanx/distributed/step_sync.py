@@ -1,7 +1,7 @@
 """Steps at which all workers meet, to hear what only one of them knows.
 
-A clock that has run down, a signal that reached one process: acted upon by one worker alone,
-they would part the gang. So workers meet about once a second, at steps that the chief proposes
+A clock that has run down, a signal that reached one process: acted upon by one worker alone, they
+would part the worker group. So workers meet about once a second, at steps that the chief proposes
 and all know, and do the same from there on. A meeting is one small all-gather.
 """
 

@@ -1,4 +1,4 @@
-"""Which replicas of the gang this process runs, and which rows of a batch are theirs."""
+"""Which replicas of the worker group this process runs, and which rows of a batch are theirs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _ask(strategy: tf.distribute.Strategy) -> ReplicaTopology:
 
 
 def replica_id_in_group() -> int:
-    """The number, in the whole gang, of the replica whose step is being traced or run."""
+    """The number, in the whole worker group, of the replica whose step is being traced or run."""
     context = tf.distribute.get_replica_context()
     return int(tf.get_static_value(context.replica_id_in_sync_group))
 

@@ -63,8 +63,8 @@ def reduce_and_apply(
         share: the replica's share of the global batch; None in a hand-written loop,
             where the replicas' gradients are summed as they are.
         weighted: whether the gradients carry the share's weight already.
-        replica: this replica's number in the gang.
-        replicas: replicas in the gang.
+        replica: this replica's number in the worker group.
+        replicas: replicas in the worker group.
         health: what to do and to remember where the total is not finite.
         observation: who looks, if anybody.
     """

@@ -74,7 +74,7 @@ class GradientProbe:
 
     Attributes:
         seen: by replica, nested dictionaries of tensors, once the step was traced.
-        replicas: replicas in the gang, likewise.
+        replicas: replicas in the worker group, likewise.
     """
 
     def __init__(self, lens: ProbeConfig, *, step: tf.Tensor, note: tf.Tensor) -> None:

@@ -138,7 +138,7 @@ def _log_learning_rate(callback: Any, epoch: int, logs: Any = None) -> None:
 def _refuse_elastic(function: Any) -> Any:
     raise ConfigurationError(
         f"Asked for hvd.elastic.run of {getattr(function, '__name__', function)!r}; Phalanx starts "
-        "a failed gang again as a whole. Call the function itself, and use --max-restarts."
+        "a failed worker group again as a whole. Call the function itself, and use --max-restarts."
     )
 
 

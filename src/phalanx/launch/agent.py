@@ -1,4 +1,4 @@
-"""The attempts of a run: start the gang, wait for its end, and start it again where asked."""
+"""The attempts of a run: starts the worker group, waits for its end, restarts it."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Agent:
     """All attempts of one run.
 
     Attributes:
-        gangs: starts the gang.
+        runner: starts the worker group.
     """
 
-    gangs: WorkerGroupRunner
+    runner: WorkerGroupRunner
 
     def run(self) -> RunResult:
-        """Start the gang until it ends well, or no restart is left.
+        """Start the worker group until it ends well, or no restart is left.
 
         Raises:
             LaunchError: a worker process could not be started.
@@ -65,19 +65,19 @@ class Agent:
         try:
             return self._until_it_ends()
         finally:
-            self.gangs.cool()
+            self.runner.cool()
 
     def _until_it_ends(self) -> RunResult:
-        most = len(self.gangs.plan.shares)
+        most = len(self.runner.plan.shares)
         course = RestartState(
-            restarts=RestartBudget(RestartPolicy(most=self.gangs.options.max_restarts)),
-            size=ElasticMembership(least=self.gangs.options.min_workers or most, most=most),
+            restarts=RestartBudget(RestartPolicy(most=self.runner.options.max_restarts)),
+            size=ElasticMembership(least=self.runner.options.min_workers or most, most=most),
         )
-        for attempt in count(AttemptPaths.next(self.gangs.plan.run_dir)):
+        for attempt in count(AttemptPaths.next(self.runner.plan.run_dir)):
             try:
-                result = self._judge(attempt, self.gangs.run(attempt, course.size), course)
+                result = self._judge(attempt, self.runner.run(attempt, course.size), course)
             except LaunchError as error:
-                change = course.size.could_not_start(error.rank, now=self.gangs.clock.now())
+                change = course.size.could_not_start(error.rank, now=self.runner.clock.now())
                 if not isinstance(change, MembershipChange):
                     raise
                 self._resize(attempt + 1, course.size, change)
@@ -89,7 +89,7 @@ class Agent:
     def _judge(self, attempt: int, ran: AttemptResult, course: RestartState) -> RunResult | None:
         """What the run comes to after this attempt; None to start again, after any wait."""
         result = self._result(attempt, ran)
-        if self.gangs.signals.count() or result.exit_code == 0:
+        if self.runner.signals.count() or result.exit_code == 0:
             return result
         cause = None if ran.hang is not None else root_cause(ran.endings)
         if ran.to_grow and cause is None and ran.hang is None:
@@ -97,12 +97,12 @@ class Agent:
             return None
         if result.exit_code == RESUME_EXIT_CODE:
             return result
-        if not self.gangs.plan.paths(attempt).any_trained:
-            self.gangs.cool()  # Whatever it was: no fork will be part of it next time.
+        if not self.runner.plan.paths(attempt).any_trained:
+            self.runner.cool()  # Whatever it was: no fork will be part of it next time.
         if cause is not None and is_port_conflict(cause) and course.port_tries > 1:
             course.port_tries -= 1
-            self.gangs.journal.restart(attempt + 1, cause=cause, seconds=0.0)
-            self.gangs.announce(
+            self.runner.journal.restart(attempt + 1, cause=cause, seconds=0.0)
+            self.runner.announce(
                 "another program took a worker's port: starting again with new ones"
             )
             return None
@@ -116,9 +116,9 @@ class Agent:
         result: RunResult,
         cause: WorkerExit | None,
     ) -> RunResult | None:
-        trained = cause is None or self.gangs.plan.paths(attempt).trained(cause.rank).exists()
+        trained = cause is None or self.runner.plan.paths(attempt).trained(cause.rank).exists()
         rank = cause.rank if cause is not None else None
-        change = course.size.failed(rank, trained=trained, now=self.gangs.clock.now())
+        change = course.size.failed(rank, trained=trained, now=self.runner.clock.now())
         resized = isinstance(change, MembershipChange)
         decision: RestartDecision | GiveUp = RestartDecision(seconds=0.0, number=0)
         if isinstance(change, BelowMinimum):
@@ -129,43 +129,45 @@ class Agent:
             report = "\n".join(filter(None, (result.report, decision.why)))
             return replace(result, report=report)
         self._wait_for(decision, attempt + 1, cause)
-        if self.gangs.signals.count():
+        if self.runner.signals.count():
             return self._result(attempt, replace(ran, hang=None))
         if isinstance(change, MembershipChange):
             self._resize(attempt + 1, course.size, change)
         return None
 
     def _resize(self, attempt: int, size: ElasticMembership, change: MembershipChange) -> None:
-        self.gangs.announce(change.why)
-        self.gangs.journal.resize(attempt, members=size.members, why=change.why)
+        self.runner.announce(change.why)
+        self.runner.journal.resize(attempt, members=size.members, why=change.why)
 
     def _result(self, attempt: int, ran: AttemptResult) -> RunResult:
         result = resolve_result(
             ran.endings,
             hang=ran.hang,
             seen=ran.seen,
-            signal=self.gangs.signals.first,
-            paths=self.gangs.plan.paths(attempt),
+            signal=self.runner.signals.first,
+            paths=self.runner.plan.paths(attempt),
         )
-        if result.exit_code == RESUME_EXIT_CODE and (self.gangs.signals.count() or not ran.to_grow):
-            self.gangs.announce(
+        if result.exit_code == RESUME_EXIT_CODE and (
+            self.runner.signals.count() or not ran.to_grow
+        ):
+            self.runner.announce(
                 preemption_message(
-                    self.gangs.plan.run_dir, named=self.gangs.options.name is not None
+                    self.runner.plan.run_dir, named=self.runner.options.name is not None
                 )
             )
         return result
 
     def _wait_for(self, decision: RestartDecision, attempt: int, cause: WorkerExit | None) -> None:
-        """Say that the gang starts again, and wait; a signal cuts the wait short."""
+        """Say that the worker group starts again, and wait; a signal cuts the wait short."""
         what = "it stood still" if cause is None else f"worker {cause.rank} failed: {cause.what}"
-        restart = f"restart {decision.number} of {self.gangs.options.max_restarts}"
-        self.gangs.announce(
+        restart = f"restart {decision.number} of {self.runner.options.max_restarts}"
+        self.runner.announce(
             f"{what}; {restart} in {decision.seconds:.0f} s" if decision.number else what
         )
-        self.gangs.journal.restart(attempt, cause=cause, seconds=decision.seconds)
-        until = self.gangs.clock.now() + decision.seconds
-        while self.gangs.clock.now() < until and not self.gangs.signals.count():
-            self.gangs.clock.sleep(self.gangs.patience.poll)
+        self.runner.journal.restart(attempt, cause=cause, seconds=decision.seconds)
+        until = self.runner.clock.now() + decision.seconds
+        while self.runner.clock.now() < until and not self.runner.signals.count():
+            self.runner.clock.sleep(self.runner.patience.poll)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,11 +191,11 @@ class AttemptResult:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerGroupRunner:
-    """Starts a run's gangs, one after the other.
+    """Starts a run's worker groups, one after the other.
 
     Attributes:
         options: what was asked.
-        plan: how the gang is started.
+        plan: how the worker group is started.
         journal: records what happens.
         signals: those that reached the launcher.
         clock: the time.
@@ -220,7 +222,7 @@ class WorkerGroupRunner:
     on_each_poll: Callable[[], None] = lambda: None
 
     def run(self, attempt: int, size: ElasticMembership) -> AttemptResult:
-        """Start the gang once and wait for its end."""
+        """Start the worker group once and wait for its end."""
         began = self.clock.now()
         plan = self.plan.of(size.members)
         homes = [plan.node_of(rank) for rank in range(len(plan.shares))]

@@ -1,7 +1,7 @@
-"""The processes of a `tf.data` service beside a gang: one dispatcher, and workers that read.
+"""The processes of a `tf.data` service beside the workers: a dispatcher, and workers that read.
 
-All of them run on the leading host. They belong to the run, not to an attempt: a gang that starts
-again finds them at the same addresses. One that dies is started again at its own address, as
+All of them run on the leading host. They belong to the run, not to an attempt: a worker group that
+starts again finds them at the same addresses. One that dies is started again at its own address, as
 TensorFlow's clients expect.
 """
 

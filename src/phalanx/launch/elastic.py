@@ -15,7 +15,7 @@ LOOK_SECONDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipChange:
-    """The gang changes.
+    """The worker group changes.
 
     Attributes:
         why: to what, and for what reason.
@@ -34,7 +34,7 @@ class BelowMinimum:
 
 
 class ElasticMembership:
-    """Who of a run's workers is in the gang.
+    """Who of a run's workers is in the worker group.
 
     Members are numbered as at first, 0 to `most - 1`; a member's rank is its place in `members`.
     A worker that fails before it has trained a step, in two attempts in a row, cannot come back.
@@ -136,13 +136,13 @@ class ElasticMembership:
 
 
 class ScaleUpMonitor:
-    """Whether a gang that is too small should save and stop, so that all can be tried again."""
+    """Whether a worker group that is too small should save and stop, to restart at full size."""
 
     def __init__(self, size: ElasticMembership, run_dir: Path, *, now: Callable[[], float]) -> None:
         """Begin with an attempt.
 
         Args:
-            size: who is in the gang.
+            size: who is in the worker group.
             run_dir: the run's directory, where the chief records checkpoints.
             now: seconds since the epoch.
         """

@@ -1,8 +1,8 @@
 """A run that stands still: who waits, who has not come, and where in the code.
 
-Every two seconds a worker writes down what it does (`heartbeat` in docs/records.md).
-When nobody has begun anything new for much longer than a step takes, although training is on, the
-launcher says so; after the timeout it ends the gang: a worker waits for one that does not come.
+Every two seconds a worker writes down what it does (`heartbeat` in docs/records.md). When nobody
+has begun anything new for much longer than a step takes, although training is on, the launcher says
+so; after the timeout it ends the worker group: a worker waits for one that does not come.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _SECONDS_FOR_STACKS = 1.0
 
 @dataclass(kw_only=True)
 class HangDetector:
-    """Finds out whether a gang stands still, and says where each worker is.
+    """Finds out whether a worker group stands still, and says where each worker is.
 
     Attributes:
         timeout: seconds without anything new, on any worker; 0 never ends a run.

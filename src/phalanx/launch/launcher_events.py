@@ -72,12 +72,12 @@ class LauncherEvents:
         )
 
     def restart(self, attempt: int, *, cause: WorkerExit | None, seconds: float) -> None:
-        """The gang starts again, as `attempt`, in so many seconds; no cause: it stood still."""
+        """The worker group restarts as `attempt` after `seconds`; no cause means that it hung."""
         rank, what = (cause.rank, cause.what) if cause else (None, "it stood still")
         self._write("restart", attempt=attempt, rank=rank, cause=what, seconds=seconds)
 
     def resize(self, attempt: int, *, members: Sequence[int], why: str) -> None:
-        """The gang starts as `attempt` with other workers than before."""
+        """The worker group starts as `attempt` with other workers than before."""
         self._write("resize", attempt=attempt, workers=list(members), cause=why)
 
     def stall(self, attempt: int, what: str) -> None:

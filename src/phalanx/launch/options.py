@@ -49,7 +49,7 @@ class RunOptions:
         data_workers: processes that read and map data for the workers; 0 for none.
         devices: the devices of each worker; None takes its share of what is there.
         seed: the seed of every worker; None lets the launcher draw one.
-        max_restarts: how often a failed gang is started again.
+        max_restarts: how often a failed worker group is started again.
         name: the run's name; None takes the time of day.
         run_dir: the directory that holds all runs.
         tee: whose output the terminal shows.

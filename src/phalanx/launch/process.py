@@ -45,7 +45,7 @@ class WorkerProcess:
     """A worker in a session of its own, so that one signal reaches its whole family.
 
     A session of its own also keeps the terminal's Ctrl-C away from it: the launcher alone
-    decides how the gang ends.
+    decides how the worker group ends.
 
     The launcher's process id is handed over in the environment, so that the worker can end with it.
 

@@ -16,7 +16,7 @@ MOST_REPLACEMENTS = 10
 def add_chief_and_ps(
     workers: Sequence[ResourceAllocation], servers: int
 ) -> list[ResourceAllocation]:
-    """The shares of a whole gang, by rank: a chief, the workers, the servers.
+    """The shares of a whole worker group, by rank: a chief, the workers, the servers.
 
     The chief and the servers compute on CPUs, whatever the workers do.
     """
@@ -37,7 +37,7 @@ class Replacements:
         """Begin with all replacements left.
 
         Args:
-            specs: the gang, by rank.
+            specs: the worker group, by rank.
             start: starts a worker.
             on_replaced: told how the old one ended, and who took its place.
         """

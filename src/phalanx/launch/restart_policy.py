@@ -1,4 +1,4 @@
-"""Whether a gang that failed is started again, and when."""
+"""Whether a worker group that failed is started again, and when."""
 
 from __future__ import annotations
 

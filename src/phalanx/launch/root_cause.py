@@ -117,7 +117,7 @@ def root_cause(endings: Sequence[WorkerExit]) -> WorkerExit | None:
 
 
 def can_resume(endings: Sequence[WorkerExit]) -> bool:
-    """Whether a gang as a whole has saved and stopped.
+    """Whether a worker group as a whole has saved and stopped.
 
     A worker leaves with `RESUME_EXIT_CODE` when the checkpoint is whole: one that had to be
     stopped after that has lost nothing.

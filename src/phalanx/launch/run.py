@@ -35,7 +35,7 @@ from phalanx.launch.worker_group import WorkerGroupSpec
 
 
 def run(options: RunOptions, surroundings: LaunchContext) -> RunResult:
-    """Run the user's script on a gang of workers and wait for its end.
+    """Run the user's script on a worker group of workers and wait for its end.
 
     Raises:
         ConfigurationError: the options do not fit this machine.
@@ -95,7 +95,7 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
             announce=surroundings.announce,
         )
         with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals, servers:
-            gangs = WorkerGroupRunner(
+            worker_groups = WorkerGroupRunner(
                 options=options,
                 plan=plan,
                 journal=journal,
@@ -109,7 +109,7 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
                 homes=homes,
                 on_each_poll=partial(forward_signals, leader, signals),
             )
-            result = Agent(gangs=gangs).run()
+            result = Agent(worker_groups=worker_groups).run()
     except LaunchError as error:
         journal.run_end(exit_code=2, report=str(error))
         raise

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptPaths:
-    """The files of one start of the gang: `<run>/attempts/<k>/`."""
+    """The files of one start of the worker group: `<run>/attempts/<k>/`."""
 
     run: Path
     attempt: int

@@ -46,7 +46,7 @@ def resolve_result(
 
     Args:
         endings: how each worker ended.
-        hang: what was said of a gang that stood still.
+        hang: what was said of a worker group that stood still.
         signal: the first that reached the launcher.
         paths: the attempt's files.
         seen: who was where when a collective had timed out.

@@ -1,6 +1,6 @@
 """Directories of a worker's own, for what the chief alone writes in earnest.
 
-A worker removes its own; what one that was killed has left goes with the gang.
+A worker removes its own; what one that was killed has left goes with the worker group.
 """
 
 from __future__ import annotations

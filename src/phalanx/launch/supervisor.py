@@ -1,4 +1,4 @@
-"""Watch a gang until it has ended: one failure, or one signal to us, ends all of it."""
+"""Watch a worker group until it has ended: one failure, or one signal to us, ends all of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Timeouts:
     """How long the supervisor waits for what, in seconds.
 
     Attributes:
-        poll: between two looks at the gang.
+        poll: between two looks at the worker group.
         settle: after a failure that looks like a consequence, for its cause to show.
         leave: for a worker that wrote down its failure to end by itself.
         saving: for training to save and stop, where a signal asks for it.
@@ -59,7 +59,7 @@ class Timeouts:
 
 @dataclass(kw_only=True)
 class Supervisor:
-    """Ends a gang together.
+    """Ends a worker group together.
 
     Attributes:
         handles: the workers, by rank.
@@ -69,7 +69,7 @@ class Supervisor:
         may_save: whether those ask training to save and stop.
         wants_save: whether it should save and stop for another reason.
         on_poll: called at every look, such as to show the workers' output.
-        is_stuck: whether the gang will never end by itself.
+        is_stuck: whether the worker group will never end by itself.
         on_timeout: told, while the others are still there, that one has waited for too long.
         on_ask: told that the workers are asked to save and stop.
         on_end: told of every worker's end as soon as it is seen.

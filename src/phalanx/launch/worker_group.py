@@ -1,4 +1,4 @@
-"""From options to a gang of worker processes on this machine."""
+"""From options to a worker group of worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WorkerCommand = Callable[..., tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerGroupSpec:
-    """Everything about a gang but its ports.
+    """Everything about a worker group but its ports.
 
     Attributes:
         command: what each worker process runs.
@@ -60,7 +60,7 @@ class WorkerGroupSpec:
     switches: DebugOptions = field(default_factory=DebugOptions)
 
     def of(self, members: Sequence[int]) -> WorkerGroupSpec:
-        """The plan of a gang of some of these workers."""
+        """The plan of a worker group of some of these workers."""
         shares = [self.shares[member] for member in members]
         return replace(self, shares=shares, homes=[self.node_of(member) for member in members])
 
@@ -85,7 +85,7 @@ class WorkerGroupSpec:
         return self.data_addresses[0] if self.data_addresses else ""
 
     def paths(self, attempt: int) -> AttemptPaths:
-        """The files of one start of this gang."""
+        """The files of one start of this worker group."""
         return AttemptPaths(run=self.run_dir, attempt=attempt)
 
 
@@ -129,7 +129,7 @@ def worker_specs(
 def worker_environment(
     launchers: Mapping[str, str], spec: WorkerSpec, gpus: Sequence[str] | None
 ) -> dict[str, str]:
-    """The environment of one worker: the launcher's, and what the gang needs.
+    """The environment of one worker: the launcher's, and what the worker group needs.
 
     Args:
         launchers: the launcher's, with the user's additions.

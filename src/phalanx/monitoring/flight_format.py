@@ -106,7 +106,7 @@ class Flight:
 
     Attributes:
         rank: the worker.
-        attempt: the start of the gang.
+        attempt: the start of the worker group.
         workers: how many there are.
         pid: its process.
         host: where that runs.

@@ -17,7 +17,7 @@ class Event:
     Attributes:
         t: when it was written, seconds since the epoch.
         rank: of the worker that wrote it; None for the launcher.
-        attempt: the start of the gang to which it belongs.
+        attempt: the start of the worker group to which it belongs.
         fit: the number of the `fit` in which it was written; None outside of any.
     """
 

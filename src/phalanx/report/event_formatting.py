@@ -54,7 +54,7 @@ def format_checkpoint_failed(failed: CheckpointFailed) -> str:
 
 
 def format_restart(restart: Restart) -> str:
-    """Why the gang was started again."""
+    """Why the worker group was started again."""
     who = "" if restart.of is None else f"worker {restart.of}: "
     return f"attempt {restart.attempt}, after {who}{restart.cause or 'unknown cause'}"
 

@@ -50,7 +50,7 @@ class RunStart(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptStart(Event):
-    """The gang was started."""
+    """The worker group was started."""
 
     KIND = "attempt_start"
 
@@ -91,7 +91,7 @@ class Restart(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Resize(Event):
-    """The gang starts with other workers than before, `workers` of those numbered at first."""
+    """The worker group starts with other workers; `workers` are their first ranks."""
 
     KIND = "resize"
 

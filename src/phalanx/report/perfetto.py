@@ -30,7 +30,7 @@ def trace_of(run: Path, attempt: int | None = None) -> dict[str, Any]:
 
     Args:
         run: its directory.
-        attempt: which start of the gang; None for all.
+        attempt: which start of the worker group; None for all.
 
     Raises:
         ConfigurationError: no worker has written anything.

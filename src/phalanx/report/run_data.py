@@ -94,7 +94,7 @@ class RunData:
 
     @cached_property
     def attempts(self) -> int:
-        """How often the gang was started."""
+        """How often the worker group was started."""
         return 1 + max((event.attempt for event in self.events), default=0)
 
     @cached_property

@@ -38,7 +38,7 @@ class RunStatus:
     """Where the workers of one attempt are or were.
 
     Attributes:
-        attempt: which start of the gang.
+        attempt: which start of the worker group.
         attempts: how many starts there were.
         state: how the run stands, in a few words.
         verdict: who waits for whom, or who failed first.
@@ -82,7 +82,7 @@ def read_status(run: Path, *, attempt: int | None = None, now: float) -> RunStat
 
     Args:
         run: its directory.
-        attempt: which start of the gang; None for the last.
+        attempt: which start of the worker group; None for the last.
         now: seconds since the epoch.
 
     Raises:

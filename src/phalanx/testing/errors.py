@@ -1,4 +1,4 @@
-"""What a gang of test workers raises when it does not end well."""
+"""What a worker group of test workers raises when it does not end well."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class WorkerFailure:
 
 
 class WorkerGroupFailedError(WorkerFailedError):
-    """A worker of a gang raised or died; the message shows the earliest failure.
+    """A worker of a worker group raised or died; the message shows the earliest failure.
 
     One that a peer's death explains counts as the earliest only if all are such: who is killed is
     seen dead a moment later than its peers lose their connections.
 
     Attributes:
-        failures: by rank; None for a worker that returned or was stopped by the gang.
+        failures: by rank; None for a worker that returned or was stopped by the worker group.
         first: the earliest failure.
         rank: the rank of the earliest failure.
         logs: by rank, the last lines of what each worker printed.
@@ -82,7 +82,7 @@ class WorkerGroupFailedError(WorkerFailedError):
 
 
 class WorkerGroupTimeoutError(PhalanxError):
-    """A gang did not finish before its deadline; the message shows where each worker stood.
+    """A worker group did not finish before its deadline; the message shows where each worker stood.
 
     Attributes:
         stacks: by rank of every worker that had not returned, its threads' Python stacks.
@@ -92,7 +92,9 @@ class WorkerGroupTimeoutError(PhalanxError):
     def __init__(self, deadline: float, stacks: Mapping[int, str], logs: Sequence[str]) -> None:
         self.stacks = dict(stacks)
         self.logs = list(logs)
-        lines = [f"A gang of {len(self.logs)} workers did not finish within {deadline:g} s."]
+        lines = [
+            f"A worker group of {len(self.logs)} workers did not finish within {deadline:g} s."
+        ]
         for rank, log in enumerate(self.logs):
             lines.append("")
             if rank in self.stacks:

@@ -91,14 +91,16 @@ class WorkerPool:
             ConfigurationError: there would be no worker.
         """
         if workers < 1:
-            raise ConfigurationError(f"A gang needs at least one worker; found workers={workers}.")
+            raise ConfigurationError(
+                f"A worker group needs at least one worker; found workers={workers}."
+            )
         self._workers = workers
         self._strategy = strategy
         self._seed = seed
         self._devices = devices
         self._env = dict(env or {})
         self._pick_ports = pick_ports
-        self._gang: list[PoolWorker] = []
+        self._worker_group: list[PoolWorker] = []
         self._addresses: tuple[str, ...] = ()
 
     def __enter__(self) -> WorkerPool:
@@ -109,10 +111,10 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers and all that they started; a call after that starts new ones."""
-        gang, self._gang = self._gang, []
-        for worker in gang:
+        worker_group, self._worker_group = self._worker_group, []
+        for worker in worker_group:
             worker.kill()
-        for worker in gang:
+        for worker in worker_group:
             worker.close()
 
     def run(
@@ -140,15 +142,15 @@ class WorkerPool:
         """
         call = dump_call(function, args)
         server = PoolForkServer.shared()
-        server.wait_until_ready()  # The imports, once a session, are not the gang's time.
+        server.wait_until_ready()  # The imports, once a session, are not the worker group's time.
         end = time.monotonic() + deadline
         seed = self._seed if seed is None else seed
-        if any(worker.has_ended_idle for worker in self._gang):
+        if any(worker.has_ended_idle for worker in self._worker_group):
             self.close()
-        is_new = not self._gang
+        is_new = not self._worker_group
         for attempt in range(PORT_ATTEMPTS):
             try:
-                if not self._gang:
+                if not self._worker_group:
                     self._start(server)
                 values = self._call(call, seed=seed, attempt=attempt, deadline=deadline, end=end)
             except WorkerGroupFailedError as error:
@@ -166,26 +168,30 @@ class WorkerPool:
         ports = self._pick_ports(self._workers) if self._workers > 1 else []
         self._addresses = tuple(f"127.0.0.1:{port}" for port in ports)
         for rank in range(self._workers):
-            self._gang.append(PoolWorker(rank, server))
+            self._worker_group.append(PoolWorker(rank, server))
 
     def _call(
         self, call: bytes, *, seed: int | None, attempt: int, deadline: float, end: float
     ) -> list[bytes]:
         """Have the workers do one call; returns the pickled results."""
-        gang = self._gang
-        for worker in gang:
+        worker_group = self._worker_group
+        for worker in worker_group:
             worker.start(self._job(worker.rank, call, seed=seed, attempt=attempt))
-        _listen(gang, end)
-        failures = [worker.failure for worker in gang]
+        _listen(worker_group, end)
+        failures = [worker.failure for worker in worker_group]
         if any(failures):
-            raise WorkerGroupFailedError(failures, [worker.log_tail() for worker in gang])
-        late = [worker for worker in gang if not worker.settled]
+            raise WorkerGroupFailedError(failures, [worker.log_tail() for worker in worker_group])
+        late = [worker for worker in worker_group if not worker.settled]
         if late:
             for worker in late:
                 worker.ask_for_stacks()
             stacks = {worker.rank: worker.stacks(seconds=2.0) for worker in late}
-            raise WorkerGroupTimeoutError(deadline, stacks, [worker.log_tail() for worker in gang])
-        return [worker.report.value for worker in gang if isinstance(worker.report, Returned)]
+            raise WorkerGroupTimeoutError(
+                deadline, stacks, [worker.log_tail() for worker in worker_group]
+            )
+        return [
+            worker.report.value for worker in worker_group if isinstance(worker.report, Returned)
+        ]
 
     def _job(self, rank: int, call: bytes, *, seed: int | None, attempt: int) -> Job:
         spec = WorkerSpec(
@@ -210,17 +216,17 @@ class WorkerPool:
         )
 
 
-def _listen(gang: list[PoolWorker], end: float) -> None:
+def _listen(worker_group: list[PoolWorker], end: float) -> None:
     """Take in the workers' news until all are settled, `end`, or soon after a failure."""
     failed = False
-    while not all(worker.settled for worker in gang):
+    while not all(worker.settled for worker in worker_group):
         # One that returned is still watched: its death is the cause of what its peers say.
-        handles = [handle for worker in gang for handle in worker.handles]
+        handles = [handle for worker in worker_group for handle in worker.handles]
         if not wait(handles, timeout=max(0.0, end - time.monotonic())):
             return
-        for worker in gang:
+        for worker in worker_group:
             worker.listen()
-        if not failed and any(worker.failure for worker in gang):
+        if not failed and any(worker.failure for worker in worker_group):
             failed = True
             end = min(end, time.monotonic() + GRACE_SECONDS)
 

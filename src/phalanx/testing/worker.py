@@ -24,7 +24,7 @@ class Job:
     """All that a worker needs from the process that asked for it, for one call.
 
     Attributes:
-        spec: its place in the gang, the same in every job but for the seed.
+        spec: its place in the worker group, the same in every job but for the seed.
         enter: whether it makes the spec's strategy before the first call.
         environment: the whole environment.
         path: `sys.path`.

@@ -131,7 +131,7 @@ class AsyncCheckpointer:
 
 
 def writer_of(stage: CallContext, folder: StorageDir, patience: RetryPolicy) -> ShardWriter:
-    """This worker's writer; its `attempt` tells what this start of the gang writes from what an
+    """This worker's writer; its `attempt` tells what this attempt writes from what an
     earlier one left. All workers must come here together.
     """
     return ShardWriter(

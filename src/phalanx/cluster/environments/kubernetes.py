@@ -34,8 +34,8 @@ def detect(
         raise ClusterError(
             f"JOB_COMPLETION_INDEX is {environment[INDEX]}, so this is a pod of an Indexed Job, "
             "but PHALANX_NUM_PODS is not set. Set it to the Job's completions and "
-            "PHALANX_POD_HOSTNAME_TEMPLATE to the pods' names, such as train-{index}.train; or give --cluster none where each pod "
-            "trains on its own."
+            "PHALANX_POD_HOSTNAME_TEMPLATE to the pods' names, such as train-{index}.train; or "
+            "give --cluster none where each pod trains on its own."
         )
     index, pods = rank_of(environment, INDEX, PODS)
     pattern = environment.get(POD_HOST, "").strip()

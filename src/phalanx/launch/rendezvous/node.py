@@ -1,4 +1,4 @@
-"""A host on which workers of a gang are started: this one, or another that follows it."""
+"""A host on which workers of a worker group are started: this one, or another that follows it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ RULES = (
         name="horovod-refused",
         severity="error",
         why="phalanx run --strategy horovod has no equal for it, and refuses it.",
-        remedy="Leave it out; --max-restarts starts a gang again, and "
+        remedy="Leave it out; --max-restarts starts a worker group again, and "
         "keras's gradient_accumulation_steps takes the place of backward_passes_per_step.",
         find=_refused,
     ),

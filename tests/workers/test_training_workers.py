@@ -327,12 +327,12 @@ def test_several_steps_in_one_execution_change_nothing(rows, pool):
             results.append((history, [v.numpy() for v in model.weights], bits(model)))
         return results
 
-    gang = pool(2).run(function, args=(rows,), deadline=600)
-    (history, weights, _), (history_of_three, weights_of_three, _) = gang[0]
+    worker_group = pool(2).run(function, args=(rows,), deadline=600)
+    (history, weights, _), (history_of_three, weights_of_three, _) = worker_group[0]
     assert history_of_three["loss"] == pytest.approx(history["loss"], rel=1e-5)
     for a, b in zip(weights_of_three, weights, strict=True):
         assert a == pytest.approx(b, rel=1e-5, abs=1e-6)
-    assert_all_equal([[part[2] for part in worker] for worker in gang])
+    assert_all_equal([[part[2] for part in worker] for worker in worker_group])
 
 
 def test_plain_keras_still_cannot_fit_under_tensorflows_own_strategy():

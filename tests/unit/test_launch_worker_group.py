@@ -29,19 +29,19 @@ def plan(run_dir, workers=2, *, strategy="auto", gpus=None, environment=None):
     )
 
 
-def home(gang, command=("train",)):
+def home(worker_group, command=("train",)):
     ports = lambda count: list(range(10, 10 + count))  # noqa: E731
-    return LocalNode(command=command, environment=gang.environment, picks=ports)
+    return LocalNode(command=command, environment=worker_group.environment, picks=ports)
 
 
-def specs(gang):
-    homes = [0] * len(gang.shares)
-    addresses = allocate_addresses([home(gang)], homes) if gang.is_networked else ()
-    return worker_specs(gang, attempt=1, addresses=addresses)
+def specs(worker_group):
+    homes = [0] * len(worker_group.shares)
+    addresses = allocate_addresses([home(worker_group)], homes) if worker_group.is_networked else ()
+    return worker_specs(worker_group, attempt=1, addresses=addresses)
 
 
-def environment_of(gang, spec):
-    return worker_environment(gang.environment, spec, gang.shares[spec.rank].gpus)
+def environment_of(worker_group, spec):
+    return worker_environment(worker_group.environment, spec, worker_group.shares[spec.rank].gpus)
 
 
 def test_ports_are_distinct_and_free():
@@ -65,9 +65,9 @@ def test_one_worker_needs_an_address_only_to_be_multiworker(tmp_path, strategy, 
 
 
 def test_the_environment_of_a_worker(tmp_path):
-    gang = plan(tmp_path, gpus=("3",), environment={"TF_CONFIG": "stale", "HOME": "/h"})
-    spec = specs(gang)[1]
-    environment = environment_of(gang, spec)
+    worker_group = plan(tmp_path, gpus=("3",), environment={"TF_CONFIG": "stale", "HOME": "/h"})
+    spec = specs(worker_group)[1]
+    environment = environment_of(worker_group, spec)
     assert WorkerSpec.from_environment(environment) == spec
     assert environment["HOME"] == "/h"
     assert environment["CUDA_VISIBLE_DEVICES"] == "3"
@@ -81,13 +81,13 @@ def test_the_environment_of_a_worker(tmp_path):
 
 def test_the_users_variables_stand(tmp_path):
     asked = {"TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONHASHSEED": "1", "CUDA_VISIBLE_DEVICES": "5"}
-    gang = plan(tmp_path, environment=asked)
-    assert asked.items() <= environment_of(gang, specs(gang)[0]).items()
+    worker_group = plan(tmp_path, environment=asked)
+    assert asked.items() <= environment_of(worker_group, specs(worker_group)[0]).items()
 
 
 def test_a_stale_tf_config_does_not_reach_a_single_worker(tmp_path):
-    gang = plan(tmp_path, 1, environment={"TF_CONFIG": "stale"})
-    assert "TF_CONFIG" not in environment_of(gang, specs(gang)[0])
+    worker_group = plan(tmp_path, 1, environment={"TF_CONFIG": "stale"})
+    assert "TF_CONFIG" not in environment_of(worker_group, specs(worker_group)[0])
 
 
 def test_the_command():
@@ -111,20 +111,20 @@ def test_all_or_none(tmp_path):
         def signal(self, number):
             self.got = number
 
-    gang = plan(tmp_path)
+    worker_group = plan(tmp_path)
     with pytest.raises(LaunchError):
-        start_worker_group(specs(gang), Handle)
+        start_worker_group(specs(worker_group), Handle)
     assert started[0].got == 9
 
 
-def test_a_gang_of_some_keeps_their_homes(tmp_path):
+def test_a_worker_group_of_some_keeps_their_homes(tmp_path):
     whole = replace(plan(tmp_path, 4), homes=(0, 0, 1, 2))
     some = whole.of([1, 2, 3])
     assert [some.node_of(rank) for rank in range(3)] == [0, 1, 2]
 
 
 def test_each_home_gives_ports_for_its_own(tmp_path):
-    gang = plan(tmp_path)
-    homes = [home(gang), replace(home(gang), address="b")]
+    worker_group = plan(tmp_path)
+    homes = [home(worker_group), replace(home(worker_group), address="b")]
     found = allocate_addresses(homes, [0, 1, 1])
     assert found == ("127.0.0.1:10", "b:10", "b:11")

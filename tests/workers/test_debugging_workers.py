@@ -20,7 +20,7 @@ ALL = NOW | {
 
 
 def planted(directory, rank, wanted):
-    """The planted bugs that are wanted, in one gang; what each worker found of it, as JSON."""
+    """The planted bugs that are wanted, in one group; what each worker found of it, as JSON."""
     import keras
     import tensorflow as tf
 

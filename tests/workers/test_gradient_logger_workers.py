@@ -128,7 +128,7 @@ def test_both_workers_look_at_the_same_layers(tmp_path, pool):
     assert looks[0] == looks[1]
 
 
-def test_a_loop_of_ones_own_is_observed_in_a_gang(tmp_path, pool):
+def test_a_loop_of_ones_own_is_observed_in_a_worker_group(tmp_path, pool):
     from phalanx.monitoring.tensorboard_files import read_scalars
 
     def function(directory):
@@ -176,7 +176,7 @@ def test_a_gradient_that_is_not_finite_names_the_worker(pool):
         assert "at step 2; it came from worker 0." in said
 
 
-def test_the_tensorboard_callback_alone_works_in_a_gang(tmp_path, pool):
+def test_the_tensorboard_callback_alone_works_in_a_worker_group(tmp_path, pool):
     def function(directory):
         import keras
 

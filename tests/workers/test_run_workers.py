@@ -76,7 +76,7 @@ def test_workers_form_a_cluster(workers):
     assert run_workers(function, workers) == [(workers, each, total) for each in range(workers)]
 
 
-def test_phalanx_knows_the_strategy_of_the_gang():
+def test_phalanx_knows_the_strategy_of_the_worker_group():
     def function():
         import tensorflow as tf
 
@@ -300,7 +300,7 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
         "import os, signal, time\n"
         "from pathlib import Path\n"
         "from phalanx.testing import run_workers\n"
-        "from phalanx.testing.pool import ForkServer\n"
+        "from phalanx.testing.pool import PoolForkServer\n"
         "def function(caller):\n"
         "    Path(f'{os.getpid()}.pid').touch()\n"
         "    while len(pids := [int(p.stem) for p in Path().glob('*.pid')]) < 2:\n"
@@ -308,8 +308,8 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
         "    if os.getpid() == min(pids):\n"
         "        os.kill(caller, signal.SIGKILL)\n"
         "    signal.pause()\n"
-        "ForkServer.shared().wait_until_ready()\n"
-        "print(ForkServer.shared_pid(), flush=True)\n"
+        "PoolForkServer.shared().wait_until_ready()\n"
+        "print(PoolForkServer.shared_pid(), flush=True)\n"
         "run_workers(function, strategy=None, args=(os.getpid(),))\n"
     )
     done = subprocess.run(
@@ -338,12 +338,12 @@ def test_classes_of_a_test_module_come_back_as_themselves():
     assert result == Pair(1, 2)
 
 
-def test_ten_gangs_in_a_row_reduce_right():
+def test_ten_worker_groups_in_a_row_reduce_right():
     for _ in range(10):
         assert run_workers(lambda: all_reduce(rank() + 1)) == [3.0, 3.0]
 
 
-def test_a_gang_needs_a_worker():
+def test_a_worker_group_needs_a_worker():
     with pytest.raises(ConfigurationError, match="workers=0"):
         run_workers(rank, 0)
 

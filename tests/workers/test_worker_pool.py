@@ -1,4 +1,4 @@
-"""`WorkerPool`: one gang for many calls, each as if it were the first."""
+"""`WorkerPool`: one worker group for many calls, each as if it were the first."""
 
 import os
 import signal
