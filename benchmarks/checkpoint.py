@@ -46,7 +46,7 @@ CADENCE = 60.0
 COLUMNS = ("saved by", "stall s", "to model.save", "cost s", "of training, once a minute")
 KINDS = {
     "beside": "`Checkpoint()`",
-    "waiting": "`Checkpoint(asynchronous=False)`",
+    "waiting": "`Checkpoint(async_save=False)`",
     "keras": "`model.save`",
 }
 
@@ -124,7 +124,7 @@ def _saved(model: Any, x: Any, kind: str) -> tuple[float, float]:
         saving = Checkpoint(
             place,
             every=every_n_steps(_first_multiple(base)),
-            asynchronous=kind == "beside",
+            async_save=kind == "beside",
         )
         stalls: list[float] = []
         _train(model, x, [laps, saving, _Stalls(stalls)])

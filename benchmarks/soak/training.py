@@ -41,7 +41,7 @@ history = model.fit(
     validation_data=(x[:20], y[:20]),
     callbacks=[
         keras.callbacks.ReduceLROnPlateau(factor=0.5, patience=1, min_delta=0.5),
-        Checkpoint(checkpoints, every=every_n_steps(4), keep=2, retries=int(retries)),
+        Checkpoint(checkpoints, every=every_n_steps(4), max_to_keep=2, max_retries=int(retries)),
     ],
     verbose=0,
 ).history

@@ -15,8 +15,8 @@ from phalanx.testing import chaos
 from phalanx.testing.chaos.injector import Marks
 from phalanx.testing.chaos.storage_faults import FaultyDisk, arm
 
-ONCE = RetryPolicy(retries=0)
-AGAIN = RetryPolicy(retries=2, first=0.0, jitter=0.0)
+ONCE = RetryPolicy(max_retries=0)
+AGAIN = RetryPolicy(max_retries=2, first=0.0, jitter=0.0)
 
 
 @pytest.fixture(params=["file", "memory"])

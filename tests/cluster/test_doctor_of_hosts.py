@@ -33,7 +33,7 @@ def doctors(cables, tmp_path):
         names = ",".join(cables.address(host) for host in range(cables.count))
         words = [
             *(sys.executable, "-m", "phalanx", "doctor", "--cluster", "--hosts", names),
-            *("--directory", str(tmp_path / "runs"), *options),
+            *("--run-dir", str(tmp_path / "runs"), *options),
         ]
         for host in range(cables.count):
             with (tmp_path / f"host-{host}.log").open("wb") as log:
@@ -64,13 +64,13 @@ def test_the_slow_link_and_the_broken_one_are_named(cables, doctors, tmp_path):
     found = json.loads(said)
     a, b, c = (f"{cables.address(host)} ({host})" for host in range(3))
     links = [result for result in found["results"] if result["check"] == "link"]
-    (broken,) = (one for one in links if one["verdict"] == "unfit")
+    (broken,) = (one for one in links if one["verdict"] == "error")
     assert broken["what"].startswith((f"broken: {c} and {a} do not", f"broken: {a} and {c} do not"))
     assert "timed out" in broken["what"]
-    slow = [one["what"] for one in links if one["verdict"] == "note"]
+    slow = [one["what"] for one in links if one["verdict"] == "warning"]
     assert any(one.startswith(f"slow: {b} and {c}:") for one in slow), said + logs
     (added,) = (one for one in found["results"] if one["check"] == "all-reduce")
-    assert added["verdict"] == "good", added
+    assert added["verdict"] == "ok", added
     assert added["what"].startswith(f"{a} with {b}: ")
     assert {one["host"] for one in found["results"]} == {None, a, b}
     assert found["fit"] is False

@@ -100,8 +100,8 @@ def job(hosts, tmp_path):
 def job_of(here, options):
     """The Indexed Job that `phalanx submit` prints for the script in a directory."""
     words = [
-        *("submit", "kubernetes", "--workers", str(PODS), "--image", "x", "--claim", "runs"),
-        *("--name", "it", "--run-dir", str(here / "runs"), "--code", "image", "--dry-run"),
+        *("submit", "kubernetes", "--workers", str(PODS), "--image", "x", "--pvc", "runs"),
+        *("--name", "it", "--run-dir", str(here / "runs"), "--code-source", "image", "--dry-run"),
         *("--run-options", f"--seed 1 {options}", str(here / "train.py"), str(here)),
     ]
     result = CliRunner().invoke(app, words)

@@ -123,7 +123,7 @@ def test_parameter_servers_on_each_node(ray, tmp_path):
 def test_a_node_is_lost_and_another_comes(ray, tmp_path):
     job = Job(ray, put_into(tmp_path / "job"))
     here = job.directory
-    job.submit("--workers", "1:2", "--patience", "20")
+    job.submit("--workers", "1:2", "--placement-timeout", "20")
     job.until_said("2 launchers on 127.0.0.")
     job.until((here / "epoch-2").exists)
     leader = re.findall(r"2 launchers on ([\d.]+),", job.log())[-1]

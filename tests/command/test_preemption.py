@@ -65,7 +65,7 @@ def test_one_worker_is_told_to_go(command):
 
 @pytest.mark.full
 def test_a_failure_is_not_waited_for_by_those_that_listen(command):
-    process = command.start("--workers", "2", "--grace", "900", command.script(TRAINING))
+    process = command.start("--workers", "2", "--grace-period", "900", command.script(TRAINING))
     command.wait_until(lambda: command.logs_hold("trains"))
     os.kill(command.workers()[-1].pid, signal.SIGKILL)
     finished = command.finish(process)  # long before the grace is over

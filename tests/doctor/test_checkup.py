@@ -44,7 +44,7 @@ def verdicts(results):
 
 def test_versions_that_fit_together(tmp_path):
     results = list(versions.check(here(tmp_path)))
-    assert "unfit" not in verdicts(results)
+    assert "error" not in verdicts(results)
     assert results[0].what.startswith("Python 3.")
     assert any(r.what.startswith("keras 3.") for r in results)
 
@@ -52,8 +52,8 @@ def test_versions_that_fit_together(tmp_path):
 def test_a_version_that_is_too_old(tmp_path):
     wanted = ("keras>=99.0", "nowhere-to-be-found>=2", 'tensorflow-cpu>=2.20; extra == "cpu"')
     place = dataclasses.replace(here(tmp_path), requirements=wanted)
-    found = [r for r in versions.check(place) if r.verdict == "unfit"]
-    assert [r.mend for r in found] == [
+    found = [r for r in versions.check(place) if r.verdict == "error"]
+    assert [r.fix for r in found] == [
         "pip install 'keras>=99.0'",
         "pip install 'nowhere-to-be-found>=2'",
     ]
@@ -61,20 +61,20 @@ def test_a_version_that_is_too_old(tmp_path):
 
 
 def test_a_tensorflow_that_does_not_load(tmp_path):
-    results = list(versions.check(here(tmp_path, problem="ImportError: libfoo.so")))
-    (broken,) = (r for r in results if r.verdict == "unfit")
+    results = list(versions.check(here(tmp_path, error="ImportError: libfoo.so")))
+    (broken,) = (r for r in results if r.verdict == "error")
     assert "does not load: ImportError: libfoo.so" in broken.what
-    assert broken.mend.startswith("pip install --force-reinstall")
+    assert broken.fix.startswith("pip install --force-reinstall")
 
 
 def test_another_backend_of_keras(tmp_path):
     results = versions.check(here(tmp_path, {"KERAS_BACKEND": "jax"}))
-    assert "export KERAS_BACKEND=tensorflow" in [r.mend for r in results]
+    assert "export KERAS_BACKEND=tensorflow" in [r.fix for r in results]
 
 
 @pytest.mark.parametrize(
     ("flags", "verdict"),
-    [("fpu avx avx2 fma", "good"), ("fpu avx", "note"), ("fpu sse2", "unfit")],
+    [("fpu avx avx2 fma", "ok"), ("fpu avx", "warning"), ("fpu sse2", "error")],
 )
 def test_the_processor(tmp_path, flags, verdict):
     (tmp_path / "proc").mkdir()
@@ -86,10 +86,10 @@ def test_the_processor(tmp_path, flags, verdict):
 @pytest.mark.parametrize(
     ("files", "tensorflow", "verdict", "says"),
     [
-        (0, {}, "good", "none"),
-        (2, {"gpus": ("a", "b"), "has_cuda": True}, "good", "sees 2"),
-        (2, {"has_cuda": False}, "note", "built for CPUs"),
-        (2, {"gpus": ("a",), "has_cuda": True}, "note", "does not load CUDA"),
+        (0, {}, "ok", "none"),
+        (2, {"gpus": ("a", "b"), "has_cuda": True}, "ok", "sees 2"),
+        (2, {"has_cuda": False}, "warning", "built for CPUs"),
+        (2, {"gpus": ("a",), "has_cuda": True}, "warning", "does not load CUDA"),
     ],
 )
 def test_gpus(tmp_path, files, tensorflow, verdict, says):
@@ -99,24 +99,24 @@ def test_gpus(tmp_path, files, tensorflow, verdict, says):
     _, gpus = devices.check(here(tmp_path, **tensorflow))
     assert gpus.verdict == verdict
     assert says in gpus.what
-    assert (gpus.mend is None) == (verdict == "good")
+    assert (gpus.fix is None) == (verdict == "ok")
 
 
 @pytest.mark.parametrize(
     ("said", "verdict", "says"),
     [
-        ("missing", "note", "not built"),
-        ("gloo", "good", "built, with gloo"),
-        ("gloo, mpi", "good", "built, with gloo, mpi"),
-        ("horovod is installed but does not load", "note", "does not load"),
+        ("missing", "warning", "not built"),
+        ("gloo", "ok", "built, with gloo"),
+        ("gloo, mpi", "ok", "built, with gloo, mpi"),
+        ("horovod is installed but does not load", "warning", "does not load"),
     ],
 )
 def test_horovod(tmp_path, said, verdict, says):
     (result,) = horovod.check(here(tmp_path, horovod=said))
     assert result.verdict == verdict
     assert says in result.what
-    builds = "sh scripts/build_horovod.sh" in (result.mend or "")
-    assert builds == (verdict == "note")
+    builds = "sh scripts/build_horovod.sh" in (result.fix or "")
+    assert builds == (verdict == "warning")
 
 
 def test_the_cluster_and_what_auto_means(tmp_path):
@@ -128,7 +128,7 @@ def test_the_cluster_and_what_auto_means(tmp_path):
     assert "launcher 1 of 2, led by a" in place.what
     assert "multiworker here: TF_CONFIG makes this worker 1 of 2" in two.what
     for wrong in cluster.check(here(tmp_path, {"TF_CONFIG": "{"})):
-        assert wrong.verdict == "unfit"
+        assert wrong.verdict == "error"
 
 
 def test_two_clusters_and_which_counts(tmp_path):
@@ -143,12 +143,12 @@ def test_two_clusters_and_which_counts(tmp_path):
     assert "(kubernetes found too, torchrun comes first)" in both.what
     config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
     two, _ = cluster.check(here(tmp_path, {"TF_CONFIG": json.dumps(config), **pods}))
-    assert two.verdict == "unfit"
-    assert "--cluster tf_config or --cluster kubernetes" in two.mend
+    assert two.verdict == "error"
+    assert "--cluster tf_config or --cluster kubernetes" in two.fix
 
 
-def lib(name, requirement="", problem=None):
-    return Library(name=name, requirement=requirement, problem=problem)
+def lib(name, requirement="", error=None):
+    return Library(name=name, requirement=requirement, error=error)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def lib(name, requirement="", problem=None):
             ["pip install 'nvidia-cudnn-cu12<10.0,>=9.3'"],
         ),
         (
-            [lib("nccl", "nvidia-nccl-cu12>=2.25", "libfoo.so"), lib("cuda", problem="no such")],
+            [lib("nccl", "nvidia-nccl-cu12>=2.25", "libfoo.so"), lib("cuda", error="no such")],
             [
                 cuda.DRIVER,
                 "pip install --force-reinstall --no-deps 'nvidia-nccl-cu12>=2.25'",
@@ -173,8 +173,8 @@ def test_what_of_cuda_loads(tmp_path, found, mends):
     assert list(cuda.check(here(tmp_path, libraries=tuple(found)))) == []  # no GPU is here
     (tmp_path / "dev" / "nvidia0").touch()
     results = list(cuda.check(here(tmp_path, libraries=tuple(found))))
-    assert [result.mend for result in results if result.mend] == mends
-    assert verdicts(results) == ({"note"} if mends else {"good"})
+    assert [result.fix for result in results if result.fix] == mends
+    assert verdicts(results) == ({"warning"} if mends else {"ok"})
 
 
 def test_the_wheels_that_tensorflow_asks_for():
@@ -198,30 +198,30 @@ def test_an_all_reduce(tmp_path):
         "two processes here: 1 ms for one number, 1 GB/s; 25.6 million parameters (102 MB of "
         "gradients) take 103 ms of each step on 2 workers"
     )
-    (bad,) = found(problem="Connection refused")
-    assert bad.verdict == "unfit"
+    (bad,) = found(error="Connection refused")
+    assert bad.verdict == "error"
     assert "Connection refused" in bad.what
 
 
 def test_ports_and_names(tmp_path):
     ports, name = network.check(here(tmp_path))
-    assert ports.verdict == "good"
-    assert name.verdict in ("good", "note")
+    assert ports.verdict == "ok"
+    assert name.verdict in ("ok", "warning")
 
 
 def test_limits():
     assert resource_limits.memory(8 << 30).what == "8.0 GiB free, for about 8 workers"
-    assert resource_limits.memory(100 << 20).verdict == "unfit"
-    assert resource_limits.open_files(256, 4096).mend == "ulimit -n 1024"
+    assert resource_limits.memory(100 << 20).verdict == "error"
+    assert resource_limits.open_files(256, 4096).fix == "ulimit -n 1024"
     assert (
-        resource_limits.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY).verdict == "good"
+        resource_limits.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY).verdict == "ok"
     )
-    assert resource_limits.shared_memory(16 << 20).verdict == "note"
+    assert resource_limits.shared_memory(16 << 20).verdict == "warning"
 
 
 def test_the_directory(tmp_path):
     (result,) = storage.check(here(tmp_path))
-    assert result.verdict != "unfit"
+    assert result.verdict != "error"
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
 
 
@@ -229,13 +229,13 @@ def test_the_directory(tmp_path):
 def test_a_directory_that_is_not_writable(tmp_path):
     tmp_path.chmod(0o500)
     (result,) = storage.check(here(tmp_path))
-    assert result.verdict == "unfit"
+    assert result.verdict == "error"
 
 
 def test_a_file_in_the_place_of_the_directory(tmp_path):
     (tmp_path / "runs").touch()
     (result,) = storage.check(here(tmp_path))
-    assert result.verdict == "unfit"
+    assert result.verdict == "error"
 
 
 def test_fit_and_unfit():
@@ -257,7 +257,7 @@ def test_words_that_do_not_go_together():
 
     for words, says in [
         (["train.py"], "looks at a script for a kind of machine; found 'train.py'"),
-        (["--for", "tpu"], "looks at a script; found none"),
+        (["--target", "tpu"], "looks at a script; found none"),
         (["--hosts", "a,b"], "are for all hosts together. Add --cluster"),
         (["--cluster", "--hosts", "a", "--node-rank", "0"], "found one host by hosts"),
         (["--model-parameters", "0"], "must be a number such as 1000000, 25.6M or 7B; found '0'"),
@@ -288,13 +288,13 @@ def test_the_command(tmp_path):
     kinds = {result["check"] for result in found["results"]}
     expected = {"versions", "CPU", "GPUs", "Horovod", "cluster", "ports", "memory", "all-reduce"}
     assert kinds >= expected
-    assert all(result["mend"] for result in found["results"] if result["verdict"] == "unfit")
+    assert all(result["fix"] for result in found["results"] if result["verdict"] == "error")
 
 
 @pytest.mark.full
 def test_the_command_on_a_machine_that_is_not_fit(tmp_path):
     done = command(tmp_path, TF_CONFIG="{", KERAS_BACKEND="jax")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "unfit  versions: KERAS_BACKEND is 'jax'" in done.stdout
-    assert "mend: export KERAS_BACKEND=tensorflow" in done.stdout
+    assert "error   versions: KERAS_BACKEND is 'jax'" in done.stdout
+    assert "fix: export KERAS_BACKEND=tensorflow" in done.stdout
     assert done.stdout.rstrip().endswith("not fit for training")

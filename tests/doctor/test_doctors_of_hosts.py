@@ -35,7 +35,7 @@ def links(**others):
 
 
 def bad(found):
-    return [(result.verdict, result.what) for result in found if result.verdict != "good"]
+    return [(result.verdict, result.what) for result in found if result.verdict != "ok"]
 
 
 @pytest.mark.parametrize("count", range(2, 9))
@@ -50,7 +50,7 @@ def test_all_pairs_are_measured_and_no_host_twice_at_a_time(count):
 
 def test_links_that_are_all_well():
     (result,) = judge(links(), NAMES)
-    assert result.verdict == "good"
+    assert result.verdict == "ok"
     assert result.what.startswith("3 between 3 hosts are as they should be: usually 0.1 ms")
 
 
@@ -64,24 +64,24 @@ def test_links_that_are_all_well():
 def test_the_one_slow_link_is_named_with_both_ends(slow):
     found = list(judge(links(bc=slow), NAMES))
     ((verdict, what),) = bad(found)
-    assert verdict == "note"
+    assert verdict == "warning"
     assert what.startswith("slow: b (1) and c (2): ")
     assert "usual here are 0.1 ms and 1 GB/s" in what
-    assert found[0].mend.startswith("on b: iperf3 -c c")
+    assert found[0].fix.startswith("on b: iperf3 -c c")
     assert found[-1].what.startswith("2 of 3 between 3 hosts")
 
 
 def test_the_one_broken_link_is_named_with_both_ends():
     (whole,) = bad(judge(links(ac="timed out", ca="timed out"), NAMES))
-    assert whole == ("unfit", "broken: a (0) and c (2) do not reach each other: timed out")
+    assert whole == ("error", "broken: a (0) and c (2) do not reach each other: timed out")
     (half,) = bad(judge(links(cb="refused"), NAMES))
-    assert half == ("unfit", "broken: c (2) does not reach b (1): refused")
+    assert half == ("error", "broken: c (2) does not reach b (1): refused")
 
 
 def test_two_hosts_with_nothing_to_compare():
     slow = Measured(seconds=0.05, longest=0.05, rate=1e9)
     ((verdict, what),) = bad(judge([Link(of=0, to=1, measured=slow)], NAMES[:2]))
-    assert verdict == "note"
+    assert verdict == "warning"
     assert "a (0) and b (1): 50 ms there and back" in what
 
 
@@ -95,7 +95,7 @@ def test_versions_that_differ_are_named():
     assert bad(findings.versions({"a": first, "b": first})) == []
     there = {"python": "3.11", "keras": "3.12", "tf-keras": "2"}
     found = list(findings.versions({"a": first, "b": there}))
-    assert [result.mend for result in found] == [
+    assert [result.fix for result in found] == [
         "on b: pip install keras==3.15",
         "on b: pip install numpy==2",
         "on a, or take it away from b: pip install tf-keras",
@@ -105,7 +105,7 @@ def test_versions_that_differ_are_named():
 def test_a_clock_that_is_ahead():
     assert bad(findings.clocks({"b": 0.2, "c": -0.1}, 0.01)) == []
     ((verdict, what),) = bad(findings.clocks({"b": -7.0, "c": 0.0}, 0.01))
-    assert verdict == "note"
+    assert verdict == "warning"
     assert what.startswith("b is 7.0 s behind the first host")
 
 
@@ -114,14 +114,14 @@ def test_a_clock_that_is_ahead():
     [
         (Known(name="b", address="10.0.0.2", back="b"), None, ""),
         (Known(name="b", address="127.0.1.1", back="b", own=True), None, ""),
-        (Known(name="b", problem="not known"), "unfit", "a does not know b: not known"),
-        (Known(name="b", address="127.0.1.1", back="b"), "unfit", "which is a itself"),
-        (Known(name="b", address="10.0.0.2"), "note", "no name for that address"),
+        (Known(name="b", problem="not known"), "error", "a does not know b: not known"),
+        (Known(name="b", address="127.0.1.1", back="b"), "error", "which is a itself"),
+        (Known(name="b", address="10.0.0.2"), "warning", "no name for that address"),
     ],
 )
 def test_names_both_ways(known, verdict, says):
     (result,) = findings.names({"a": [known]})
-    assert result.verdict == (verdict or "good")
+    assert result.verdict == (verdict or "ok")
     assert says in result.what
 
 
@@ -136,7 +136,7 @@ def test_names_are_asked_of_the_machine_and_addresses_are_none():
 def test_a_directory_that_is_not_shared():
     assert bad(findings.directory("/runs", {"b": None})) == []
     ((verdict, what),) = bad(findings.directory("/runs", {"b": None, "c": "no such file"}))
-    assert (verdict, what) == ("unfit", "/runs on c: no such file")
+    assert (verdict, what) == ("error", "/runs on c: no such file")
 
 
 def test_what_a_model_needs():
@@ -198,7 +198,7 @@ def test_a_leader_asks_and_a_follower_answers(tmp_path):
     assert {(link.of, link.to) for link in found} == {(0, 1), (1, 0)}
     assert all(link.problem is None for link in found)
     told = [result for result in results if result.host is not None]
-    assert [result.host for result in told if result.verdict == "note"] == [
+    assert [result.host for result in told if result.verdict == "warning"] == [
         "127.0.0.1 (0)",
         "127.0.0.2 (1)",
     ]
@@ -223,7 +223,7 @@ def test_who_does_not_reach_the_leader_is_found_by_its_sign(tmp_path):
         third.close()
     measured = {(link.of, link.to) for link in found if link.measured is not None}
     assert measured == {(0, 1), (1, 0), (0, 2), (1, 2)}
-    broken = [result.what for result in results if result.verdict == "unfit"]
+    broken = [result.what for result in results if result.verdict == "error"]
     assert broken == ["broken: 127.0.0.3 (2) does not reach 127.0.0.1 (0): timed out"]
     assert sum(result.check == "all-reduce" for result in results) == 1
     assert list(tmp_path.glob(".meetings/*")) == []

@@ -117,7 +117,7 @@ if sys.argv[1] != "none":
 
 def doctor(tmp_path, argument):
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = ["doctor", "--for", "tpu", "train.py", argument]
+    words = ["doctor", "--target", "tpu", "train.py", argument]
     return subprocess.run(
         [sys.executable, "-m", "phalanx", *words],
         cwd=tmp_path,
@@ -149,5 +149,5 @@ def test_another_kind_of_machine(tmp_path):
 
     from phalanx.cli.app import app
 
-    result = CliRunner().invoke(app, ["doctor", "--for", "abacus", "train.py"])
-    assert "--for must be one of tpu; found 'abacus'" in str(result.exception)
+    result = CliRunner().invoke(app, ["doctor", "--target", "abacus", "train.py"])
+    assert "--target must be one of tpu; found 'abacus'" in str(result.exception)

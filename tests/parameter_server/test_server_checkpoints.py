@@ -97,7 +97,7 @@ def train(kind, directory=None, *, break_off=None, every=5, **options):
     model = make()
     callbacks = [BreakOff()]
     if directory:
-        callbacks.append(Checkpoint(directory, every=every_n_steps(every), keep=99))
+        callbacks.append(Checkpoint(directory, every=every_n_steps(every), max_to_keep=99))
     try:
         history = phalanx.fit(
             model, epochs=EPOCHS, verbose=0, callbacks=callbacks, **data(kind), **options

@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 RNG = np.random.default_rng(0)
-ONCE = RetryPolicy(retries=0)
+ONCE = RetryPolicy(max_retries=0)
 
 
 def snapshot(step, rows=300):
@@ -81,7 +81,7 @@ def test_another_process_finds_what_was_written_meanwhile(s3, folder):
     assert steps_in(other) == [1]
     write(folder, snapshot(2))
     assert latest(other).manifest.step == 2
-    prune(folder, Retention(keep=1))
+    prune(folder, Retention(max_to_keep=1))
     assert steps_in(other) == [2]
 
 
@@ -89,7 +89,7 @@ def test_pruning_leaves_nothing_of_what_goes(folder):
     for step in (1, 2, 3):
         write(folder, snapshot(step))
     ShardWriter(folder=folder, rank=1, workers=2).write(snapshot(4))
-    assert prune(folder, Retention(keep=1), leftovers=True) == [
+    assert prune(folder, Retention(max_to_keep=1), uncommitted=True) == [
         "step-00000001", "step-00000002", "step-00000004",
     ]  # fmt: skip
     assert steps_in(folder) == [3]
@@ -121,7 +121,7 @@ def test_a_write_that_fails_leaves_no_half_checkpoint(nth, s3):
             write(folder, snapshot(2))
         assert caught.value.errno == errno.EIO
         assert steps_in(folder) == [1]
-        write(folder, snapshot(2), patience=RetryPolicy(retries=1, first=0.0, jitter=0.0))
+        write(folder, snapshot(2), patience=RetryPolicy(max_retries=1, first=0.0, jitter=0.0))
     finally:
         arm(None)
     assert dict(verify(folder)) == {1: None, 2: None}
@@ -148,7 +148,7 @@ def test_a_server_that_dies_and_comes_back(rclone):
             if len(waits) == 2:
                 rclone.start()
 
-        patience = RetryPolicy(retries=5, first=0.01, jitter=0.0, sleep=come_back)
+        patience = RetryPolicy(max_retries=5, first=0.01, jitter=0.0, sleep=come_back)
         write(folder, second, patience=patience)
         assert len(waits) == 2
     finally:
@@ -196,7 +196,7 @@ def written_while_it_is_killed(rclone, folder):
     step = 1
     while not stop.is_set() or step < 4:
         step += 1
-        patience = RetryPolicy(retries=60, first=0.1, longest=0.5)
+        patience = RetryPolicy(max_retries=60, first=0.1, longest=0.5)
         try:
             write(folder, snapshot(step, 200_000), 2, patience)
         except CheckpointError as error:  # a killed rclone may lose what it said was written
@@ -236,7 +236,7 @@ def test_the_command_lists_verifies_and_prunes(s3, folder):
     listed = command(s3, "list", url)
     assert listed.returncode == 0, listed.stderr
     assert [row.split()[1] for row in listed.stdout.splitlines() if "loss:" in row] == list("123")
-    assert command(s3, "prune", url, "--keep", "2").returncode == 0
+    assert command(s3, "prune", url, "--max-to-keep", "2").returncode == 0
     verified = command(s3, "verify", url)
     assert verified.returncode == 0
     assert verified.stderr.count("whole") == 2

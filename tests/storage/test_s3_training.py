@@ -20,7 +20,7 @@ from phalanx.callbacks import Checkpoint, every_n_steps
 x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
 model.compile("adam", "mse")
-checkpoint = Checkpoint(sys.argv[1], every=every_n_steps(3), keep=2)
+checkpoint = Checkpoint(sys.argv[1], every=every_n_steps(3), max_to_keep=2)
 history = model.fit(x, x[:, :1], batch_size=8, epochs=4, callbacks=[checkpoint], verbose=0)
 print("LOSS", history.history["loss"], flush=True)
 print("SUM", [float(np.abs(w).sum()) for w in model.get_weights()], flush=True)

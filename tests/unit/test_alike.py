@@ -106,9 +106,9 @@ def meet():
         def guest(rank):
             mine = ExchangeClient(address, rank, patience=patience)
             for each in before:
-                mine.meet(each)
+                mine.exchange_signatures(each)
             if brought[rank] is not None:
-                heard[rank] = mine.meet(brought[rank])
+                heard[rank] = mine.exchange_signatures(brought[rank])
             elif stays:
                 done.wait(60)
 
@@ -117,8 +117,8 @@ def meet():
             thread.start()
         host = ExchangeServer(address, len(brought), patience=patience)
         for each in before:
-            host.meet(each)
-        heard[0] = host.meet(brought[0])
+            host.exchange_signatures(each)
+        heard[0] = host.exchange_signatures(brought[0])
         done.set()
         for thread in guests:
             thread.join(60)
@@ -204,14 +204,14 @@ def test_a_chief_that_has_ended_is_named(silent_chief):
     address, hang_up = silent_chief
     guest = ExchangeClient(address, 1, patience=60.0)
     hang_up()
-    answer = guest.meet(gradients(7))
+    answer = guest.exchange_signatures(gradients(7))
     assert answer.said == "worker 0 has ended; here it is at step 7 (gradients)"
     assert answer.is_gone
 
 
 def test_a_chief_that_does_not_answer_is_named(silent_chief):
     address, _ = silent_chief
-    answer = ExchangeClient(address, 1, patience=0.1).meet(gradients(7))
+    answer = ExchangeClient(address, 1, patience=0.1).exchange_signatures(gradients(7))
     assert answer.said == "worker 0 has not come for 0 s; here it is at step 7 (gradients)"
     assert not answer.is_gone
 

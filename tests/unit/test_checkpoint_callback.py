@@ -25,9 +25,9 @@ from phalanx.errors import CheckpointError, CheckpointMismatchError, Configurati
         (lambda: Checkpoint("c", every=300), "300"),
         (lambda: Checkpoint("c", on_failure="ignore"), "'ignore'"),
         (lambda: Checkpoint("c", data="state"), "'state'"),
-        (lambda: Checkpoint("c", keep=0), "0"),
-        (lambda: Checkpoint("c", keep_best=("loss", "least")), "least"),
-        (lambda: Checkpoint("c", retries=-1), "-1"),
+        (lambda: Checkpoint("c", max_to_keep=0), "0"),
+        (lambda: Checkpoint("c", best=("loss", "least")), "least"),
+        (lambda: Checkpoint("c", max_retries=-1), "-1"),
         (lambda: find_checkpoint([Checkpoint("c"), Checkpoint("d")]), "2 Checkpoint"),
         (lambda: Checkpoint().options.folder({}), "None"),
     ],
@@ -119,7 +119,7 @@ def test_the_best_epoch_is_saved_and_stays(tmp_path):
             self.model.optimizer.learning_rate = 0.0 if epoch < 2 else 10.0
 
     best = ("loss", "min")
-    fit(small(), tmp_path, 6, [Rates()], every=every_n_epochs(5), keep=1, keep_best=best)
+    fit(small(), tmp_path, 6, [Rates()], every=every_n_epochs(5), keep=1, best=best)
     losses = {m.step: m.metrics["loss"] for m in phalanx.checkpoint.list(tmp_path)}
     assert min(losses, key=losses.get) in (4, 8, 12)
     assert sorted(losses)[-1] == 24
@@ -189,7 +189,7 @@ def test_what_was_just_saved_stays_beside_later_steps(tmp_path):
         phalanx.checkpoint.save(model, tmp_path, step=step)
     spoil(tmp_path, 300, written=1e12)
     assert phalanx.checkpoint.restore(model, tmp_path).step == 200
-    phalanx.checkpoint.save(model, tmp_path, step=250, keep=1)
+    phalanx.checkpoint.save(model, tmp_path, step=250, max_to_keep=1)
     assert 250 in steps(tmp_path)
     assert phalanx.checkpoint.restore(model, tmp_path).step == 250
 

@@ -35,7 +35,7 @@ from phalanx.errors import (
 )
 
 RNG = np.random.default_rng(0)
-AT_ONCE = RetryPolicy(retries=0)
+AT_ONCE = RetryPolicy(max_retries=0)
 
 
 def arrays():
@@ -157,7 +157,7 @@ def test_a_write_that_fails_leaves_the_last_good_one(at, folder):
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_write_that_fails_once_is_tried_again(at, folder):
     waits = []
-    patience = RetryPolicy(retries=2, first=1.0, jitter=0.0, sleep=waits.append)
+    patience = RetryPolicy(max_retries=2, first=1.0, jitter=0.0, sleep=waits.append)
     taken = snapshot()
     ShardWriter(folder=Broken(folder, [], at), patience=patience).write(taken)
     assert waits == [1.0]
@@ -166,7 +166,7 @@ def test_a_write_that_fails_once_is_tried_again(at, folder):
 
 def test_waits_double_up_to_the_longest_and_the_last_failure_is_raised():
     waits = []
-    patience = RetryPolicy(retries=4, first=1.0, longest=3.0, jitter=0.0, sleep=waits.append)
+    patience = RetryPolicy(max_retries=4, first=1.0, longest=3.0, jitter=0.0, sleep=waits.append)
 
     def fail():
         raise OSError(f"try {len(waits)}")
@@ -292,11 +292,11 @@ def test_leftovers_of_another_attempt_are_not_mistaken(folder):
 @pytest.mark.parametrize(
     ("retention", "stay"),
     [
-        (Retention(keep=2), [4, 5]),
-        (Retention(keep=9), [1, 2, 3, 4, 5]),
-        (Retention(keep=1, best=("val_loss", "min")), [2, 5]),
-        (Retention(keep=1, best=("val_loss", "max")), [3, 5]),
-        (Retention(keep=1, best=("unknown", "max")), [5]),
+        (Retention(max_to_keep=2), [4, 5]),
+        (Retention(max_to_keep=9), [1, 2, 3, 4, 5]),
+        (Retention(max_to_keep=1, best=("val_loss", "min")), [2, 5]),
+        (Retention(max_to_keep=1, best=("val_loss", "max")), [3, 5]),
+        (Retention(max_to_keep=1, best=("unknown", "max")), [5]),
     ],
 )
 def test_pruning_keeps_the_newest_and_the_best(retention, stay, folder):
@@ -317,14 +317,17 @@ def test_pruning_keeps_the_newest_and_the_best(retention, stay, folder):
     tells=st.booleans(),
 )
 def test_what_was_just_saved_stays_whatever_the_order_of_saves(saves, keep, best, tells):
-    folder, retention = StorageDir.at(f"memory://{uuid.uuid4()}"), Retention(keep=keep, best=best)
+    folder, retention = (
+        StorageDir.at(f"memory://{uuid.uuid4()}"),
+        Retention(max_to_keep=keep, best=best),
+    )
     for number, (step, loss) in enumerate(saves):
         # Clocks of hosts differ: who has just saved says so, and does not go by the time.
         clock = (lambda: 0.0) if tells else partial(float, number)
         one = Snapshot(step=step, epoch=0, arrays={"w": np.ones(1)}, metrics={"loss": loss})
         before = set(steps_in(folder))
         ShardWriter(folder=folder, attempt=str(number), clock=clock).write(one)
-        told = {"saved": step, "leftovers_before": step} if tells else {}
+        told = {"saved": step, "uncommitted_before": step} if tells else {}
         prune(folder, retention, **told)
         left = set(steps_in(folder))
         assert step in left
@@ -337,16 +340,16 @@ def test_pruning_removes_leftovers_only_when_asked(folder):
     ShardWriter(folder=folder).write(snapshot(1))
     ShardWriter(folder=folder, rank=1, workers=2).write(snapshot(2))
     assert prune(folder, Retention()) == []
-    assert prune(folder, Retention(), leftovers=True) == ["step-00000002"]
+    assert prune(folder, Retention(), uncommitted=True) == ["step-00000002"]
     assert folder.names() == ["step-00000001"]
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Retention(keep=0),
+        lambda: Retention(max_to_keep=0),
         lambda: Retention(best=("val_loss", "least")),
-        lambda: RetryPolicy(retries=-1),
+        lambda: RetryPolicy(max_retries=-1),
         lambda: StorageDir.at("nosuch://x"),
     ],
 )

@@ -50,7 +50,7 @@ def test_verify_exits_with_1_where_one_is_damaged(directory):
 
 
 def test_prune_keeps_the_newest_and_the_best(directory):
-    result = checkpoint("prune", directory, "--keep", 1, "--best", "val_loss:min")
+    result = checkpoint("prune", directory, "--max-to-keep", 1, "--best-metric", "val_loss:min")
     assert "removed step-00000010" in result.stderr
     assert steps_in(StorageDir.at(directory)) == [20, 30]
 
@@ -60,7 +60,9 @@ def test_an_empty_directory_is_said(tmp_path):
     assert checkpoint("verify", tmp_path).exit_code == 0
 
 
-@pytest.mark.parametrize("words", [["--keep", 0], ["--best", "val_loss"], ["--best", "a:least"]])
+@pytest.mark.parametrize(
+    "words", [["--max-to-keep", 0], ["--best-metric", "val_loss"], ["--best-metric", "a:least"]]
+)
 def test_bad_options_remove_nothing(words, directory):
     with pytest.raises(ConfigurationError):
         checkpoint("prune", directory, *words)

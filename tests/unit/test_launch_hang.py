@@ -211,7 +211,7 @@ def test_what_cannot_be_read_is_passed_over(tmp_path):
     lines = [json.dumps(good), "[]", '{"kind":"heartbeat"}', '{"kind":"step"}', '{"t":3,"ki']
     path.write_text("\n".join(lines))
     assert last_position(path) == at("input", 5.0)
-    assert at("input", 5.0).doing == "waiting in next(iterator)"
+    assert at("input", 5.0).activity == "waiting in next(iterator)"
     assert (at("input", 5.0).next_step, at("input", 5.0).after) == ("the first step", "")
     assert main_frames("") == []
 

@@ -204,7 +204,7 @@ class Scene:
             machine=Machine(cores=2),
             output=self.outputs[index],
             command=lambda *a, **k: (sys.executable, "-c", PRELUDE + source),
-            patience=Timeouts(poll=0.02, settle=0.5, leave=1.0, grace=0.5),
+            timeouts=Timeouts(poll_interval=0.02, failure_settle=0.5, self_exit=1.0, sigkill=0.5),
             announce=self.said[index].append,
             places=HERE if index == 0 else THERE,
         )

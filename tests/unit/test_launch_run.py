@@ -45,7 +45,7 @@ def until_there(name):
     while not Path(spec.run_dir, name).exists(): time.sleep(0.01)
 print("worker", rank, "is up", flush=True)
 """
-SOON = Timeouts(poll=0.02, settle=0.5, leave=1.0, grace=0.5)
+SOON = Timeouts(poll_interval=0.02, failure_settle=0.5, self_exit=1.0, sigkill=0.5)
 PATIENT = replace(SOON, settle=60.0, leave=60.0, moment=60.0)
 """Where nobody is waited for who does not come, however slow this machine is."""
 
@@ -70,7 +70,7 @@ class Scene:
 
         threading.Thread(target=wait, daemon=True).start()
 
-    def run(self, source, patience=SOON, **asked):
+    def run(self, source, timeouts=SOON, **asked):
         options = {"workers": 2, "tee": "all", "run_dir": self.directory / "runs", **asked}
         surroundings = LaunchContext(
             environment=os.environ,
@@ -78,7 +78,7 @@ class Scene:
             output=self.output,
             argv=self.argv,
             command=lambda *a, **k: (sys.executable, "-c", PRELUDE + source),
-            patience=patience,
+            timeouts=timeouts,
             announce=self.announce,
         )
         return run(RunOptions(target=str(self.script), **options), surroundings)
@@ -398,7 +398,7 @@ def test_no_time_to_save(scene):
     source = "signal.signal(signal.SIGTERM, lambda *_: None); print('up', flush=True); wait()"
 
     scene.when_all_have_said("] up", lambda: os.kill(os.getpid(), signal.SIGTERM))
-    result = scene.run(source, grace=0.2)
+    result = scene.run(source, grace_period=0.2)
     assert result.exit_code == 143
     assert [ending.exit_code for ending in result.endings] == [-signal.SIGKILL] * 2
 
@@ -416,5 +416,5 @@ def test_ctrl_c_between_two_attempts_ends_the_run(scene):
 
 def test_nccl_without_a_gpu_is_refused_before_anything_starts(scene):
     with pytest.raises(ConfigurationError, match="found none"):
-        scene.run("", strategy="multiworker", communication="nccl")
+        scene.run("", strategy="multiworker", communication_backend="nccl")
     assert not (scene.directory / "runs").exists()

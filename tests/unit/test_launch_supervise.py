@@ -92,7 +92,14 @@ class Scene:
             may_save=lambda: self.may_save,
             on_poll=self.look,
             on_timeout=lambda: self.timeouts.append(self.clock.time),
-            patience=Timeouts(poll=0.1, settle=2.0, leave=10.0, saving=60.0, grace=3.0, moment=0.5),
+            timeouts=Timeouts(
+                poll_interval=0.1,
+                failure_settle=2.0,
+                self_exit=10.0,
+                checkpoint=60.0,
+                sigkill=3.0,
+                sigkill_after_failure=0.5,
+            ),
         ).run()
         assert [ending.rank for ending in endings] == list(self.workers)
         return endings

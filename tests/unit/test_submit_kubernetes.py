@@ -31,7 +31,7 @@ def place(tmp_path, monkeypatch):
 
 
 def submit(*words):
-    common = ("--image", "registry/phalanx:1", "--claim", "shared", "--name", "mnist")
+    common = ("--image", "registry/phalanx:1", "--pvc", "shared", "--name", "mnist")
     return CliRunner().invoke(app, ["submit", "kubernetes", *common, *words])
 
 
@@ -45,7 +45,16 @@ SETS = {
     "plain": ("--workers", "4"),
     "all": (
         *("--workers", "2", "--gpus-per-worker", "1", "--cpus-per-worker", "4"),
-        *("--memory-per-worker", "8Gi", "--namespace", "team", "--env", "A=b c", "--retries", "0"),
+        *(
+            "--memory-per-worker",
+            "8Gi",
+            "--namespace",
+            "team",
+            "--env",
+            "A=b c",
+            "--backoff-limit",
+            "0",
+        ),
         *("--node-selector", "cloud.example/kind=gpu", "--run-options", "--seed 7"),
     ),
 }
@@ -120,7 +129,7 @@ def test_the_script_arrives_as_it_is(place):
 
 
 def test_code_in_the_image_needs_no_config_map(place):
-    kinds = [one["kind"] for one in objects("--code", "image", "/app/train.py")]
+    kinds = [one["kind"] for one in objects("--code-source", "image", "/app/train.py")]
     assert kinds == ["Service", "Job"]
 
 
@@ -152,7 +161,10 @@ def test_other_kinds(place):
     ("words", "message"),
     [
         (("--image", "", "train.py"), "give --image"),
-        (("--code", "tar", "train.py"), "--code must be one of configmap, image; found 'tar'"),
+        (
+            ("--code-source", "tar", "train.py"),
+            "--code-source must be one of configmap, image; found 'tar'",
+        ),
         (("--kind", "pod", "train.py"), "--kind must be one of job, .*found 'pod'"),
         (("--run-dir", "runs", "train.py"), "must be an absolute path in the pods; found 'runs'"),
         (("--gpus-per-worker", "-1", "train.py"), "found -1, 3 and 60"),
@@ -177,7 +189,7 @@ def test_what_cannot_work_is_refused(place, words, message):
 
 def test_several_pods_share_a_directory():
     run = SubmitSpec(name="mnist", target="train.py", hosts=2, run_dir="/runs")
-    with pytest.raises(ConfigurationError, match=r"2 pods need a directory .* --claim"):
+    with pytest.raises(ConfigurationError, match=r"2 pods need a directory .* --pvc"):
         KubernetesJob(run=run, image="x")
 
 
@@ -306,14 +318,14 @@ def test_what_was_made_is_taken_back(place, monkeypatch):
 def test_other_kinds_are_made_and_deleted(place, monkeypatch):
     with api() as (url, asked):
         set_to(url, place, monkeypatch)
-        assert submit("--kind", "jobset", "--code", "image", "train.py").exit_code == 0
+        assert submit("--kind", "jobset", "--code-source", "image", "train.py").exit_code == 0
         path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
         assert [(verb, at) for verb, at, _ in asked] == [("POST", path)]
         CliRunner().invoke(app, ["cancel", "mnist"])
         assert asked[1][:2] == ("DELETE", f"{path}/mnist")
 
         asked.clear()
-        assert submit("--kind", "trainjob", "--code", "image", "train.py").exit_code == 0
+        assert submit("--kind", "trainjob", "--code-source", "image", "train.py").exit_code == 0
         place = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team"
         CliRunner().invoke(app, ["cancel", "mnist"])
         assert [(verb, at) for verb, at, _ in asked] == [

@@ -45,8 +45,17 @@ def asked_of(words):
 def test_a_dry_run_prints_a_command_of_rays_own(place):
     result = submit(
         *("--address", "http://head:8265", "--workers", "2:4", "--cpus-per-worker", "8"),
-        *("--gpus-per-worker", "1", "--name", "mnist", "--grace", "30", "--retries", "3"),
-        *("--patience", "5", "--python", "/venv/bin/python", "--run-options", "--seed 7"),
+        *(
+            "--gpus-per-worker",
+            "1",
+            "--name",
+            "mnist",
+            "--grace-period",
+            "30",
+            "--max-node-failures",
+            "3",
+        ),
+        *("--placement-timeout", "5", "--python", "/venv/bin/python", "--run-options", "--seed 7"),
         *("--max-restarts", "2", "--dry-run", "train.py", "--note", "two words"),
     )
     assert result.exit_code == 0, result.output
@@ -68,7 +77,7 @@ def test_a_dry_run_prints_a_command_of_rays_own(place):
     assert said == ["/venv/bin/python", "-m", "phalanx", *plan.launcher(4)]
     asked = asked_of(plan.launcher(3))
     assert (asked["workers"], asked["cluster"], asked["seed"]) == ("3", "ray", 7)
-    assert (asked["threads_per_worker"], asked["grace"], asked["max_restarts"]) == (8, 30, 2)
+    assert (asked["threads_per_worker"], asked["grace_period"], asked["max_restarts"]) == (8, 30, 2)
     assert (asked["name"], asked["resume"], str(asked["run_dir"])) == (
         "mnist", True, str(place / "runs"),
     )  # fmt: skip
@@ -104,7 +113,7 @@ def test_a_directory_is_brought_along(place):
         (("--workers", "3:2"), "--workers 3:2 must be at least 1"),
         (("--workers", "0"), "A job needs at least 1 of its hosts"),
         (("--cpus-per-worker", "0"), "--cpus-per-worker must be more than 0.*found 0, 0, 10"),
-        (("--grace", "0"), "--grace must be at least 1 second; found 0"),
+        (("--grace-period", "0"), "--grace-period must be at least 1 second; found 0"),
         (
             ("--workers", "2", "--gpus-per-worker", "2"),
             "phalanx submit ray --workers 4 --gpus-per-worker 1",
@@ -149,11 +158,11 @@ def test_a_job_is_noted_and_found(tmp_path):
     plan = RayPlan(
         name=RUN.name,
         run_dir=RUN.run_dir,
-        words=launcher_words(RUN, cpus=2, grace=30),
+        words=launcher_words(RUN, cpus=2, grace_period=30),
         least=2,
         most=2,
     )
-    server, job = JobServer(), RayJob(plan=plan, grace=30)
+    server, job = JobServer(), RayJob(plan=plan, grace_period=30)
     ray_client.submit(job, "http://head:8265", tmp_path, server)
     assert server.asked == [(job.entrypoint(), job.runtime_env())]
     found = find_job("mnist", tmp_path)
@@ -322,7 +331,7 @@ def test_a_launcher_that_was_killed_counts_as_lost(tmp_path):
 def test_retries_are_used_up(tmp_path):
     got, cluster, said = driven(tmp_path, 2, *[loses(0)] * 3, retries=2)
     assert (got, sizes(cluster)) == (1, [2, 2, 2])
-    assert said[-1] == "--retries 2 are used up"
+    assert said[-1] == "--max-node-failures 2 are used up"
 
 
 def test_a_job_waits_for_room(tmp_path):

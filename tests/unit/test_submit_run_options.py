@@ -12,7 +12,7 @@ from phalanx.submit.submit_spec import SubmitSpec, split_options
 
 SUBMITS = {
     "slurm": ("--nodes", "2"),
-    "kubernetes": ("--workers", "2", "--image", "x", "--claim", "runs"),
+    "kubernetes": ("--workers", "2", "--image", "x", "--pvc", "runs"),
     "ray": ("--workers", "2"),
 }
 

@@ -68,13 +68,13 @@ def test_every_option_is_in_the_script(place):
     result = submit(
         *("--nodes", "4", "--workers-per-node", "2", "--gpus-per-node", "2"),
         *("--cpus-per-node", "16", "--mem", "64G", "--time", "1-12:00:00", "--partition", "gpu"),
-        *("--account", "lab", "--sbatch", "--exclude=n7", "--before", "module load cuda"),
+        *("--account", "lab", "--sbatch-arg", "--exclude=n7", "--setup", "module load cuda"),
         *(
             "--name",
             "mnist",
             "--max-restarts",
             "2",
-            "--grace",
+            "--grace-period",
             "30",
             "--python",
             "/venv/bin/python",
@@ -251,7 +251,7 @@ def test_a_run_that_cannot_work(changes, message):
         ({"time": "1:00\nrm -rf"}, "is one line; found '1:00"),
         ({"gpus_per_node": 0}, "--gpus-per-node must be at least 1; found 0"),
         ({"cpus_per_node": 0}, "--cpus-per-node must be at least 1; found 0"),
-        ({"grace": 0}, "--grace must be at least 1 second; found 0"),
+        ({"grace_period": 0}, "--grace-period must be at least 1 second; found 0"),
     ],
 )
 def test_a_job_that_cannot_work(changes, message):

@@ -64,15 +64,15 @@ def test_the_terminal_is_one_workers():
         return spec.has_terminal
 
     assert (has(0, debug=True), has(1, debug=True)) == (True, False)
-    assert (has(0, debug=True, debug_worker=1), has(1, debug=True, debug_worker=1)) == (False, True)
+    assert (has(0, debug=True, debug_rank=1), has(1, debug=True, debug_rank=1)) == (False, True)
     assert not has(0)
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"switches": DebugOptions(debug_worker=1)}, "--debug-rank 1 gives a worker the terminal"),
-        ({"switches": DebugOptions(debug=True, debug_worker=-1)}, "at least 0; found -1"),
+        ({"switches": DebugOptions(debug_rank=1)}, "--debug-rank 1 gives a worker the terminal"),
+        ({"switches": DebugOptions(debug=True, debug_rank=-1)}, "at least 0; found -1"),
         ({"switches": DebugOptions(trial_batches=1), "name": "n"}, "leave out --name and --resume"),
         ({"switches": DebugOptions(trial_batches=1, overfit_batches=1)}, "found --overfit-batches"),
         (
@@ -141,7 +141,7 @@ def test_the_other_switches_arrive(asked):
     options = asked(*words, "--profile-ranks", "1", "train.py")
     assert options.switches == DebugOptions(
         debug=True,
-        debug_worker=1,
+        debug_rank=1,
         overfit_batches=4,
         profile=ProfiledSteps(first=2, last=3, workers=(1,)),
     )

@@ -36,9 +36,9 @@ def replica_number(context):
 
 def totals_by_every_way():
     made = {}
-    for communication in ("auto", "hierarchical", "one-device"):
+    for communication_backend in ("auto", "hierarchical", "one-device"):
         home._made = None
-        strategy = phalanx.strategy("mirrored", communication=communication)
+        strategy = phalanx.strategy("mirrored", communication_backend=communication_backend)
 
         @tf.function
         def total(strategy=strategy):
@@ -50,7 +50,7 @@ def totals_by_every_way():
 
         first, _ = strategy.experimental_local_results(total())
         ops = strategy.extended._get_cross_device_ops(first)
-        made[communication] = first.numpy().tolist(), type(ops).__name__
+        made[communication_backend] = first.numpy().tolist(), type(ops).__name__
     return made
 
 
@@ -65,17 +65,17 @@ def test_mirrored_replicas_add_up_by_the_way_asked_for():
 def test_hierarchical_copy_would_lose_an_odd_device():
     assert len(tf.config.list_logical_devices("CPU")) == 3
     with pytest.raises(ConfigurationError, match="'hierarchical' on 3 devices"):
-        phalanx.strategy("mirrored", communication="hierarchical")
+        phalanx.strategy("mirrored", communication_backend="hierarchical")
 
 
 def test_nccl_without_a_gpu_is_refused():
     with pytest.raises(ConfigurationError, match="'nccl', which connects NVIDIA GPUs; found none"):
-        phalanx.strategy("mirrored", communication="nccl")
+        phalanx.strategy("mirrored", communication_backend="nccl")
 
 
 def test_a_way_that_the_strategy_has_not_is_refused():
     with pytest.raises(ConfigurationError, match="the mirrored strategy takes auto or nccl or"):
-        phalanx.strategy("mirrored", communication="ring")
+        phalanx.strategy("mirrored", communication_backend="ring")
 
 
 def test_another_one_is_refused():

@@ -137,7 +137,7 @@ def resumed(top, directory, broken_off):
                 raise KeyError("broken off")
 
     every = phalanx.callbacks.every_n_steps(2)
-    keeper = phalanx.callbacks.Checkpoint(directory, every=every, asynchronous=False)
+    keeper = phalanx.callbacks.Checkpoint(directory, every=every, async_save=False)
     shape, dataset = pipelines(top)["images"]
     model = model_for(shape)
     try:

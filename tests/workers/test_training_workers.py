@@ -354,7 +354,7 @@ def test_workers_that_add_up_by_the_ring():
 
         import phalanx
 
-        made = phalanx.strategy("multiworker", communication="ring")
+        made = phalanx.strategy("multiworker", communication_backend="ring")
 
         @tf.function
         def step():

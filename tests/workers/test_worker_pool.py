@@ -175,7 +175,7 @@ def test_a_checkpointed_training_counts_its_fits_from_none(pool, tmp_path):
 
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-        kept = phalanx.callbacks.Checkpoint(directory, asynchronous=False)
+        kept = phalanx.callbacks.Checkpoint(directory, async_save=False)
         x = np.ones((8, 4), "float32")
         steps = []
         count = keras.callbacks.LambdaCallback(

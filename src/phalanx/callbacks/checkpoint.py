@@ -28,7 +28,7 @@ class CheckpointOptions:
         directory: None for `checkpoints` in the run's directory.
         every: when.
         retention: which checkpoints stay.
-        asynchronous: whether writing goes on beside training.
+        async_save: whether writing goes on beside training.
         patience: how often to try again.
         resume: whether to go on from the newest.
         on_failure: what a checkpoint that could not be written does.
@@ -39,7 +39,7 @@ class CheckpointOptions:
     directory: str | None
     every: Trigger
     retention: Retention
-    asynchronous: bool
+    async_save: bool
     patience: RetryPolicy
     resume: bool
     on_failure: OnFailure
@@ -83,11 +83,12 @@ class Checkpoint(Callback):
             None for `checkpoints` in the directory of `phalanx run`. One for each training.
         every: `every_n_seconds(300)`, `every_n_steps(1000)` or `every_n_epochs()`. One more is
             taken where training ends.
-        keep: how many of the highest steps stay; the one that was just saved stays in any case.
-        keep_best: a metric of the epoch logs and "min" or "max": ("val_loss", "min"). Its
+        max_to_keep: how many of the highest steps stay; the one that was just saved stays in any
+            case.
+        best: a metric of the epoch logs and "min" or "max": ("val_loss", "min"). Its
             best epoch is saved and stays too.
-        asynchronous: False to wait for each checkpoint to be on disk.
-        retries: how often a write that storage refuses is tried again, after waits of 0.5 s,
+        async_save: False to wait for each checkpoint to be on disk.
+        max_retries: how often a write that storage refuses is tried again, after waits of 0.5 s,
             1 s, 2 s ... and some chance.
         resume: False to refuse a directory that has checkpoints.
         on_failure: "warn" to go on training without a checkpoint that could not be written,
@@ -106,10 +107,10 @@ class Checkpoint(Callback):
         directory: str | os.PathLike[str] | None = None,
         *,
         every: Trigger | None = None,
-        keep: int = 3,
-        keep_best: tuple[str, Mode] | None = None,
-        asynchronous: bool = True,
-        retries: int = 5,
+        max_to_keep: int = 3,
+        best: tuple[str, Mode] | None = None,
+        async_save: bool = True,
+        max_retries: int = 5,
         resume: bool = True,
         on_failure: OnFailure = "warn",
         data: Data = "iterator",
@@ -131,9 +132,9 @@ class Checkpoint(Callback):
         self.options = CheckpointOptions(
             directory=None if directory is None else os.fspath(directory),
             every=every or every_n_epochs(),
-            retention=Retention(keep=keep, best=keep_best),
-            asynchronous=asynchronous,
-            patience=RetryPolicy(retries=retries),
+            retention=Retention(max_to_keep=max_to_keep, best=best),
+            async_save=async_save,
+            patience=RetryPolicy(max_retries=max_retries),
             resume=resume,
             on_failure=on_failure,
             data=data,
@@ -161,6 +162,6 @@ def find_checkpoint(callbacks: Any) -> Checkpoint | None:
     if len(found) > 1:
         raise ConfigurationError(
             f"Asked to fit with {len(found)} Checkpoint callbacks; one can tell where training "
-            "is to go on. Give one all that you want of them (every, keep_best)."
+            "is to go on. Give one all that you want of them (every, best)."
         )
     return found[0] if found else None

@@ -67,7 +67,7 @@ class Manifest:
         written: when it was committed, seconds since the epoch.
         shards: its files.
         state: all that is no tensor, as JSON: position in the data, callbacks, history.
-        metrics: what `keep_best` may go by, such as {"val_loss": 0.3}.
+        metrics: what `best` may go by, such as {"val_loss": 0.3}.
         format: version of this schema.
     """
 

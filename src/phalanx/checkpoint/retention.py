@@ -21,20 +21,20 @@ class Retention:
     """Those of the highest steps, the best, and the one that was saved last.
 
     Attributes:
-        keep: how many of the highest steps stay, at least 1.
+        max_to_keep: how many of the highest steps stay, at least 1.
         best: the metric whose best checkpoint stays too, and whether less or more of it is
             better: ("val_loss", "min").
     """
 
-    keep: int = 3
+    max_to_keep: int = 3
     best: tuple[str, Mode] | None = None
 
     def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise ConfigurationError(f"keep must be 1 or more; found {self.keep!r}.")
+        if self.max_to_keep < 1:
+            raise ConfigurationError(f"max_to_keep must be 1 or more; found {self.max_to_keep!r}.")
         if self.best is not None and (len(self.best) != 2 or self.best[1] not in ("min", "max")):
             raise ConfigurationError(
-                'keep_best must be a metric with "min" or "max", such as ("val_loss", "min"); '
+                'best must be a metric with "min" or "max", such as ("val_loss", "min"); '
                 f"found {self.best!r}."
             )
 
@@ -50,7 +50,7 @@ class Retention:
         steps = sorted(manifest.step for manifest in manifests)
         if saved is None and manifests:
             saved = max(manifests, key=lambda m: (m.written, m.step)).step
-        staying = {*steps[-self.keep :], *self._best(manifests), saved}
+        staying = {*steps[-self.max_to_keep :], *self._best(manifests), saved}
         return [step for step in steps if step not in staying]
 
     def _best(self, manifests: Sequence[Manifest]) -> Collection[int]:
@@ -71,8 +71,8 @@ def prune(
     retention: Retention,
     *,
     saved: int | None = None,
-    leftovers: bool = False,
-    leftovers_before: int | None = None,
+    uncommitted: bool = False,
+    uncommitted_before: int | None = None,
 ) -> list[str]:
     """Remove checkpoints that `retention` lets go.
 
@@ -84,9 +84,9 @@ def prune(
         retention: what stays.
         saved: the step that was just saved, which stays in any case; the one that was written
             last where None.
-        leftovers: whether to remove directories that were never committed too; only when
+        uncommitted: whether to remove directories that were never committed too; only when
             nobody is writing.
-        leftovers_before: the same for steps before this one.
+        uncommitted_before: the same for steps before this one.
 
     Returns:
         The names of what was removed.
@@ -98,8 +98,8 @@ def prune(
         except CheckpointError:
             continue
     going = [STEP.format(step) for step in retention.to_delete(readable, saved)]
-    if leftovers or leftovers_before is not None:
-        before = STEP.format(leftovers_before) if leftovers_before is not None else "~"
+    if uncommitted or uncommitted_before is not None:
+        before = STEP.format(uncommitted_before) if uncommitted_before is not None else "~"
         going += [n for n in folder.names() if n < before and _is_leftover(folder, n)]
     for name in going:
         (folder / name).remove(MANIFEST)

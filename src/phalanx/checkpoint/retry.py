@@ -28,22 +28,22 @@ class RetryPolicy:
     """How often to try again, and how long to wait in between.
 
     Attributes:
-        retries: tries after the first.
+        max_retries: tries after the first.
         first: seconds before the second try; each further wait is twice as long.
         longest: seconds that a wait takes at most.
         jitter: seconds of chance on each wait, so that workers do not try in step.
         sleep: waits; handed in, so that tests need not.
     """
 
-    retries: int = 5
+    max_retries: int = 5
     first: float = 0.5
     longest: float = 30.0
     jitter: float = 0.5
     sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
-        if self.retries < 0:
-            raise ConfigurationError(f"retries must be 0 or more; found {self.retries!r}.")
+        if self.max_retries < 0:
+            raise ConfigurationError(f"max_retries must be 0 or more; found {self.max_retries!r}.")
 
     def call_with_retry(self, what: str, action: Callable[[], T]) -> T:
         """Do it, and again where storage fails; the last failure is raised.
@@ -62,7 +62,7 @@ class RetryPolicy:
 
         tries = Retrying(
             retry=retry_if_not_exception_type(PhalanxError),
-            stop=stop_after_attempt(self.retries + 1),
+            stop=stop_after_attempt(self.max_retries + 1),
             wait=wait_exponential(multiplier=self.first, max=self.longest)
             + wait_random(0, self.jitter),
             sleep=self.sleep,

@@ -99,7 +99,7 @@ class Snapshot:
             `shape`, `dtype` and gives NumPy arrays when rows are taken of it.
         own: tensors by name that this worker alone has.
         state: what is no tensor, as JSON knows it; the chief's is written.
-        metrics: numbers that `keep_best` may go by.
+        metrics: numbers that `best` may go by.
     """
 
     step: int

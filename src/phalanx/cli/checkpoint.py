@@ -28,7 +28,7 @@ DIR is a path, or a URL such as s3://bucket/run (which needs s3fs).
 
   phalanx checkpoint verify runs/mnist/checkpoints
 
-  phalanx checkpoint prune runs/mnist/checkpoints --keep 2
+  phalanx checkpoint prune runs/mnist/checkpoints --max-to-keep 2
 """
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="Where the checkpoints are.")]
@@ -76,12 +76,12 @@ def verify_(directory: Directory) -> None:
 @app.command("prune")
 def prune_(
     directory: Directory,
-    keep: Annotated[int, typer.Option(help="How many of the highest steps stay.")] = 3,
-    best: Annotated[
+    max_to_keep: Annotated[int, typer.Option(help="How many of the highest steps stay.")] = 3,
+    best_metric: Annotated[
         str | None,
         typer.Option(metavar="METRIC:min|max", help="Whose best stays too: val_loss:min."),
     ] = None,
-    leftovers: Annotated[
+    uncommitted: Annotated[
         bool,
         typer.Option(help="Remove what was never committed too; only while nobody writes."),
     ] = False,
@@ -90,10 +90,10 @@ def prune_(
     from phalanx.checkpoint.retention import Retention, prune
     from phalanx.checkpoint.storage_dir import StorageDir
 
-    named = None if best is None else tuple(best.rpartition(":")[::2])
-    retention = Retention(keep=keep, best=named)  # type: ignore[arg-type]  # it checks
+    named = None if best_metric is None else tuple(best_metric.rpartition(":")[::2])
+    retention = Retention(max_to_keep=max_to_keep, best=named)  # type: ignore[arg-type]  # it checks
     with _storage_of(directory):
-        removed = prune(StorageDir.at(directory), retention, leftovers=leftovers)
+        removed = prune(StorageDir.at(directory), retention, uncommitted=uncommitted)
     info(f"removed {', '.join(removed) or 'nothing'}")
 
 

@@ -31,10 +31,10 @@ HELP = """See whether this machine is fit for training, and what mends it where 
 With [bold]--cluster[/bold], started on each host as phalanx run is there, see whether all of them
 are fit together: versions, clocks, names, the shared directory, and each link between two of them.
 
-With [bold]--for[/bold], see instead what another kind of machine would not take of a script: it is
-run up to its first fit, and nothing is trained.
+With [bold]--target[/bold], see instead what another kind of machine would not take of a script: it
+is run up to its first fit, and nothing is trained.
 
-Exit code 0 says fit, 1 unfit.
+Exit code 0: no error; 1: at least one error.
 
 [bold]Examples[/bold]
 
@@ -42,9 +42,9 @@ Exit code 0 says fit, 1 unfit.
 
   phalanx doctor --json
 
-  phalanx doctor --cluster --hosts a,b,c --directory /shared/runs    # on each of a, b and c
+  phalanx doctor --cluster --hosts a,b,c --run-dir /shared/runs    # on each of a, b and c
 
-  phalanx doctor --for tpu train.py --epochs 10
+  phalanx doctor --target tpu train.py --epochs 10
 """
 KINDS = ("tpu",)
 _TIMEOUT = 120.0
@@ -55,15 +55,15 @@ def doctor(
         str | None, typer.Argument(metavar="[SCRIPT]", help="The script to look at.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--for", metavar="|".join(KINDS), help="The kind of machine.")
+        str | None, typer.Option("--target", metavar="|".join(KINDS), help="The kind of machine.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
     directory: Annotated[
-        Path, typer.Option("--directory", "--run-dir", help="Where runs are to be written.")
+        Path, typer.Option("--run-dir", help="Where runs are to be written.")
     ] = Path("runs"),
     model_parameters: Annotated[
         str,
-        typer.Option(metavar="N|NM|NB", help="Of the model whose all-reduce is spoken of."),
+        typer.Option(metavar="N|NM|NB", help="Model size used for the all-reduce estimate."),
     ] = "25.6M",
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Look at all hosts of the cluster together.")
@@ -90,7 +90,7 @@ def doctor(
     if script is not None:
         raise ConfigurationError(
             f"phalanx doctor looks at a script for a kind of machine; found {script!r} and no "
-            f"--for. Say which: --for {'|'.join(KINDS)}."
+            f"--target. Say which: --target {'|'.join(KINDS)}."
         )
     wish = DoctorOptions(
         directory=directory,
@@ -119,10 +119,10 @@ def doctor(
 def _script(kind: str, script: str | None, arguments: list[str]) -> int:
     """Look at the script in a process of its own; gives its exit code."""
     if kind not in KINDS:
-        raise ConfigurationError(f"--for must be one of {', '.join(KINDS)}; found {kind!r}.")
+        raise ConfigurationError(f"--target must be one of {', '.join(KINDS)}; found {kind!r}.")
     if script is None:
         raise ConfigurationError(
-            f"--for {kind} looks at a script; found none. Name it after the options."
+            f"--target {kind} looks at a script; found none. Name it after the options."
         )
     check_script(Path(script))
     quiet = {
@@ -146,7 +146,7 @@ def _script(kind: str, script: str | None, arguments: list[str]) -> int:
     return done.returncode
 
 
-_STYLES = {"good": "green", "note": "yellow", "unfit": "bold red"}
+_STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +222,7 @@ class _Reporter:
     def take(self, result: Result) -> None:
         self.results.append(result)
         # Of each of many hosts, only what is to be known.
-        if not self.as_json and (result.host is None or result.verdict != "good"):
+        if not self.as_json and (result.host is None or result.verdict != "ok"):
             _show(result)
 
     def end(self, said: str, **more: Any) -> int:
@@ -241,8 +241,8 @@ class _Reporter:
 
 def _show(result: Result) -> None:
     console = Console(highlight=False)
-    line = Text(f"{result.verdict:<6}", style=_STYLES[result.verdict])
+    line = Text(f"{result.verdict:<7}", style=_STYLES[result.verdict])
     where = "" if result.host is None else f"{result.host}: "
     console.print(line + Text(f" {where}{result.check}: {result.what}"), soft_wrap=True)
-    if result.mend is not None:
-        console.print(Text(f"       mend: {result.mend}", style="cyan"), soft_wrap=True)
+    if result.fix is not None:
+        console.print(Text(f"        fix: {result.fix}", style="cyan"), soft_wrap=True)

@@ -146,7 +146,7 @@ Debug = Annotated[
     bool,
     typer.Option("--debug", help="Run steps eagerly; compare what workers bring to collectives."),
 ]
-DebugWorker = Annotated[
+DebugRank = Annotated[
     int, typer.Option(metavar="RANK", help="Whose breakpoint() has this terminal, under --debug.")
 ]
 FastDevRun = Annotated[

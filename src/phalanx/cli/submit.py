@@ -17,7 +17,7 @@ HELP = """Hand a run to a cluster: the launcher of every host is started there.
 
   phalanx submit slurm --nodes 4 --workers-per-node 2 train.py
 
-  phalanx submit kubernetes --workers 4 --image IMAGE --claim CLAIM train.py
+  phalanx submit kubernetes --workers 4 --image IMAGE --pvc PVC train.py
 
   phalanx submit ray --address http://head:8265 --workers 4 train.py
 """

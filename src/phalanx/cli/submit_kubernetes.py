@@ -29,16 +29,16 @@ from phalanx.submit.yaml import to_yaml
 
 HELP = """Make an Indexed Job with a launcher in each pod, and a headless Service for their names.
 
-SCRIPT is handed over in a ConfigMap; with --code image it is a path in the image.
+SCRIPT is handed over in a ConfigMap; with --code-source image it is a path in the image.
 
 [bold]Examples[/bold]
 
-  phalanx submit kubernetes --workers 4 --image IMAGE --claim CLAIM train.py --epochs 10
+  phalanx submit kubernetes --workers 4 --image IMAGE --pvc PVC train.py --epochs 10
 
-  phalanx submit kubernetes --workers 2 --gpus-per-worker 1 --image IMAGE --claim CLAIM \
---code image /app/train.py
+  phalanx submit kubernetes --workers 2 --gpus-per-worker 1 --image IMAGE --pvc PVC \
+--code-source image /app/train.py
 
-  phalanx submit kubernetes --workers 4 --image IMAGE --claim CLAIM --dry-run train.py
+  phalanx submit kubernetes --workers 4 --image IMAGE --pvc PVC --dry-run train.py
 """
 CODES = ("configmap", "image")
 
@@ -50,11 +50,11 @@ def kubernetes(
     image: Annotated[
         str, typer.Option(help="The pods' image, with Phalanx in it.", show_default=False)
     ] = "",
-    claim: Annotated[
+    pvc: Annotated[
         str | None,
         typer.Option(help="A PersistentVolumeClaim that all pods can write, for --run-dir."),
     ] = None,
-    code: Annotated[
+    code_source: Annotated[
         str, typer.Option(metavar="|".join(CODES), help="Where the script comes from.")
     ] = "configmap",
     kind: Annotated[
@@ -78,8 +78,8 @@ def kubernetes(
     run_dir: Annotated[str, typer.Option(help="The directory of all runs, in the pods.")] = "/runs",
     jobs_dir: JobsDir = Path("runs"),
     max_restarts: Annotated[int, typer.Option(help="Restarts after a failure, in the pods.")] = 0,
-    retries: Annotated[int, typer.Option(help="New pods for each index after failures.")] = 3,
-    grace: Grace = int(GRACE),
+    backoff_limit: Annotated[int, typer.Option(help="New pods for each index after failures.")] = 3,
+    grace_period: Grace = int(GRACE),
     env: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Add to the pods' environment (repeatable)."),
@@ -96,9 +96,11 @@ def kubernetes(
     """Read the flags, make the objects, hand them to Kubernetes."""
     if not image:
         raise ConfigurationError("Pods need an image with Phalanx in it: give --image.")
-    if code not in CODES:
-        raise ConfigurationError(f"--code must be one of {', '.join(CODES)}; found {code!r}.")
-    script = _text_of(target) if code == "configmap" else None
+    if code_source not in CODES:
+        raise ConfigurationError(
+            f"--code-source must be one of {', '.join(CODES)}; found {code_source!r}."
+        )
+    script = _text_of(target) if code_source == "configmap" else None
     run = SubmitSpec(
         name=name or name_for(target, datetime.now()),
         target=target if script is None else f"{CODE_DIR}/{Path(target).name}",
@@ -115,14 +117,14 @@ def kubernetes(
         run=run,
         image=image,
         kind=kind,
-        claim=claim,
+        pvc=pvc,
         script=script,
         gpus=gpus_per_worker,
         cpus=cpus_per_worker,
         memory=memory_per_worker,
         namespace=namespace,
-        grace=grace,
-        retries=retries,
+        grace_period=grace_period,
+        backoff_limit=backoff_limit,
         env=parse_env(env or []),
         node_selector=_labels(node_selector or []),
     )

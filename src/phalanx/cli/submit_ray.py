@@ -76,12 +76,12 @@ def ray(
     max_restarts: Annotated[
         int, typer.Option(help="Restarts after a failure, on the same nodes.")
     ] = 0,
-    retries: Annotated[int, typer.Option(help="New starts after a node was lost.")] = 10,
-    patience: Annotated[
+    max_node_failures: Annotated[int, typer.Option(help="New starts after a node was lost.")] = 10,
+    placement_timeout: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="With MIN:MAX, how long to wait for all workers."),
     ] = 60.0,
-    grace: Grace = int(GRACE),
+    grace_period: Grace = int(GRACE),
     run_options: RunOptionsText = "",
     python: Annotated[
         str | None, typer.Option(help="Python on the nodes.", show_default="that of Ray")
@@ -120,18 +120,18 @@ def ray(
     plan = RayPlan(
         name=run.name,
         run_dir=run.run_dir,
-        words=launcher_words(run, cpus=cpus_per_worker, grace=grace),
+        words=launcher_words(run, cpus=cpus_per_worker, grace_period=grace_period),
         least=most if least is None else least,
         most=most,
         cpus=cpus_per_worker,
         gpus=gpus_per_worker,
-        retries=retries,
-        patience=patience,
+        max_node_failures=max_node_failures,
+        placement_timeout=placement_timeout,
         python=python,
         directory=None if working_dir is not None else str(Path.cwd()),
     )
     brought = None if working_dir is None else str(working_dir.absolute())
-    job = RayJob(plan=plan, grace=grace, working_dir=brought)
+    job = RayJob(plan=plan, grace_period=grace_period, working_dir=brought)
     if dry_run:
         typer.echo(shell_text(job, address), nl=False)
         return

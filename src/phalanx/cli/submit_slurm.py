@@ -61,11 +61,11 @@ def slurm(
     ] = None,
     partition: Annotated[str | None, typer.Option(help="Which nodes.")] = None,
     account: Annotated[str | None, typer.Option(help="Who pays.")] = None,
-    sbatch: Annotated[
+    sbatch_arg: Annotated[
         list[str] | None,
         typer.Option(metavar="OPTION", help="Another option of sbatch (repeatable)."),
     ] = None,
-    before: Annotated[
+    setup: Annotated[
         list[str] | None,
         typer.Option(metavar="LINE", help="A line to run first: 'module load cuda' (repeatable)."),
     ] = None,
@@ -73,7 +73,7 @@ def slurm(
     resume: Resume = False,
     run_dir: SharedRunDir = Path("runs"),
     max_restarts: MaxRestarts = 0,
-    grace: Grace = int(GRACE),
+    grace_period: Grace = int(GRACE),
     run_options: RunOptionsText = "",
     python: Annotated[
         str, typer.Option(help="Python on the nodes.", show_default="this one")
@@ -111,9 +111,9 @@ def slurm(
         time=time,
         partition=partition,
         account=account,
-        directives=tuple(sbatch or ()),
-        grace=grace,
-        modules=tuple(before or ()),
+        directives=tuple(sbatch_arg or ()),
+        grace_period=grace_period,
+        modules=tuple(setup or ()),
     )
     if dry_run:
         typer.echo(batch_script(job), nl=False)

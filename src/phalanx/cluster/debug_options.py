@@ -38,7 +38,7 @@ class DebugOptions:
 
     Attributes:
         debug: run the steps eagerly, and compare what the workers bring to each collective.
-        debug_worker: the rank whose `breakpoint()` has the terminal.
+        debug_rank: the rank whose `breakpoint()` has the terminal.
         trial_batches: batches of training and validation of a run that keeps nothing; 0 for a
             run in earnest.
         overfit_batches: train and validate on so many batches alone; 0 for all.
@@ -46,7 +46,7 @@ class DebugOptions:
     """
 
     debug: bool = False
-    debug_worker: int = 0
+    debug_rank: int = 0
     trial_batches: int = 0
     overfit_batches: int = 0
     profile: ProfiledSteps | None = None

@@ -42,7 +42,7 @@ class WorkerSpec:
         world_size: the number of workers in the worker group.
         addresses: `host:port` of every worker, by rank; may be empty when `world_size` is 1.
         strategy: the strategy asked for, "auto" not yet decided.
-        communication: how replicas add up, by name; "auto" leaves it to the strategy.
+        communication_backend: how replicas add up, by name; "auto" leaves it to the strategy.
         devices: the devices this worker uses; None lets the worker take what is there.
         threads: CPU threads for this worker; None leaves it to TensorFlow.
         seed: the seed for Python, NumPy, TensorFlow and Keras on every worker.
@@ -63,7 +63,7 @@ class WorkerSpec:
     world_size: int
     addresses: tuple[str, ...] = ()
     strategy: StrategyName = "auto"
-    communication: str = "auto"
+    communication_backend: str = "auto"
     devices: DeviceSpec | None = None
     threads: int | None = None
     seed: int | None = None
@@ -112,7 +112,7 @@ class WorkerSpec:
     @property
     def has_terminal(self) -> bool:
         """Whether its `breakpoint()` has the launcher's terminal."""
-        return self.switches.debug and self.rank == self.switches.debug_worker
+        return self.switches.debug and self.rank == self.switches.debug_rank
 
     @property
     def cluster(self) -> dict[str, list[str]]:

@@ -23,7 +23,7 @@ class StrategyInfo:
         many_workers: whether several worker processes can train under it.
         many_devices: whether one worker may have several devices.
         networked: whether TensorFlow connects its workers, so that even one needs an address.
-        communication: the ways in which its replicas can add up, by name, besides "auto".
+        communication_backends: the ways in which its replicas can add up, by name, besides "auto".
     """
 
     name: str
@@ -31,7 +31,7 @@ class StrategyInfo:
     many_workers: bool
     many_devices: bool
     networked: bool = False
-    communication: tuple[str, ...] = ()
+    communication_backends: tuple[str, ...] = ()
 
 
 KINDS: tuple[StrategyInfo, ...] = (
@@ -46,7 +46,7 @@ KINDS: tuple[StrategyInfo, ...] = (
         trains_on="the devices of one process",
         many_workers=False,
         many_devices=True,
-        communication=("nccl", "hierarchical", "one-device"),
+        communication_backends=("nccl", "hierarchical", "one-device"),
     ),
     StrategyInfo(
         name="multiworker",
@@ -54,7 +54,7 @@ KINDS: tuple[StrategyInfo, ...] = (
         many_workers=True,
         many_devices=False,
         networked=True,
-        communication=("ring", "nccl"),
+        communication_backends=("ring", "nccl"),
     ),
     StrategyInfo(
         name="horovod",
@@ -80,7 +80,7 @@ KINDS: tuple[StrategyInfo, ...] = (
 STRATEGY_NAMES: tuple[StrategyName, ...] = ("auto", *(kind.name for kind in KINDS))
 COMMUNICATION_NAMES: tuple[str, ...] = (
     "auto",
-    *dict.fromkeys(name for kind in KINDS for name in kind.communication),
+    *dict.fromkeys(name for kind in KINDS for name in kind.communication_backends),
 )
 
 
@@ -89,36 +89,39 @@ def strategy_info(name: StrategyName) -> StrategyInfo | None:
     return next((kind for kind in KINDS if kind.name == name), None)
 
 
-def check_communication(communication: str, strategy: StrategyName) -> None:
+def check_communication(communication_backend: str, strategy: StrategyName) -> None:
     """Refuse a way to communicate that the strategy does not have.
 
     Raises:
         ConfigurationError: says which names it has, or which strategies have that way.
     """
-    if communication == "auto":
+    if communication_backend == "auto":
         return
     kind = strategy_info(strategy)
-    if kind is not None and communication in kind.communication:
+    if kind is not None and communication_backend in kind.communication_backends:
         return
-    if kind is None or communication not in COMMUNICATION_NAMES:
-        known = "; ".join(f"{k.name} has {', '.join(k.communication)}" for k in _with_a_choice())
-        raise ConfigurationError(
-            f"Asked for communication {communication!r} under strategy {strategy!r}. Name a "
-            f"strategy that has it: {known}."
+    if kind is None or communication_backend not in COMMUNICATION_NAMES:
+        known = "; ".join(
+            f"{k.name} has {', '.join(k.communication_backends)}" for k in _with_a_choice()
         )
-    takes = " or ".join(("auto", *kind.communication))
+        raise ConfigurationError(
+            f"Asked for communication {communication_backend!r} under strategy {strategy!r}. "
+            f"Name a strategy that has it: {known}."
+        )
+    takes = " or ".join(("auto", *kind.communication_backends))
     raise ConfigurationError(
-        f"Asked for communication {communication!r}, but the {strategy} strategy takes {takes}."
+        f"Asked for communication {communication_backend!r}, but the {strategy} strategy takes "
+        f"{takes}."
     )
 
 
-def check_gpus(communication: str, gpus: int) -> None:
+def check_gpus(communication_backend: str, gpus: int) -> None:
     """Refuse NCCL where there is no GPU.
 
     Raises:
         ConfigurationError: there is none.
     """
-    if communication == "nccl" and gpus == 0:
+    if communication_backend == "nccl" and gpus == 0:
         raise ConfigurationError(
             "Asked for communication 'nccl', which connects NVIDIA GPUs; found none. Leave it "
             "out, or see that CUDA_VISIBLE_DEVICES and --devices-per-worker allow GPUs."
@@ -126,4 +129,4 @@ def check_gpus(communication: str, gpus: int) -> None:
 
 
 def _with_a_choice() -> list[StrategyInfo]:
-    return [kind for kind in KINDS if kind.communication]
+    return [kind for kind in KINDS if kind.communication_backends]

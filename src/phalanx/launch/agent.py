@@ -167,7 +167,7 @@ class Agent:
         self.runner.journal.restart(attempt, cause=cause, seconds=decision.seconds)
         until = self.runner.clock.now() + decision.seconds
         while self.runner.clock.now() < until and not self.runner.signals.count():
-            self.runner.clock.sleep(self.runner.patience.poll)
+            self.runner.clock.sleep(self.runner.timeouts.poll_interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ class WorkerGroupRunner:
         clock: the time.
         output: where the workers' lines are shown.
         terminal: whether that is a terminal.
-        patience: how long to wait for what.
+        timeouts: how long to wait for what.
         data_servers: read data for the workers, where asked.
         homes: where workers are started.
         on_each_poll: done at each look at the workers.
@@ -215,7 +215,7 @@ class WorkerGroupRunner:
     clock: Clock
     output: Output
     terminal: bool
-    patience: Timeouts
+    timeouts: Timeouts
     announce: Callable[[str], None]
     data_servers: DataServers
     homes: Sequence[Node]
@@ -271,7 +271,7 @@ class WorkerGroupRunner:
                 start=partial(self._restart_workers, start),
                 on_replaced=partial(self._report_replaced, attempt),
             ),
-            patience=self.patience,
+            timeouts=self.timeouts,
         )
         try:
             self.journal.attempt_start(attempt, handles)
@@ -315,7 +315,7 @@ class WorkerGroupRunner:
         self.journal.preemption(attempt, number=number)
         self.announce(
             f"{number.name}: all workers are asked to save and stop, within "
-            f"{self.patience.saving:g} s"
+            f"{self.timeouts.checkpoint:g} s"
         )
 
     def _restart_workers(

@@ -25,7 +25,7 @@ class LaunchContext:
         terminal: whether `output` is a terminal.
         pick_ports: finds free ports.
         command: gives a worker's command.
-        patience: how long to wait for what.
+        timeouts: how long to wait for what.
         announce: says something to the user.
         places: where the launchers of the run are; None for one on this host.
     """
@@ -37,6 +37,6 @@ class LaunchContext:
     terminal: bool = False
     pick_ports: PortPicker = pick_free_ports
     command: WorkerCommand = worker_command
-    patience: Timeouts = field(default_factory=Timeouts)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     announce: Callable[[str], None] = lambda text: None
     places: ClusterEnvironment | None = None

@@ -43,7 +43,7 @@ class RunOptions:
         min_workers: go on with fewer, at least so many, where a worker cannot come back; None
             for never.
         strategy: how the workers train together.
-        communication: how replicas add up, by name; "auto" leaves it to the strategy.
+        communication_backend: how replicas add up, by name; "auto" leaves it to the strategy.
         servers: how many parameter servers; None means one where the strategy has them.
         sharding: how the servers share big variables: min-size:BYTES, fixed-shards:N or none.
         data_workers: processes that read and map data for the workers; 0 for none.
@@ -55,7 +55,7 @@ class RunOptions:
         tee: whose output the terminal shows.
         log_level: what the workers' `logging` says.
         hang_timeout: seconds after which a run that stands still is ended; 0 for never.
-        grace: seconds that training has to save and stop after SIGTERM or SIGUSR1.
+        grace_period: seconds that training has to save and stop after SIGTERM or SIGUSR1.
         rendezvous_timeout: seconds to wait for the launchers of other hosts.
         resume: go on with the run of that name, however it ended.
         threads: CPU threads for each worker; None shares the cores out.
@@ -72,7 +72,7 @@ class RunOptions:
     workers: int | None = None
     min_workers: int | None = None
     strategy: StrategyName = "auto"
-    communication: str = "auto"
+    communication_backend: str = "auto"
     servers: int | None = None
     sharding: str = DEFAULT_SHARDING
     data_workers: int = 0
@@ -84,7 +84,7 @@ class RunOptions:
     tee: TeeMode = "chief"
     log_level: LogLevel = "auto"
     hang_timeout: float = HANG_TIMEOUT
-    grace: float = GRACE
+    grace_period: float = GRACE
     rendezvous_timeout: float = STARTUP_TIMEOUT
     resume: bool = False
     threads: int | None = None
@@ -96,7 +96,7 @@ class RunOptions:
         _at_least("--data-workers", self.data_workers, 0)
         _at_least("--threads-per-worker", self.threads, 1)
         _one_of("--strategy", self.strategy, STRATEGY_NAMES)
-        check_communication(self.communication, self.strategy)
+        check_communication(self.communication_backend, self.strategy)
         check_servers(self.servers, self.sharding, self.strategy)
         _one_of("--tee", self.tee, TEE_MODES)
         _one_of("--log-level", self.log_level, LOG_LEVELS)
@@ -104,8 +104,10 @@ class RunOptions:
             raise ConfigurationError(
                 f"--hang-timeout must be seconds, or 0 for never; found {self.hang_timeout}."
             )
-        if not self.grace >= 0:
-            raise ConfigurationError(f"--grace must be 0 or more seconds; found {self.grace}.")
+        if not self.grace_period >= 0:
+            raise ConfigurationError(
+                f"--grace-period must be 0 or more seconds; found {self.grace_period}."
+            )
         if not self.rendezvous_timeout > 0:
             raise ConfigurationError(
                 "--rendezvous-timeout must be seconds, more than 0; found "
@@ -160,10 +162,10 @@ def _check_elastic(options: RunOptions) -> None:
 
 def _check_switches(options: RunOptions) -> None:
     switches = options.switches
-    _at_least("--debug-rank", switches.debug_worker, 0)
-    if switches.debug_worker and not switches.debug:
+    _at_least("--debug-rank", switches.debug_rank, 0)
+    if switches.debug_rank and not switches.debug:
         raise ConfigurationError(
-            f"--debug-rank {switches.debug_worker} gives a worker the terminal of --debug: give "
+            f"--debug-rank {switches.debug_rank} gives a worker the terminal of --debug: give "
             "that as well."
         )
     if switches.trial_batches and (options.name is not None or options.resume):

@@ -95,7 +95,7 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
             announce=surroundings.announce,
         )
         with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals, servers:
-            worker_groups = WorkerGroupRunner(
+            runner = WorkerGroupRunner(
                 options=options,
                 plan=plan,
                 journal=journal,
@@ -103,13 +103,13 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
                 clock=WallClock(),
                 output=surroundings.output,
                 terminal=surroundings.terminal,
-                patience=replace(surroundings.patience, saving=options.grace),
+                timeouts=replace(surroundings.timeouts, checkpoint=options.grace_period),
                 announce=surroundings.announce,
                 data_servers=servers,
                 homes=homes,
                 on_each_poll=partial(forward_signals, leader, signals),
             )
-            result = Agent(worker_groups=worker_groups).run()
+            result = Agent(runner=runner).run()
     except LaunchError as error:
         journal.run_end(exit_code=2, report=str(error))
         raise
@@ -139,7 +139,7 @@ def make_plan(
     )
     servers = (options.servers or 1) if options.strategy == "parameter-server" else 0
     on_cpus = all(share.devices is not None and share.devices.kind == "cpu" for share in shares)
-    check_gpus(options.communication, 0 if on_cpus else len(surroundings.machine.gpus))
+    check_gpus(options.communication_backend, 0 if on_cpus else len(surroundings.machine.gpus))
     workers = len(shares)
     if servers:
         shares = add_chief_and_ps(shares, servers)
@@ -155,7 +155,7 @@ def make_plan(
         shares=shares,
         homes=homes,
         strategy=options.strategy,
-        communication=options.communication,
+        communication_backend=options.communication_backend,
         servers=servers,
         sharding=options.sharding,
         seed=drawn if options.seed is None else options.seed,

@@ -40,21 +40,21 @@ class Timeouts:
     """How long the supervisor waits for what, in seconds.
 
     Attributes:
-        poll: between two looks at the worker group.
-        settle: after a failure that looks like a consequence, for its cause to show.
-        leave: for a worker that wrote down its failure to end by itself.
-        saving: for training to save and stop, where a signal asks for it.
-        grace: between SIGTERM and SIGKILL, after a signal to the launcher.
-        moment: between the two after a failure: a worker that trains takes SIGTERM for the wish
-            that it save, which it cannot do without the one that failed.
+        poll_interval: between two looks at the worker group.
+        failure_settle: after a failure that looks like a consequence, for its cause to show.
+        self_exit: for a worker that wrote down its failure to end by itself.
+        checkpoint: for training to save and stop, where a signal asks for it.
+        sigkill: between SIGTERM and SIGKILL, after a signal to the launcher.
+        sigkill_after_failure: between the two after a failure: a worker that trains takes SIGTERM
+            for the wish that it save, which it cannot do without the one that failed.
     """
 
-    poll: float = 0.05
-    settle: float = 2.0
-    leave: float = 10.0
-    saving: float = 60.0
-    grace: float = 3.0
-    moment: float = 0.5
+    poll_interval: float = 0.05
+    failure_settle: float = 2.0
+    self_exit: float = 10.0
+    checkpoint: float = 60.0
+    sigkill: float = 3.0
+    sigkill_after_failure: float = 0.5
 
 
 @dataclass(kw_only=True)
@@ -75,7 +75,7 @@ class Supervisor:
         on_end: told of every worker's end as soon as it is seen.
         servants: ranks that serve the others for as long as those train, and are ended then.
         replacement: who takes the place of a worker that failed; None where nobody can.
-        patience: how long to wait for what.
+        timeouts: how long to wait for what.
     """
 
     handles: MutableMapping[int, WorkerHandle]
@@ -91,7 +91,7 @@ class Supervisor:
     on_end: Callable[[WorkerExit], None] = lambda ending: None
     ps_tasks: frozenset[int] = frozenset()
     replacement: Callable[[WorkerExit], WorkerHandle | None] = lambda ending: None
-    patience: Timeouts = field(default_factory=Timeouts)
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
     def __post_init__(self) -> None:
         self._endings: dict[int, WorkerExit] = {}
@@ -130,7 +130,7 @@ class Supervisor:
             end = min(end, self.clock.now() + self._current_timeouts())
             if self.clock.now() >= end:
                 return False
-            self.clock.sleep(self.patience.poll)
+            self.clock.sleep(self.timeouts.poll_interval)
 
     def _request_checkpoint(self) -> None:
         self.on_ask()
@@ -154,16 +154,16 @@ class Supervisor:
         """How long the rest may still take, from now on; the least ever said counts."""
         seconds = float("inf")
         if self._failures():
-            seconds = self.patience.settle
+            seconds = self.timeouts.failure_settle
         told = [failure for failure in map(self.failure_of, self._running()) if failure]
         failures = [*told, *(each.failure for each in self._failures() if each.failure)]
         if any(failure.type == TIMED_OUT for failure in failures):
             self.on_timeout()
         if told:
             # It said that it failed but does not end: something holds it up.
-            seconds = min(seconds, self.patience.leave)
+            seconds = min(seconds, self.timeouts.self_exit)
         if self._asked or any(each.has_saved for each in self._endings.values()):
-            seconds = min(seconds, self.patience.saving)
+            seconds = min(seconds, self.timeouts.checkpoint)
         return seconds
 
     def _stop(self) -> None:
@@ -173,12 +173,12 @@ class Supervisor:
             self._told.add(rank)
             self.handles[rank].signal(signal.SIGTERM)
         by_signal = signals_so_far and not self._asked
-        wait = self.patience.grace if by_signal else self.patience.moment
+        wait = self.timeouts.sigkill if by_signal else self.timeouts.sigkill_after_failure
         deadline = self.clock.now() + wait
         while self._running() and self.clock.now() < deadline:
             if self.interrupted() > signals_so_far:
                 return
-            self.clock.sleep(self.patience.poll)
+            self.clock.sleep(self.timeouts.poll_interval)
             self._look()
 
     def _kill(self) -> None:
@@ -189,7 +189,7 @@ class Supervisor:
         while self._running():
             self._look()
             if self._running():
-                self.clock.sleep(self.patience.poll)
+                self.clock.sleep(self.timeouts.poll_interval)
 
     def _look(self) -> None:
         for rank in self._running():

@@ -34,7 +34,7 @@ class WorkerGroupSpec:
         seed: the seed of every worker.
         run_dir: the run's directory.
         interactive: whether a person watches the terminal.
-        communication: how replicas add up, by name.
+        communication_backend: how replicas add up, by name.
         log_level: what the workers' `logging` says.
         servers: how many of the last ranks are parameter servers.
         sharding: how those share big variables.
@@ -51,7 +51,7 @@ class WorkerGroupSpec:
     seed: int
     run_dir: Path
     interactive: bool = False
-    communication: str = "auto"
+    communication_backend: str = "auto"
     log_level: LogLevel = "auto"
     servers: int = 0
     sharding: str = DEFAULT_SHARDING
@@ -108,7 +108,7 @@ def worker_specs(
             world_size=len(plan.shares),
             addresses=tuple(addresses),
             strategy=plan.strategy,
-            communication=plan.communication,
+            communication_backend=plan.communication_backend,
             devices=share.devices,
             threads=share.threads,
             seed=plan.seed,

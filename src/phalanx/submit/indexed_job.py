@@ -52,7 +52,7 @@ def job_spec(
         "completionMode": "Indexed",
         "completions": job.run.hosts,
         "parallelism": job.run.hosts,
-        "backoffLimitPerIndex": job.retries,
+        "backoffLimitPerIndex": job.backoff_limit,
         "podFailurePolicy": {
             "rules": [
                 # Asked for what cannot work: no use to try again.
@@ -100,7 +100,7 @@ def jobset_policy(job: KubernetesJob) -> Manifest:
     """How the pods of a JobSet are named, and what happens when one fails."""
     return {
         "network": {"enableDNSHostnames": True, "subdomain": job.run.name},
-        "failurePolicy": {"maxRestarts": job.retries},
+        "failurePolicy": {"maxRestarts": job.backoff_limit},
     }
 
 

@@ -72,7 +72,7 @@ def tf_job(job: KubernetesJob) -> Manifest:
         "kind": "TFJob",
         "metadata": metadata(job),
         "spec": {
-            "runPolicy": {"backoffLimit": job.retries, "cleanPodPolicy": "None"},
+            "runPolicy": {"backoffLimit": job.backoff_limit, "cleanPodPolicy": "None"},
             "tfReplicaSpecs": {"Worker": workers},
         },
     }

@@ -28,14 +28,14 @@ class KubernetesJob:
         run: the run; its script is where the pods find it.
         image: the container's image, with Phalanx in it.
         kind: "job" for an Indexed Job, "jobset", "trainjob" or "tfjob" where the cluster has those.
-        claim: the PersistentVolumeClaim that all pods mount for the directory of runs.
+        pvc: the PersistentVolumeClaim that all pods mount for the directory of runs.
         script: the text of the script, handed over in a ConfigMap; None where the image has it.
         gpus: GPUs of each pod.
         cpus: CPUs of each pod, as Kubernetes writes them: 2 or 500m.
         memory: memory of each pod: 8Gi.
         namespace: where to; None takes the one that the client is set to.
-        grace: seconds that training has to save and stop when a pod is told to go.
-        retries: how often a pod of each index is replaced after a failure.
+        grace_period: seconds that training has to save and stop when a pod is told to go.
+        backoff_limit: how often a pod of each index is replaced after a failure.
         env: variables of the containers.
         node_selector: labels that a pod's node must have.
 
@@ -46,14 +46,14 @@ class KubernetesJob:
     run: SubmitSpec
     image: str
     kind: str = "job"
-    claim: str | None = None
+    pvc: str | None = None
     script: str | None = None
     gpus: int = 0
     cpus: str | None = None
     memory: str | None = None
     namespace: str | None = None
-    grace: int = 60
-    retries: int = 3
+    grace_period: int = 60
+    backoff_limit: int = 3
     env: Mapping[str, str] | None = None
     node_selector: Mapping[str, str] | None = None
 
@@ -62,9 +62,9 @@ class KubernetesJob:
             raise ConfigurationError(
                 f"--kind must be one of {', '.join(KINDS)}; found {self.kind!r}."
             )
-        if self.claim is None and self.run.hosts > 1:
+        if self.pvc is None and self.run.hosts > 1:
             raise ConfigurationError(
-                f"{self.run.hosts} pods need a directory of runs that they share: give --claim "
+                f"{self.run.hosts} pods need a directory of runs that they share: give --pvc "
                 "with a PersistentVolumeClaim that many nodes can write (ReadWriteMany)."
             )
         if not PurePosixPath(self.run.run_dir).is_absolute():
@@ -75,12 +75,12 @@ class KubernetesJob:
         if size > MOST_BYTES:
             raise ConfigurationError(
                 f"A ConfigMap takes a script of {MOST_BYTES} bytes; found {size}. Put the code "
-                "into the image, and give --code image."
+                "into the image, and give --code-source image."
             )
-        if self.gpus < 0 or self.retries < 0 or self.grace < 1:
+        if self.gpus < 0 or self.backoff_limit < 0 or self.grace_period < 1:
             raise ConfigurationError(
-                f"--gpus-per-worker and --retries must be 0 or more, --grace 1 or more; found "
-                f"{self.gpus}, {self.retries} and {self.grace}."
+                f"--gpus-per-worker and --backoff-limit must be 0 or more, --grace-period 1 or more; "
+                f"found {self.gpus}, {self.backoff_limit} and {self.grace_period}."
             )
         if (letters := _letters_of_pods(self)) > LABEL_LETTERS:
             raise ConfigurationError(

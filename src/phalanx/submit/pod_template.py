@@ -41,7 +41,7 @@ def pod_template(
     spec = {
         **({} if subdomain is None else {"subdomain": subdomain}),
         **({} if restart_policy is None else {"restartPolicy": restart_policy}),
-        "terminationGracePeriodSeconds": job.grace + STOPPING,
+        "terminationGracePeriodSeconds": job.grace_period + STOPPING,
         **({} if job.node_selector is None else {"nodeSelector": dict(job.node_selector)}),
         "containers": [_container(job, pod_host, container)],
         "volumes": _volumes(job),
@@ -56,7 +56,7 @@ def _container(job: KubernetesJob, pod_host: str | None, name: str) -> dict[str,
         "name": name,
         "image": job.image,
         "command": ["phalanx"],
-        "args": job.run.words("--cluster", cluster, "--grace", str(job.grace)),
+        "args": job.run.words("--cluster", cluster, "--grace-period", str(job.grace_period)),
         "env": _environment(job, pod_host),
         "resources": _resources(job),
         "volumeMounts": [
@@ -90,8 +90,8 @@ _MOUNTS = {"runs": None, "code": CODE_DIR, "shm": "/dev/shm"}
 
 def _volumes(job: KubernetesJob) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = []
-    if job.claim is not None:
-        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": job.claim}})
+    if job.pvc is not None:
+        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": job.pvc}})
     if job.script is not None:
         volumes.append({"name": "code", "configMap": {"name": job.run.name}})
     if job.gpus:  # NCCL's; a container has 64 MiB of it otherwise

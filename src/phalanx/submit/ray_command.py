@@ -21,12 +21,12 @@ class RayJob:
 
     Attributes:
         plan: what the driver is told.
-        grace: seconds that training has to save and stop.
+        grace_period: seconds that training has to save and stop.
         working_dir: a directory that Ray brings to every node; None for none.
     """
 
     plan: RayPlan
-    grace: int
+    grace_period: int
     working_dir: str | None = None
 
     def entrypoint(self) -> str:
@@ -38,25 +38,30 @@ class RayJob:
     def runtime_env(self) -> dict[str, Any]:
         """What Ray prepares for the job, on every node that it uses."""
         where = {} if self.working_dir is None else {"working_dir": self.working_dir}
-        variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(self.grace + MARGIN), "PYTHONUNBUFFERED": "1"}
+        variables = {
+            "RAY_JOB_STOP_WAIT_TIME_S": str(self.grace_period + MARGIN),
+            "PYTHONUNBUFFERED": "1",
+        }
         return {**where, "env_vars": variables}
 
 
-def launcher_words(run: SubmitSpec, *, cpus: float, grace: int) -> tuple[str, ...]:
+def launcher_words(run: SubmitSpec, *, cpus: float, grace_period: int) -> tuple[str, ...]:
     """The words of each launcher, for a plan.
 
     Args:
         run: the run.
         cpus: CPUs of each bundle.
-        grace: seconds that training has to save and stop.
+        grace_period: seconds that training has to save and stop.
 
     Raises:
         ConfigurationError: that is no time at all.
     """
-    if grace < 1:
-        raise ConfigurationError(f"--grace must be at least 1 second; found {grace}.")
+    if grace_period < 1:
+        raise ConfigurationError(f"--grace-period must be at least 1 second; found {grace_period}.")
     threads = max(1, int(cpus))
-    return tuple(run.words("--grace", str(grace), "--threads-per-worker", str(threads)))
+    return tuple(
+        run.words("--grace-period", str(grace_period), "--threads-per-worker", str(threads))
+    )
 
 
 def shell_text(job: RayJob, address: str) -> str:

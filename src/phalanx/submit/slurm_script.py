@@ -32,7 +32,7 @@ class SlurmJob:
         account: who pays.
         directives: further words after #SBATCH.
         output: the file for what the launchers say.
-        grace: seconds that training has to save and stop before the time is over.
+        grace_period: seconds that training has to save and stop before the time is over.
         modules: lines to run first, such as `module load cuda`.
         env: variables of the workers' environment, which the script takes from `variables`.
 
@@ -50,7 +50,7 @@ class SlurmJob:
     partition: str | None = None
     account: str | None = None
     directives: tuple[str, ...] = ()
-    grace: int = 60
+    grace_period: int = 60
     modules: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,8 +64,10 @@ class SlurmJob:
         for option, count in (("--gpus", self.gpus_per_node), ("--cpus", self.cpus_per_node)):
             if count is not None and count < 1:
                 raise ConfigurationError(f"{option}-per-node must be at least 1; found {count}.")
-        if self.grace < 1:
-            raise ConfigurationError(f"--grace must be at least 1 second; found {self.grace}.")
+        if self.grace_period < 1:
+            raise ConfigurationError(
+                f"--grace-period must be at least 1 second; found {self.grace_period}."
+            )
 
     @property
     def variables(self) -> dict[str, str]:
@@ -115,7 +117,7 @@ def _directives(job: SlurmJob) -> list[str]:
         "account": job.account,
         "output": job.output,
         "open-mode": "append",
-        "signal": f"USR1@{job.grace + MARGIN}",
+        "signal": f"USR1@{job.grace_period + MARGIN}",
     }
     given = [f"--{name}={_quoted(value)}" for name, value in asked.items() if value is not None]
     return [*given, "--requeue", *job.directives]
@@ -125,7 +127,7 @@ def _srun(job: SlurmJob) -> str:
     step = ["srun", f"--nodes={job.run.hosts}", "--ntasks-per-node=1"]
     step.append(f"--cpus-per-task={_cpus(job)}")
     program = [job.python, "-m", "phalanx"]
-    command, *words = job.run.words("--cluster", "slurm", "--grace", str(job.grace))
+    command, *words = job.run.words("--cluster", "slurm", "--grace-period", str(job.grace_period))
     if not job.env:
         return shlex.join([*step, *program, command, *words])
     # Slurm's accounting keeps srun's words: a shell on each node puts the values in.

@@ -69,7 +69,7 @@ class AsyncCheckpointer:
         self._step = share.snapshot.step
         stalled = self._clock() - began
         self._background.start(lambda: self._store(writer, share, stalled))
-        if not self._options.asynchronous:
+        if not self._options.async_save:
             self.finish()
 
     def finish(self) -> None:
@@ -103,7 +103,7 @@ class AsyncCheckpointer:
             )
         with suppress(OSError):  # what is too much now goes with the next
             step = manifest.step
-            prune(self._folder, self._options.retention, saved=step, leftovers_before=step)
+            prune(self._folder, self._options.retention, saved=step, uncommitted_before=step)
 
     def _report(self, error: Exception) -> None:
         if self._options.on_failure == "raise":

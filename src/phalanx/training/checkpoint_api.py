@@ -51,8 +51,8 @@ def save(
     epoch: int = 0,
     state: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
-    keep: int = 3,
-    retries: int = 5,
+    max_to_keep: int = 3,
+    max_retries: int = 5,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Save a model and its optimizer; every worker must call it, and each writes a share.
@@ -66,8 +66,8 @@ def save(
         epoch: the epoch under way.
         state: what the loop needs to go on, as JSON knows it; the chief's is written.
         metrics: numbers that tell how good it is.
-        keep: how many of the highest steps stay; the one saved now stays in any case.
-        retries: how often a write that storage refuses is tried again.
+        max_to_keep: how many of the highest steps stay; the one saved now stays in any case.
+        max_retries: how often a write that storage refuses is tried again.
         storage_options: for fsspec's file system.
 
     Raises:
@@ -79,7 +79,7 @@ def save(
     with ExitStack() as stack:
         strategy = strategy_of(model)
         stage = CallContext(model=model, strategy=strategy, place=topology_of(strategy), exit=stack)
-        writer = writer_of(stage, folder, RetryPolicy(retries=retries))
+        writer = writer_of(stage, folder, RetryPolicy(max_retries=max_retries))
         snapshot = Snapshot(
             step=steps_trained(model) if step is None else step,
             epoch=epoch,
@@ -89,7 +89,7 @@ def save(
         )
         if writer.write(snapshot) is not None:
             step = snapshot.step
-            prune(folder, Retention(keep=keep), saved=step, leftovers_before=step)
+            prune(folder, Retention(max_to_keep=max_to_keep), saved=step, uncommitted_before=step)
         on_any_worker(strategy, stage.place, False)  # it is there when anybody goes on
 
 

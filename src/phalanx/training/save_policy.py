@@ -19,7 +19,7 @@ class SavePolicy:
     All workers hear the same, but of the clock: they have to ask the chief.
 
     Attributes:
-        best: the least value so far of the metric that `keep_best` goes by, its sign turned
+        best: the least value so far of the metric that `best` goes by, its sign turned
             where more is better.
     """
 
@@ -67,7 +67,7 @@ class SavePolicy:
             return False
         name, mode = self._goes_by
         if name not in logs:
-            _log.warning("keep_best goes by %r, which the logs lack: %s", name, sorted(logs))
+            _log.warning("best goes by %r, which the logs lack: %s", name, sorted(logs))
             return False
         value = float(logs[name]) * (1.0 if mode == "min" else -1.0)
         if math.isfinite(value) and (self.best is None or value < self.best):

@@ -101,8 +101,8 @@ class TrainState:
         Args:
             moment: where training stands.
             fit: the number of this `fit` among those that use the directory, from 0.
-            best: the best value so far of what `keep_best` goes by.
-            logs: of the epoch that has just ended, which `keep_best` goes by; else empty.
+            best: the best value so far of what `best` goes by.
+            logs: of the epoch that has just ended, which `best` goes by; else empty.
         """
         position = self._stream.position(moment.batch, since=moment.since)
         whole = self._whole()

@@ -240,7 +240,7 @@ def _pass_over(spec: WorkerSpec, frame: FrameType) -> None:
     _log.warning(
         "breakpoint() at %s is passed over: %s",
         _where(frame),
-        f"worker {spec.switches.debug_worker} has the terminal"
+        f"worker {spec.switches.debug_rank} has the terminal"
         if spec.switches.debug
         else "a worker has no terminal; phalanx run --debug gives it one",
     )

@@ -30,7 +30,7 @@ class _Made:
 _made: _Made | None = None
 
 
-def strategy(name: str = "auto", *, communication: str = "auto") -> Any:
+def strategy(name: str = "auto", *, communication_backend: str = "auto") -> Any:
     """The `tf.distribute.Strategy` to train under, made once in each process.
 
     Under `phalanx run` it is the launcher's, whatever name the script gives: the command
@@ -40,14 +40,15 @@ def strategy(name: str = "auto", *, communication: str = "auto") -> Any:
 
     Args:
         name: "auto" or a strategy's name, as `phalanx run --strategy` takes it.
-        communication: how its replicas add up, as `phalanx run --communication` takes it.
+        communication_backend: how its replicas add up, as `phalanx run --communication-backend`
+            takes it.
 
     Raises:
         ConfigurationError: there is no such strategy, or another one exists in this process.
         ClusterError: TF_CONFIG contradicts itself.
     """
     asked = check_name(name)
-    check_communication(communication, asked)
+    check_communication(communication_backend, asked)
     if _made is not None:
         if asked not in ("auto", _made.kind):
             if not _made.launched:
@@ -67,7 +68,9 @@ def strategy(name: str = "auto", *, communication: str = "auto") -> Any:
         horovod_size=int(os.environ.get("HOROVOD_SIZE", 0)),
         tpu=_tpu() if asked == "auto" else None,
     )
-    return _make(choice, StrategyRequest(communication=communication), launched=False)
+    return _make(
+        choice, StrategyRequest(communication_backend=communication_backend), launched=False
+    )
 
 
 def make_for_worker(spec: WorkerSpec) -> Any:
@@ -83,7 +86,7 @@ def make_for_worker(spec: WorkerSpec) -> Any:
     tpu = _tpu() if may_be_tpu else None
     counts = not decided and tpu is None
     choice = choose_for_worker(spec, len(local_devices()) if counts else 1, tpu)
-    request = StrategyRequest(communication=spec.communication, worker=spec)
+    request = StrategyRequest(communication_backend=spec.communication_backend, worker=spec)
     return _make(choice, request, launched=True)
 
 

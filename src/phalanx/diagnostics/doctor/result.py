@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["good", "note", "unfit"]
+Verdict = Literal["ok", "warning", "error"]
 """Fit; fit, with something to know; not fit for training."""
 
 
@@ -17,27 +17,27 @@ class Result:
         check: what, in a word or two.
         verdict: how it is.
         what: what was found, with the value.
-        mend: the command that mends it, or what to do; None where nothing is to be mended.
+        fix: the command that mends it, or what to do; None where nothing is to be mended.
         host: where, if several hosts were looked at; None for all of them together.
     """
 
     check: str
     verdict: Verdict
     what: str
-    mend: str | None = None
+    fix: str | None = None
     host: str | None = None
 
 
 def ok(check: str, what: str) -> Result:
     """It is as it should be."""
-    return Result(check=check, verdict="good", what=what)
+    return Result(check=check, verdict="ok", what=what)
 
 
-def warning(check: str, what: str, mend: str | None = None) -> Result:
+def warning(check: str, what: str, fix: str | None = None) -> Result:
     """Training works, and this is to be known."""
-    return Result(check=check, verdict="note", what=what, mend=mend)
+    return Result(check=check, verdict="warning", what=what, fix=fix)
 
 
-def failed(check: str, what: str, mend: str) -> Result:
+def failed(check: str, what: str, fix: str) -> Result:
     """Training does not work before this is mended."""
-    return Result(check=check, verdict="unfit", what=what, mend=mend)
+    return Result(check=check, verdict="error", what=what, fix=fix)

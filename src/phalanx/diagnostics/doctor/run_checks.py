@@ -41,4 +41,4 @@ def run_checks(here: MachineInfo) -> Iterator[Result]:
 
 def is_passing(results: Iterable[Result]) -> bool:
     """Whether nothing stands in the way of training."""
-    return all(result.verdict != "unfit" for result in results)
+    return all(result.verdict != "error" for result in results)

@@ -1,6 +1,6 @@
 """Run a script up to its first `fit`, and see what a TPU would not take of it.
 
-`phalanx doctor --for tpu train.py` starts this module in a process of its own. Nothing is
+`phalanx doctor --target tpu train.py` starts this module in a process of its own. Nothing is
 trained: the step is traced and compiled by XLA for this machine's CPU, for one batch size.
 """
 
@@ -111,7 +111,7 @@ def findings_in_step(model: Any, spec: Any, size: int) -> list[TpuFinding]:
         return [
             TpuFinding(
                 what=f"The step cannot be traced: {_first_line(error)}.",
-                mend="See whether it looks at values in Python.",
+                fix="See whether it looks at values in Python.",
                 where=_own_line(_frames_of(error)),
             )
         ]
@@ -126,7 +126,7 @@ def findings_in_step(model: Any, spec: Any, size: int) -> list[TpuFinding]:
         return [
             TpuFinding(
                 what=f"XLA does not compile the step: {_first_line(error)}.",
-                mend="Use another operation there.",
+                fix="Use another operation there.",
                 where=_own_line(frames),
             )
         ]
@@ -143,9 +143,9 @@ def _known(graph: Any) -> list[TpuFinding]:
         if reason is None:
             continue
         where = _own_line([(f.filename, f.lineno) for f in operation.traceback])
-        what, mend = reason
+        what, fix = reason
         found[operation.type, where] = TpuFinding(
-            what=f"{operation.type}: {what}, which a TPU has not.", mend=mend, where=where
+            what=f"{operation.type}: {what}, which a TPU has not.", fix=fix, where=where
         )
     return list(found.values())
 
@@ -193,25 +193,25 @@ def findings_in_data(adapter: Any, spec: Any) -> list[TpuFinding]:
         name = "x" if not path or path[0] == 0 else "y"
         if not isinstance(one, tf.TensorSpec):
             found.append(
-                TpuFinding(what=f"The data's {name} is a {type(one).__name__}.", mend=_SHAPES)
+                TpuFinding(what=f"The data's {name} is a {type(one).__name__}.", fix=_SHAPES)
             )
             continue
         if one.shape.rank is None or None in one.shape[1:]:
             found.append(
-                TpuFinding(what=f"The data's {name} has the shape {one.shape}.", mend=_SHAPES)
+                TpuFinding(what=f"The data's {name} has the shape {one.shape}.", fix=_SHAPES)
             )
         if one.dtype == tf.string:
             found.append(
                 TpuFinding(
                     what=f"The data's {name} are strings, which a TPU has not.",
-                    mend="Turn them into numbers in the dataset: map(lookup).",
+                    fix="Turn them into numbers in the dataset: map(lookup).",
                 )
             )
         if one.dtype == tf.float64:
             found.append(
                 TpuFinding(
                     what=f"The data's {name} is float64, which a TPU has not.",
-                    mend="Cast it to float32.",
+                    fix="Cast it to float32.",
                 )
             )
     return found
@@ -232,7 +232,7 @@ def _partial_batches(adapter: Any, spec: Any) -> list[TpuFinding]:
         return [
             TpuFinding(
                 what=f"The last batch has {last} samples, the others have {size}.",
-                mend="A TPU compiles the step anew for it: use a batch size that divides the "
+                fix="A TPU compiles the step anew for it: use a batch size that divides the "
                 "number of samples, or a dataset with drop_remainder=True.",
             )
         ]
@@ -240,7 +240,7 @@ def _partial_batches(adapter: Any, spec: Any) -> list[TpuFinding]:
         return [
             TpuFinding(
                 what="The dataset's batches may differ in size.",
-                mend="Batch it with drop_remainder=True: a TPU compiles the step for one size.",
+                fix="Batch it with drop_remainder=True: a TPU compiles the step for one size.",
             )
         ]
     return []
@@ -252,14 +252,14 @@ class TpuFinding:
 
     Attributes:
         what: what was found, with the value.
-        mend: what to do.
+        fix: what to do.
         where: `file:line` of the user's code; None where no line tells.
     """
 
     what: str
-    mend: str
+    fix: str
     where: str | None = None
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
-        return f"{place}{self.what} {self.mend}"
+        return f"{place}{self.what} {self.fix}"

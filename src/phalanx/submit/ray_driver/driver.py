@@ -61,7 +61,7 @@ def place(
         since = clock.now()
         while not asked.is_there():
             now = clock.now()
-            if is_over() or (plan.least < plan.most and now - since > plan.patience):
+            if is_over() or (plan.least < plan.most and now - since > plan.placement_timeout):
                 break
             if now - told > TELL_EVERY:
                 told = now
@@ -202,7 +202,7 @@ class Driver:
         Raises:
             LaunchError: launchers could not be started.
         """
-        left = self._plan.retries
+        left = self._plan.max_node_failures
         try:
             while True:
                 if not self._held and (wish := self._place()) is not None:
@@ -214,7 +214,9 @@ class Driver:
                     return ended.code
                 if not ended.may_grow:
                     if left == 0:
-                        self._announce(f"--retries {self._plan.retries} are used up")
+                        self._announce(
+                            f"--max-node-failures {self._plan.max_node_failures} are used up"
+                        )
                         return ended.code
                     left -= 1
                     self._drop()

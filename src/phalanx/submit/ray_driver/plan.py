@@ -23,8 +23,8 @@ class RayPlan:
         most: how many bundles are wanted.
         cpus: CPUs of each.
         gpus: GPUs of each.
-        retries: how often to start again after a node was lost.
-        patience: seconds to wait for all bundles before fewer are taken.
+        max_node_failures: how often to start again after a node was lost.
+        placement_timeout: seconds to wait for all bundles before fewer are taken.
         python: starts the launchers; None takes the Python of Ray's own processes.
         directory: where launchers work, on nodes that have it; None leaves it to Ray.
 
@@ -39,8 +39,8 @@ class RayPlan:
     most: int
     cpus: float = 1.0
     gpus: float = 0.0
-    retries: int = 10
-    patience: float = 60.0
+    max_node_failures: int = 10
+    placement_timeout: float = 60.0
     python: str | None = None
     directory: str | None = None
 
@@ -49,11 +49,16 @@ class RayPlan:
             raise ConfigurationError(
                 f"--workers {self.least}:{self.most} must be at least 1, and MIN at most MAX."
             )
-        if self.cpus <= 0 or self.gpus < 0 or self.retries < 0 or self.patience < 0:
+        if (
+            self.cpus <= 0
+            or self.gpus < 0
+            or self.max_node_failures < 0
+            or self.placement_timeout < 0
+        ):
             raise ConfigurationError(
-                "--cpus-per-worker must be more than 0, --gpus-per-worker, --retries and "
-                f"--patience 0 or more; found {self.cpus:g}, {self.gpus:g}, {self.retries} and "
-                f"{self.patience:g}."
+                "--cpus-per-worker must be more than 0, --gpus-per-worker, --max-node-failures and "
+                f"--placement-timeout 0 or more; found {self.cpus:g}, {self.gpus:g}, "
+                f"{self.max_node_failures} and {self.placement_timeout:g}."
             )
 
     @property

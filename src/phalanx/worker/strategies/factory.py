@@ -14,11 +14,11 @@ class StrategyRequest:
     """What was asked for.
 
     Attributes:
-        communication: how replicas add up, by name; "auto" leaves it to the strategy.
+        communication_backend: how replicas add up, by name; "auto" leaves it to the strategy.
         worker: the worker of `phalanx run` that makes it; None in a process of nobody's.
     """
 
-    communication: str = "auto"
+    communication_backend: str = "auto"
     worker: WorkerSpec | None = None
 
 

@@ -24,9 +24,9 @@ def make(request: StrategyRequest) -> Any:
     Raises:
         ConfigurationError: the communication asked for cannot be.
     """
-    check_gpus(request.communication, len(tf.config.list_logical_devices("GPU")))
+    check_gpus(request.communication_backend, len(tf.config.list_logical_devices("GPU")))
     devices = local_devices()
-    if request.communication == "hierarchical" and len(devices) % 2:
+    if request.communication_backend == "hierarchical" and len(devices) % 2:
         # TensorFlow halves the devices into two groups, and an odd one's values would be lost.
         raise ConfigurationError(
             f"Asked for communication 'hierarchical' on {len(devices)} devices; it adds up an even "
@@ -38,6 +38,6 @@ def make(request: StrategyRequest) -> Any:
 
 def _communication(request: StrategyRequest) -> str:
     devices = request.worker.devices if request.worker else None
-    if request.communication == "auto" and devices and devices.kind == "logical-gpu":
+    if request.communication_backend == "auto" and devices and devices.kind == "logical-gpu":
         return "one-device"  # NCCL wants each GPU once
-    return request.communication
+    return request.communication_backend

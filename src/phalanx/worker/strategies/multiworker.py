@@ -24,15 +24,15 @@ def make(request: StrategyRequest) -> Any:
         ConfigurationError: the communication asked for cannot be, or this process has several GPUs.
     """
     gpus = len(tf.config.get_visible_devices("GPU"))
-    if request.communication != "auto":
-        check_gpus(request.communication, gpus)
+    if request.communication_backend != "auto":
+        check_gpus(request.communication_backend, gpus)
     config = TFConfig.from_environment(os.environ)
     check_one_gpu(gpus, config, launched=request.worker is not None, script=_script())
     if config is None or config.synchronous_tasks < 2:
         return MultiWorkerStrategy(NoCollectives("GPU:0" if gpus else "CPU:0"))
     # The public way to start TensorFlow's server and its collectives.
     runtime = tf.distribute.MultiWorkerMirroredStrategy(
-        communication_options=_options(request.communication)
+        communication_options=_options(request.communication_backend)
     )
     return MultiWorkerStrategy(TensorFlowCollectives(runtime), runtime.cluster_resolver)
 
@@ -43,8 +43,8 @@ def _script() -> str:
     return "SCRIPT" if main is None else os.path.relpath(main)
 
 
-def _options(communication: str) -> Any:
-    if communication == "auto":
+def _options(communication_backend: str) -> Any:
+    if communication_backend == "auto":
         return None
-    named = tf.distribute.experimental.CommunicationImplementation[communication.upper()]
+    named = tf.distribute.experimental.CommunicationImplementation[communication_backend.upper()]
     return tf.distribute.experimental.CommunicationOptions(implementation=named)

@@ -28,8 +28,8 @@ def _place(here: MachineInfo) -> Result:
     except (ClusterError, ConfigurationError) as problem:
         first = str(problem).splitlines()[0]
         kinds = " or ".join(f"--cluster {one.kind}" for one in looks if one.places is not None)
-        mend = f"phalanx run {kinds or '--cluster none'}; or mend the variables that it names"
-        return failed(_CHECK, first, mend)
+        fix = f"phalanx run {kinds or '--cluster none'}; or fix the variables that it names"
+        return failed(_CHECK, first, fix)
     if places is None:
         asked = ", ".join(one.kind for one in looks)
         return ok(_CHECK, f"none: no variables of {asked}; phalanx run is alone here")
@@ -56,5 +56,5 @@ def _strategy(here: MachineInfo) -> Result:
         )
     except (ClusterError, ConfigurationError) as problem:
         first = str(problem).splitlines()[0]
-        return failed("strategy", first, "unset TF_CONFIG, or mend it")
+        return failed("strategy", first, "unset TF_CONFIG, or fix it")
     return ok("strategy", f"auto means {choice.kind} here: {choice.reason}")

@@ -10,7 +10,7 @@ from phalanx.diagnostics.doctor.result import Result, ok, warning
 
 
 def check(here: MachineInfo) -> Iterator[Result]:
-    """Horovod is optional, so its lack makes nothing unfit."""
+    """Horovod is optional: without it there is a warning and no error."""
     command = f"sh scripts/build_horovod.sh {sys.prefix}"
     said = here.tensorflow.horovod
     if here.tensorflow.error is not None:

@@ -34,13 +34,13 @@ def _ports() -> Result:
 
 
 def _name(host: str) -> Result:
-    mend = f"echo '127.0.1.1 {host}' >> /etc/hosts (several hosts: this host's own address)"
+    fix = f"echo '127.0.1.1 {host}' >> /etc/hosts (several hosts: this host's own address)"
     try:
         address = socket.gethostbyname(host)
     except OSError as problem:
-        return warning("name", f"this host's name {host} has no address: {problem}", mend)
+        return warning("name", f"this host's name {host} has no address: {problem}", fix)
     try:
         back = socket.gethostbyaddr(address)[0]
     except OSError:
-        return warning("name", f"{host} is {address}, which has no name", mend)
+        return warning("name", f"{host} is {address}, which has no name", fix)
     return ok("name", f"{host} is {address}, which is {back}")

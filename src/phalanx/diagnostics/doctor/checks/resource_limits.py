@@ -46,5 +46,5 @@ def shared_memory(free: int) -> Result:
     what = f"{free / 2**20:.0f} MiB free in /dev/shm"
     if free >= _SHARED:
         return ok("shared memory", what)
-    mend = "docker run --shm-size=1g (an emptyDir of medium Memory in Kubernetes)"
-    return warning("shared memory", f"{what}; NCCL and PyDataset workers need more", mend)
+    fix = "docker run --shm-size=1g (an emptyDir of medium Memory in Kubernetes)"
+    return warning("shared memory", f"{what}; NCCL and PyDataset workers need more", fix)

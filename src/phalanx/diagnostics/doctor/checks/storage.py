@@ -27,15 +27,17 @@ def check(here: MachineInfo) -> Iterator[Result]:
         yield failed("directory", f"{place} is not writable: {problem}", f"chmod u+rwx {place}")
         return
     if trouble is not None:
-        mend = "keep checkpoints elsewhere: Checkpoint(directory), on a local disk or s3://"
-        yield failed("directory", f"{place}: {trouble}", mend)
+        fix = "keep checkpoints elsewhere: Checkpoint(directory), on a local disk or s3://"
+        yield failed("directory", f"{place}: {trouble}", fix)
         return
     free = shutil.disk_usage(place).free
     what = f"{place} is writable, a rename in it is atomic, {free / 2**30:.1f} GiB free"
     yield (
         ok("directory", what)
         if free >= _LEAST
-        else warning("directory", what, "remove old runs, or phalanx checkpoint prune DIR --keep 1")
+        else warning(
+            "directory", what, "remove old runs, or phalanx checkpoint prune DIR --max-to-keep 1"
+        )
     )
 
 

@@ -47,8 +47,8 @@ def _tensorflow(here: MachineInfo) -> Result:
         return failed(_CHECK, f"{name} is {held}, wanted {wanted.specifier}", command)
     if len(found) > 1:
         both = " ".join(name for name, _ in found)
-        mend = f"pip uninstall -y {both} && pip install {name}=={held}"
-        return warning(_CHECK, f"{both} {held} are installed over each other", mend)
+        fix = f"pip uninstall -y {both} && pip install {name}=={held}"
+        return warning(_CHECK, f"{both} {held} are installed over each other", fix)
     return ok(_CHECK, f"{name} {held}")
 
 

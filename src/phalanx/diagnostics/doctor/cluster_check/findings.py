@@ -82,15 +82,15 @@ def names(known: Mapping[str, Sequence[Known]]) -> Iterator[Result]:
 
 
 def _name(host: str, one: Known) -> Result | None:
-    mend = f"on {host}: echo 'ADDRESS {one.name}' >> /etc/hosts, or mend the name server"
+    fix = f"on {host}: echo 'ADDRESS {one.name}' >> /etc/hosts, or fix the name server"
     if one.address is None:
-        return failed("names", f"{host} does not know {one.name}: {one.problem}", mend)
+        return failed("names", f"{host} does not know {one.name}: {one.problem}", fix)
     if one.address.startswith(("127.", "::1")) and not one.own:
         what = f"{host} takes {one.name} for {one.address}, which is {host} itself"
-        return failed("names", what, mend)
+        return failed("names", what, fix)
     if one.back is None and not one.own:
         what = f"{host} knows {one.name} as {one.address}, and no name for that address"
-        return warning("names", what, mend)
+        return warning("names", what, fix)
     return None
 
 
@@ -101,9 +101,9 @@ def directory(path: str, seen: Mapping[str, str | None]) -> Iterator[Result]:
         path: of all runs.
         seen: what went wrong there, by host; None where nothing did.
     """
-    mend = "give --directory a path that all hosts share (NFS, Lustre): mount | grep DIRECTORY"
+    fix = "give --run-dir a path that all hosts share (NFS, Lustre): mount | grep DIRECTORY"
     for host, trouble in seen.items():
         if trouble is not None:
-            yield failed("shared directory", f"{path} on {host}: {trouble}", mend)
+            yield failed("shared directory", f"{path} on {host}: {trouble}", fix)
     if not any(seen.values()):
         yield ok("shared directory", f"{path}: each of {len(seen) + 1} hosts reads and writes it")

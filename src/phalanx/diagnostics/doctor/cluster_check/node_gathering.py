@@ -95,6 +95,6 @@ def missing(gathered: Gathered, leader: Leader, began: float) -> Iterator[Result
         yield failed(
             "host",
             f"{gathered.called(at)} is not there: {why}",
-            f"on it: the same command with the same --directory, a directory that all share; ping "
+            f"on it: the same command with the same --run-dir, a directory that all share; ping "
             f"{gathered.names[0]}; --rendezvous-timeout waits longer",
         )
