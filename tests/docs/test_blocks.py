@@ -132,7 +132,7 @@ def diagnosed(options, monkeypatch):
     from phalanx.diagnostics.doctor import all_reduce
     from phalanx.diagnostics.doctor.machine import TensorFlowInfo
 
-    monkeypatch.setattr(TensorFlowInfo, "asked", TensorFlowInfo)
+    monkeypatch.setattr(TensorFlowInfo, "probe", TensorFlowInfo)
     monkeypatch.setattr(all_reduce, "on_this_machine", lambda: None)
     result = CliRunner().invoke(app, ["doctor", *options])
     assert result.exit_code == 0, result.output

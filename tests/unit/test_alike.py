@@ -238,7 +238,7 @@ class Heard:
     def __init__(self, said="", *, is_gone=False):
         self.answer = Verdict(said, is_gone=is_gone)
 
-    def meet(self, brought):
+    def exchange_signatures(self, brought):
         self.brought = brought
         return self.answer
 

@@ -49,7 +49,7 @@ Y = X[:, :2]
 
 
 def fit(model, directory, epochs=2, callbacks=(), **options):
-    checkpoint = Checkpoint(directory, **{"every": every_n_steps(3), "keep": 9, **options})
+    checkpoint = Checkpoint(directory, **{"every": every_n_steps(3), "max_to_keep": 9, **options})
     return phalanx.fit(
         model, X, Y, batch_size=8, epochs=epochs, verbose=0, callbacks=[*callbacks, checkpoint]
     )
@@ -119,7 +119,7 @@ def test_the_best_epoch_is_saved_and_stays(tmp_path):
             self.model.optimizer.learning_rate = 0.0 if epoch < 2 else 10.0
 
     best = ("loss", "min")
-    fit(small(), tmp_path, 6, [Rates()], every=every_n_epochs(5), keep=1, best=best)
+    fit(small(), tmp_path, 6, [Rates()], every=every_n_epochs(5), max_to_keep=1, best=best)
     losses = {m.step: m.metrics["loss"] for m in phalanx.checkpoint.list(tmp_path)}
     assert min(losses, key=losses.get) in (4, 8, 12)
     assert sorted(losses)[-1] == 24
@@ -128,14 +128,14 @@ def test_the_best_epoch_is_saved_and_stays(tmp_path):
 
 def test_storage_that_fails_is_reported_and_training_goes_on(tmp_path, caplog):
     (tmp_path / "c").write_text("a file, and no directory")
-    fit(small(), tmp_path / "c", retries=0)
+    fit(small(), tmp_path / "c", max_retries=0)
     assert "could not be written, training goes on" in caplog.text
 
 
 def test_storage_that_fails_ends_training_where_that_was_asked(tmp_path):
     (tmp_path / "c").write_text("a file, and no directory")
     with pytest.raises(CheckpointError, match='on_failure="raise"'):
-        fit(small(), tmp_path / "c", retries=0, on_failure="raise")
+        fit(small(), tmp_path / "c", max_retries=0, on_failure="raise")
 
 
 def test_nothing_that_is_not_finite_is_saved(tmp_path):
@@ -196,10 +196,10 @@ def test_what_was_just_saved_stays_beside_later_steps(tmp_path):
 
 def test_what_a_training_that_was_brought_back_saves_stays(tmp_path):
     with pytest.raises(RuntimeError):
-        fit(small(), tmp_path, callbacks=[Raises(at=7)], asynchronous=False)
+        fit(small(), tmp_path, callbacks=[Raises(at=7)], async_save=False)
     assert steps(tmp_path) == [3, 6]
     spoil(tmp_path, 6, written=1e12)
-    again = {"every": every_n_steps(4), "keep": 1, "asynchronous": False}
+    again = {"every": every_n_steps(4), "max_to_keep": 1, "async_save": False}
     with pytest.raises(RuntimeError):
         fit(small(), tmp_path, callbacks=[Raises(at=2)], **again)
     assert 4 in steps(tmp_path)

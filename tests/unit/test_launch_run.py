@@ -46,7 +46,7 @@ def until_there(name):
 print("worker", rank, "is up", flush=True)
 """
 SOON = Timeouts(poll_interval=0.02, failure_settle=0.5, self_exit=1.0, sigkill=0.5)
-PATIENT = replace(SOON, settle=60.0, leave=60.0, moment=60.0)
+PATIENT = replace(SOON, failure_settle=60.0, self_exit=60.0, sigkill_after_failure=60.0)
 """Where nobody is waited for who does not come, however slow this machine is."""
 
 

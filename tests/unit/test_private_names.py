@@ -7,7 +7,7 @@ from pathlib import Path
 import phalanx
 
 HOME = Path(phalanx.__file__).parent
-ROOMS = ("seam/", "worker/strategy_override.py", "distributed/tensorflow.py")
+ROOMS = ("keras_compat/", "worker/strategy_override.py", "distributed/tensorflow.py")
 BY_STRING = ("getattr", "setattr", "hasattr", "delattr")
 
 

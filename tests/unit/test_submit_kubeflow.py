@@ -29,7 +29,7 @@ def made(kind, *, name="mnist", **options):
     run = SubmitSpec(
         name=name, target="/phalanx/code/train.py", hosts=3, run_dir="/runs", workers_per_host=1
     )
-    return manifests(KubernetesJob(run=run, image="x", claim="c", kind=kind, **options))
+    return manifests(KubernetesJob(run=run, image="x", pvc="c", kind=kind, **options))
 
 
 def known_to(model, one):

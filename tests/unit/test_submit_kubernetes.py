@@ -358,5 +358,5 @@ def test_no_pods():
 def test_every_kind_of_manifest_is_named_alike():
     run = SubmitSpec(name="mnist", target="/app/train.py", hosts=2, run_dir="/runs")
     for kind in KINDS:
-        made = manifests(KubernetesJob(run=run, image="x", claim="c", kind=kind))
+        made = manifests(KubernetesJob(run=run, image="x", pvc="c", kind=kind))
         assert {one["metadata"]["name"] for one in made} == {"mnist"}

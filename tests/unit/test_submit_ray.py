@@ -69,7 +69,7 @@ def test_a_dry_run_prints_a_command_of_rays_own(place):
     *program, text = shlex.split(entrypoint)
     assert program == ["/venv/bin/python", "-m", "phalanx.submit.ray_driver"]
     plan = RayPlan.from_json(text)
-    assert (plan.least, plan.most, plan.retries, plan.patience) == (2, 4, 3, 5)
+    assert (plan.least, plan.most, plan.max_node_failures, plan.placement_timeout) == (2, 4, 3, 5)
     assert plan.bundle == {"CPU": 8, "GPU": 1}
     assert plan.directory == str(place)
 
@@ -279,14 +279,21 @@ def loses(index, cluster_shrinks_to=None):
     return 10, lose
 
 
-def driven(tmp_path, room, *script, least=2, most=2, retries=10, happens=(), signals=None):
+def driven(
+    tmp_path, room, *script, least=2, most=2, max_node_failures=10, happens=(), signals=None
+):
     clock = Clock()
     cluster = Cluster(room, clock, *script)
     for at, what in happens:
         clock.plans.append((1000.0 + at, lambda what=what: what(cluster)))
     said = []
     plan = RayPlan(
-        name="it", run_dir=str(tmp_path), words=("run",), least=least, most=most, retries=retries
+        name="it",
+        run_dir=str(tmp_path),
+        words=("run",),
+        least=least,
+        most=most,
+        max_node_failures=max_node_failures,
     )
     signals = signals or SignalCatcher(())
     driver = Driver(plan, cluster, signals=signals, clock=clock, announce=said.append)
@@ -329,7 +336,7 @@ def test_a_launcher_that_was_killed_counts_as_lost(tmp_path):
 
 
 def test_retries_are_used_up(tmp_path):
-    got, cluster, said = driven(tmp_path, 2, *[loses(0)] * 3, retries=2)
+    got, cluster, said = driven(tmp_path, 2, *[loses(0)] * 3, max_node_failures=2)
     assert (got, sizes(cluster)) == (1, [2, 2, 2])
     assert said[-1] == "--max-node-failures 2 are used up"
 
@@ -367,7 +374,7 @@ def test_it_grows_after_a_checkpoint(tmp_path):
     write(500.0)  # by an earlier start: what was trained since would be lost
     happens = [(100, there_is_room), (200, saved)]
     script = [(10_000, lambda launchers: None), ends(0)]
-    got, cluster, said = driven(tmp_path, 1, *script, least=1, happens=happens, retries=0)
+    got, cluster, said = driven(tmp_path, 1, *script, least=1, happens=happens, max_node_failures=0)
     assert (got, sizes(cluster)) == (0, [1, 2])
     assert cluster.starts[0].asked == [signal.SIGUSR1]
     assert cluster.times[1] >= 1200, "not before something was saved"

@@ -14,6 +14,7 @@ from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.worker_diagnosis import failure_context, merge_flight_status
 from phalanx.launch.worker_status import WorkerProgress
 from phalanx.monitoring.events import RecordWriter, launcher_records_path
+from phalanx.monitoring.flight_format import NOTHING
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.monitoring.flight_ring import Ring
 from phalanx.monitoring.mapped_pages import MappedPages
@@ -311,6 +312,14 @@ def test_what_a_failed_worker_did_is_told_in_a_line(run, snapshot):
     Worker(run, 1).phase("idle")
     assert failure_context(paths, ended, 1) == []
     assert failure_context(paths, ended, 2) == []
+
+
+def test_a_step_that_failed_before_its_batch_was_asked_for_has_its_context(run):
+    paths = AttemptPaths(run=run, attempt=0)
+    Worker(run, 0).step(40).step(41, how="open")
+    Worker(run, 1).step(41, how="failed", done=NOTHING, form="x int32[?]").phase("idle")
+    (_, differ) = failure_context(paths, {0: 1004.0, 1: 1003.0}, 1)
+    assert differ.startswith("Their last batches differ: worker 0")
 
 
 def test_the_last_batch_is_of_the_fit_that_failed(run):

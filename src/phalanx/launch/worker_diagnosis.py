@@ -84,7 +84,9 @@ def _position_in(file: Path) -> WorkerProgress | None:
 
 
 def _has_trained(position: WorkerProgress) -> bool:
-    return position.phase not in ("start", "idle") or position.waits_in is not None
+    # A step that failed before the recorder asked for its batch leaves the phase "idle" behind it.
+    trains = position.phase not in ("start", "idle")
+    return trains or position.failed or position.waits_in is not None
 
 
 def _within(event: FlightEvent, phase: str, *, was_looked_at: bool) -> WorkerProgress:

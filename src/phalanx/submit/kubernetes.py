@@ -79,8 +79,8 @@ class KubernetesJob:
             )
         if self.gpus < 0 or self.backoff_limit < 0 or self.grace_period < 1:
             raise ConfigurationError(
-                f"--gpus-per-worker and --backoff-limit must be 0 or more, --grace-period 1 or more; "
-                f"found {self.gpus}, {self.backoff_limit} and {self.grace_period}."
+                "--gpus-per-worker and --backoff-limit must be 0 or more, --grace-period 1 or "
+                f"more; found {self.gpus}, {self.backoff_limit} and {self.grace_period}."
             )
         if (letters := _letters_of_pods(self)) > LABEL_LETTERS:
             raise ConfigurationError(
