@@ -102,7 +102,7 @@ def split_the_cpu():
 
 
 FIRST = (
-    "cluster", "command", "parameter_server", "browser", "horovod", "worker group", "storage",
+    "cluster", "command", "parameter_server", "browser", "horovod", "workers", "storage",
     "equivalence", "examples", "docs", "chaos", "doctor", "replicas", "unit",
 )  # fmt: skip
 """Folders in the order in which they are begun: what waits first, and what fills gaps last."""

@@ -64,7 +64,7 @@ _HOMES = {
     ),
 }
 
-_MODULES = ("callbacks", "checkpoint", "clip", "data", "schedules")
+_MODULES = ("callbacks", "checkpoint", "clip", "data", "preemption", "schedules")
 
 __all__ = [*sorted(_HOMES), *_MODULES, "__version__"]
 

@@ -1,4 +1,4 @@
-"""What a person sees who opens a timeline in Perfetto: `phalanx debug timeline` wrote it."""
+"""What a person sees who opens a timeline in Perfetto: `phalanx debug trace` wrote it."""
 
 import json
 
@@ -54,9 +54,9 @@ def timeline(tmp_path_factory):
     (home / "slow" / "records").mkdir(parents=True)
     for rank in RANKS:
         fly(home / "slow", rank)
-    done = CliRunner().invoke(app, ["debug", "timeline", "slow", "--run-dir", str(home)])
+    done = CliRunner().invoke(app, ["debug", "trace", "slow", "--run-dir", str(home)])
     assert done.exit_code == 0, done.output
-    return home / "slow" / "timeline.json"
+    return home / "slow" / "trace.json"
 
 
 def test_each_worker_has_its_rows_and_nothing_was_left_out(timeline, browser, tmp_path):

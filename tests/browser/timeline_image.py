@@ -25,8 +25,8 @@ where slice.name = '{step}' and process.pid = 1
 def main():
     with tempfile.TemporaryDirectory() as directory, chromium(1400, 700) as browser:
         phalanx("run", "--workers", "3", "--run-dir", directory, "--name", "slow", str(SCRIPT))
-        phalanx("debug", "timeline", "slow", "--run-dir", directory)
-        trace = Path(directory) / "slow" / "timeline.json"
+        phalanx("debug", "trace", "slow", "--run-dir", directory)
+        trace = Path(directory) / "slow" / "trace.json"
         trace.write_text(trace.read_text().replace(f"({socket.gethostname()})", "(node)"))
         with perfetto(browser, trace):
             first, last = (begin_of(browser, step) for step in SHOWN)

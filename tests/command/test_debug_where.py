@@ -97,7 +97,7 @@ def test_who_is_waited_for_is_named_live_and_afterwards(command):
     assert "Their last batches differ" in finished.err
 
     file = command.directory / "trace.json"
-    shown = CliRunner().invoke(app, ["debug", "timeline", str(run), "-o", str(file)])
+    shown = CliRunner().invoke(app, ["debug", "trace", str(run), "-o", str(file)])
     assert shown.exit_code == 0, shown.output
     events = json.loads(file.read_text())["traceEvents"]
     steps = {event["name"] for event in events if event["pid"] == 1 and event["ph"] == "X"}

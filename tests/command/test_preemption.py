@@ -13,19 +13,19 @@ import sys, time
 import keras
 import numpy as np
 import phalanx
-from phalanx.worker.preemption import listening, requested
+from phalanx.worker.preemption import guard, is_requested
 
 class SavesAndStops(phalanx.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         print("trains", flush=True)
         time.sleep(0.1)
-        if self.agree(requested()):
+        if self.agree(is_requested()):
             sys.exit(75)
 
 x = np.ones((64, 2), "float32")
 model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-with listening():
+with guard():
     model.fit(x, x[:, :1], batch_size=2, epochs=100, verbose=0, callbacks=[SavesAndStops()])
 """
 

@@ -55,7 +55,7 @@ def test_what_is_not_run():
 
 
 def test_other_blocks_are_text():
-    known = {*SHELLS, "python", "text", "json"}
+    known = {*SHELLS, "python", "text", "json", "diff"}
     text = "\n".join(path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
     assert set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE)) <= known
     assert len(re.findall(r"^ *```", text, re.MULTILINE)) % 2 == 0

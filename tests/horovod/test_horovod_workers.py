@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("horovod")
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "worker group"))
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "workers"))
 import resume_cases
 
 from phalanx.testing import run_workers

@@ -14,7 +14,7 @@ SCRIPT = """
 import os, sys, time
 import keras, numpy as np, tensorflow as tf
 from phalanx.callbacks import Checkpoint, every_n_steps
-from phalanx.worker.preemption import requested
+from phalanx.worker.preemption import is_requested
 
 SAMPLES, BATCH = 160, 8
 x = np.arange(SAMPLES, dtype="float32")[:, None] / SAMPLES
@@ -38,7 +38,7 @@ class Wait(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if batch == 5 and int(self.model.optimizer.iterations) > 25:
             open("ready", "w").close()
-            while not (os.path.exists("killed") or requested()):
+            while not (os.path.exists("killed") or is_requested()):
                 time.sleep(0.05)
 
 

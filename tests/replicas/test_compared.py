@@ -15,7 +15,7 @@ class Agreeing:
     def __init__(self):
         self.brought = []
 
-    def meet(self, brought):
+    def exchange_signatures(self, brought):
         self.brought.append(brought)
         return Verdict()
 

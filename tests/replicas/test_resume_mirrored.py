@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "worker group"))
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "workers"))
 import resume_cases
 
 pytestmark = pytest.mark.full

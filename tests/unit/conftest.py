@@ -1,8 +1,11 @@
 """What is in this folder neither starts a process nor trains, unless it is marked `process`."""
 
+import platform
 import sys
 
 import pytest
+
+platform.processor()  # starts `uname` once; what a test imports later finds the answer
 
 _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 _guarded = False

@@ -13,7 +13,8 @@ PUBLIC = {
     "__version__", "all_gather", "all_gather_batch", "all_reduce", "barrier", "broadcast",
     "disable", "distribute_optimizer", "distribute_step", "enable", "evaluate", "fit", "is_chief",
     "is_enabled", "local_chief_first", "local_rank", "observe_gradients", "predict", "rank",
-    "strategy", "sum_loss", "world_size", "callbacks", "checkpoint", "clip", "data", "schedules",
+    "strategy", "sum_loss", "world_size", "callbacks", "checkpoint", "clip", "data", "preemption",
+    "schedules",
 }  # fmt: skip
 
 

@@ -15,16 +15,16 @@ pytestmark = pytest.mark.process
 
 START = """
 import os, signal, sys, threading, time
-from phalanx.worker.preemption import forget, listening, request, requested
+from phalanx.worker.preemption import clear, guard, request, is_requested
 
 def send(number=signal.SIGTERM):
     os.kill(os.getpid(), number)
 
 def wait():
     end = time.monotonic() + 20
-    while not requested() and time.monotonic() < end:
+    while not is_requested() and time.monotonic() < end:
         time.sleep(0.01)
-    return requested()
+    return is_requested()
 """
 
 
@@ -51,14 +51,14 @@ def scene():
     clock, ended = Clock(), []
     preemption = Preemption(clock=clock, end=ended.append)
     yield preemption, clock, ended
-    preemption.forget()
+    preemption.clear()
 
 
 def test_a_signal_is_a_wish_and_a_late_second_one_is_the_end(scene):
     preemption, clock, ended = scene
-    with preemption.listening():
+    with preemption.guard():
         preemption.take(signal.SIGUSR1)
-        assert preemption.requested()
+        assert preemption.is_requested()
         clock.now += 4.9  # The scheduler tells every process, and so does the launcher.
         preemption.take(signal.SIGTERM)
         assert ended == []
@@ -69,16 +69,16 @@ def test_a_signal_is_a_wish_and_a_late_second_one_is_the_end(scene):
 
 def test_a_wish_stands_until_it_is_taken_back(scene):
     preemption, _, _ = scene
-    with preemption.listening(), preemption.listening():
-        assert not preemption.requested()
+    with preemption.guard(), preemption.guard():
+        assert not preemption.is_requested()
         preemption.request()
-    assert preemption.requested()
-    preemption.forget()
-    assert not preemption.requested()
+    assert preemption.is_requested()
+    preemption.clear()
+    assert not preemption.is_requested()
 
 
 STOPPED = """
-with listening():
+with guard():
     send(signal.SIGUSR1)  # as Slurm does
     assert wait()
 for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -99,12 +99,12 @@ def test_who_has_stopped_for_a_wish_is_not_ended_by_it_on_the_way_out():
 
 
 TWICE = """
-with listening():
+with guard():
     send()
     assert wait()
-with listening():
-    assert requested()
-    forget()
+with guard():
+    assert is_requested()
+    clear()
 send()
 """
 
@@ -116,8 +116,8 @@ def test_a_wish_taken_back_leaves_signals_as_they_were():
 def test_handlers_are_there_while_somebody_listens(scene):
     preemption, _, _ = scene
     before = [signal.getsignal(number) for number in SIGNALS]
-    with preemption.listening():
-        with preemption.listening():
+    with preemption.guard():
+        with preemption.guard():
             pass
         assert signal.SIG_DFL not in [signal.getsignal(number) for number in SIGNALS]
     assert [signal.getsignal(number) for number in SIGNALS] == before
@@ -129,7 +129,7 @@ def test_a_script_keeps_its_own_handler(scene):
     own = lambda number, frame: None  # noqa: E731
     before = signal.signal(signal.SIGUSR1, own)
     try:
-        with preemption.listening():
+        with preemption.guard():
             assert signal.getsignal(signal.SIGUSR1) is own
         assert signal.getsignal(signal.SIGUSR1) is own
     finally:
@@ -144,11 +144,11 @@ def test_other_signals_go_where_they_went(scene):
     before = signal.signal(signal.SIGUSR2, lambda *_: None)
     old = signal.set_wakeup_fd(writing)
     try:
-        with preemption.listening():
+        with preemption.guard():
             os.kill(os.getpid(), signal.SIGUSR2)
             assert os.read(reading, 1) == bytes([signal.SIGUSR2])
         assert signal.set_wakeup_fd(old) == writing
-        assert not preemption.requested()
+        assert not preemption.is_requested()
     finally:
         signal.set_wakeup_fd(old)
         signal.signal(signal.SIGUSR2, before)
@@ -162,7 +162,7 @@ def test_outside_the_main_thread_nothing_is_changed(scene):
     found = []
 
     def listen():
-        with preemption.listening():
+        with preemption.guard():
             found.append([signal.getsignal(number) for number in SIGNALS])
 
     thread = threading.Thread(target=listen)
@@ -173,12 +173,12 @@ def test_outside_the_main_thread_nothing_is_changed(scene):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_who_does_not_listen_is_ended(number):
-    ended = process(f"with listening(): pass\nsend({int(number)})\ntime.sleep(600)")
+    ended = process(f"with guard(): pass\nsend({int(number)})\ntime.sleep(600)")
     assert ended.returncode == -number
 
 
 def test_who_listens_lives_on():
-    ended = process("with listening():\n    send(); print(wait())\nprint('done')")
+    ended = process("with guard():\n    send(); print(wait())\nprint('done')")
     assert (ended.returncode, ended.stdout) == (0, "True\ndone\n"), ended.stderr
 
 
@@ -190,7 +190,7 @@ def twice():
     send(); wait(); print("known", flush=True)
     preemption._own._clock = lambda: time.monotonic() + 10
     send()
-with listening():
+with guard():
     threading.Thread(target=twice).start()
     signal.sigwait({signal.SIGUSR2})
 """)
@@ -199,7 +199,7 @@ with listening():
 
 def test_a_forked_child_that_handles_signals_itself_tells_nobody_else():
     ended = process("""
-with listening():
+with guard():
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -210,14 +210,14 @@ with listening():
     os.kill(child, signal.SIGTERM)
     _, status = os.waitpid(child, 0)
     time.sleep(0.2)
-    print(os.waitstatus_to_exitcode(status), requested())
+    print(os.waitstatus_to_exitcode(status), is_requested())
 """)
     assert ended.stdout == "7 False\n", ended.stderr
 
 
 def test_a_forked_child_is_ended_and_wishes_nothing_of_its_parent():
     ended = process("""
-with listening():
+with guard():
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -226,6 +226,6 @@ with listening():
     os.read(reading, 1)
     os.kill(child, signal.SIGTERM)
     _, status = os.waitpid(child, 0)
-    print(os.waitstatus_to_exitcode(status), requested())
+    print(os.waitstatus_to_exitcode(status), is_requested())
 """)
     assert ended.stdout == f"{-signal.SIGTERM} False\n", ended.stderr

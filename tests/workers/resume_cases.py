@@ -171,7 +171,7 @@ def run(name, directory, *, every, break_at=None, epochs=4):
         import keras
 
         callbacks = list(callbacks)
-        saving = {"every": every_n_steps(every), "keep": 100, "asynchronous": False}
+        saving = {"every": every_n_steps(every), "max_to_keep": 100, "async_save": False}
         callbacks.append(Checkpoint(directory, **saving, **(checkpoint or {})))
         log = os.path.join(directory, "log.csv")
         logs.append(keras.callbacks.CSVLogger(log))

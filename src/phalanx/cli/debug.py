@@ -6,10 +6,10 @@ import typer
 
 from phalanx.cli.debug_replay import HELP as REPLAY_HELP
 from phalanx.cli.debug_replay import replay
-from phalanx.cli.debug_status import HELP as WHERE_HELP
-from phalanx.cli.debug_status import where
-from phalanx.cli.debug_trace import HELP as TIMELINE_HELP
-from phalanx.cli.debug_trace import timeline
+from phalanx.cli.debug_status import HELP as STATUS_HELP
+from phalanx.cli.debug_status import status
+from phalanx.cli.debug_trace import HELP as TRACE_HELP
+from phalanx.cli.debug_trace import trace
 
 HELP = "Find out what went wrong in a run, or where it stands."
 
@@ -22,6 +22,6 @@ def debug() -> None:
 
 
 # A line for each command: app.command("name", help=NAME_HELP)(name)
-app.command("where", help=WHERE_HELP)(where)
-app.command("timeline", help=TIMELINE_HELP)(timeline)
+app.command("status", help=STATUS_HELP)(status)
+app.command("trace", help=TRACE_HELP)(trace)
 app.command("replay", help=REPLAY_HELP, context_settings={"ignore_unknown_options": True})(replay)

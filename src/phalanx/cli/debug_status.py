@@ -1,4 +1,4 @@
-"""`phalanx debug where`: where each worker of a run is or was."""
+"""`phalanx debug status`: where each worker of a run is or was."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ RUN is a run's name or the path of its directory; without one the newest run is 
 
 [bold]Examples[/bold]
 
-  phalanx debug where
+  phalanx debug status
 
-  phalanx debug where first --attempt 0
+  phalanx debug status first --attempt 0
 
-  phalanx debug where first --json
+  phalanx debug status first --json
 """
 
 
-def where(
+def status(
     run: Run = None,
     run_dir: RunDir = Path("runs"),
     attempt: Annotated[

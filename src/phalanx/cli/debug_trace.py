@@ -1,4 +1,4 @@
-"""`phalanx debug timeline`: what all workers did last, as a trace for Perfetto."""
+"""`phalanx debug trace`: what all workers did last, as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ newest run is taken.
 
 [bold]Examples[/bold]
 
-  phalanx debug timeline
+  phalanx debug trace
 
-  phalanx debug timeline first --attempt 0 --output first.json
+  phalanx debug trace first --attempt 0 --output first.json
 """
 
 
-def timeline(
+def trace(
     run: Run = None,
     run_dir: RunDir = Path("runs"),
     attempt: Annotated[
@@ -39,7 +39,7 @@ def timeline(
             "--output",
             "-o",
             help="The file to write.",
-            show_default="timeline.json in the run's directory",
+            show_default="trace.json in the run's directory",
         ),
     ] = None,
 ) -> None:
@@ -48,6 +48,6 @@ def timeline(
     from phalanx.report.run_lookup import find_run
 
     path = find_run(run, run_dir)
-    file = output or path / "timeline.json"
+    file = output or path / "trace.json"
     write_page(file, json.dumps(trace_of(path, attempt), separators=(",", ":")))
     info(f"wrote {file}")

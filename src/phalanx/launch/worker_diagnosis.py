@@ -42,7 +42,7 @@ def position_of(flight: Flight) -> WorkerProgress | None:
     known = max((e for e in events if e.epoch is not None), key=_number, default=None)
     epoch = None if known is None else known.epoch
     batch = next((e.batch for e in reversed(_of_this_call(events)) if e.came is not None), "")
-    at = next((e for e in reversed(doing) if e.is_open), None) or _failed(flight, doing)
+    at = next((e for e in reversed(doing) if e.is_open), None) or _failed(doing)
     if at is None:
         last = events[-1]
         step = _trained_after(last)
@@ -55,6 +55,9 @@ def position_of(flight: Flight) -> WorkerProgress | None:
             waits=None if name == "compute" else False,  # Keras may add up something by itself.
             batch=batch,
         )
+    if not at.is_open:  # The phase that it failed in, and not what came after.
+        before = [e for e in events if e.kind == "phase" and e.begin <= at.begin]
+        name = before[-1].name if before else name
     within = _within(at, name, was_looked_at=flight.alive >= at.begin)
     return replace(within, epoch=epoch, batch=batch, failed=not at.is_open)
 
@@ -145,10 +148,14 @@ def _of_this_call(events: Sequence[FlightEvent]) -> list[FlightEvent]:
     return [e for e in events if e.kind != "phase" and e.number > begun and e.signature]
 
 
-def _failed(flight: Flight, doing: Sequence[FlightEvent]) -> FlightEvent | None:
-    """What ended in an error, if nothing came after that."""
-    failed = [e for e in doing if e.how == "failed" and e.number == doing[-1].number]
-    return failed[0] if failed else None
+def _failed(doing: Sequence[FlightEvent]) -> FlightEvent | None:
+    """The last event that ended in an error, unless another began after its end."""
+    failed = [e for e in doing if e.how == "failed"]
+    if not failed:
+        return None
+    end = failed[-1].end
+    # Collectives inside a failed step began before the step ended.
+    return failed[-1] if end is None or all(e.begin <= end for e in doing) else None
 
 
 def _number(event: FlightEvent) -> int:

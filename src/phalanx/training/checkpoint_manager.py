@@ -76,7 +76,7 @@ class CheckpointManager:
         self._schedule.saved(self._step)
         callback.is_driven = True
         stage.exit.callback(setattr, callback, "is_driven", False)
-        stage.exit.enter_context(preemption.listening())
+        stage.exit.enter_context(preemption.guard())
 
     def look(self, callbacks: list[Any]) -> None:
         """Find the newest checkpoint, hold it against the model, and bring the variables back.
@@ -197,7 +197,7 @@ class CheckpointManager:
         return self._rendezvous.meet(
             self._step,
             from_chief=self._schedule.is_due_by_the_clock(),
-            from_any=preemption.requested(),
+            from_any=preemption.is_requested(),
         )
 
     def _save(self, moment: TrainProgress, logs: Mapping[str, Any] | None = None) -> None:

@@ -1,9 +1,9 @@
 """SIGTERM and SIGUSR1 while training listens: a wish to save and stop, not the end.
 
-    with listening():
+    with guard():
         while training:
             step()
-            if requested(): ...
+            if is_requested(): ...
 
 A Python handler does not run while the main thread waits in a collective. What the signal
 leaves in the wakeup descriptor is read by a thread, so the wish is known at once, and a second
@@ -49,7 +49,7 @@ class Preemption:
         self._ignored: set[signal.Signals] = set()
         os.register_at_fork(after_in_child=self._in_child)
 
-    def requested(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether training should save and stop."""
         return self._asked is not None
 
@@ -58,7 +58,7 @@ class Preemption:
         if self._asked is None:
             self._asked = self._clock()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Take the wish back."""
         self._asked = None
         if self._listeners == 0 and threading.current_thread() is threading.main_thread():
@@ -66,7 +66,7 @@ class Preemption:
                 self._hand_back(number)
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def guard(self) -> Iterator[None]:
         """Take signals as wishes for the length of a block; blocks may be nested.
 
         A script's own handlers stay in force. Outside the main thread there is nothing that
@@ -161,7 +161,7 @@ def _end_by(number: int) -> None:
 
 
 _own = Preemption()
-listening = _own.listening
-requested = _own.requested
+guard = _own.guard
+is_requested = _own.is_requested
 request = _own.request
-forget = _own.forget
+clear = _own.clear

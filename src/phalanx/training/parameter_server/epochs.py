@@ -191,7 +191,7 @@ class ServerCheckpointing(CheckpointManager):
         """
         schedule = self._schedule
         due = schedule.is_due_by_the_clock() or schedule.is_due_after_step(step)
-        if due or preemption.requested():
+        if due or preemption.is_requested():
             return 0
         every = self._options.every
         return int(every.every) - step % int(every.every) if every.unit == "steps" else None
@@ -207,7 +207,7 @@ class ServerCheckpointing(CheckpointManager):
             SystemExit: this process is to go, and has saved.
         """
         self._save(TrainProgress(step=self._step, epoch=epoch, batch=batch))
-        if preemption.requested():
+        if preemption.is_requested():
             self._stop()
 
 

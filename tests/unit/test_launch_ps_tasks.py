@@ -3,8 +3,8 @@
 import signal
 
 import pytest
-from test_cluster_roles import spec
-from test_launch_supervise import FakeClock, FakeWorker
+from test_cluster_task_types import spec
+from test_launch_supervisor import FakeClock, FakeWorker
 
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.ps_tasks import MOST_REPLACEMENTS, Replacements, add_chief_and_ps

@@ -290,9 +290,9 @@ def test_the_command_finds_the_run_and_speaks_to_machines(run):
     Worker(run, 0, clock=Clock(begun)).step(41, how="open")
     Worker(run, 1, clock=Clock(begun)).step(41, came=False, how="open")
     home = str(run.parent)
-    shown = CliRunner().invoke(app, ["debug", "where", "--run-dir", home])
+    shown = CliRunner().invoke(app, ["debug", "status", "--run-dir", home])
     assert shown.exit_code == 0
-    asked = CliRunner().invoke(app, ["debug", "where", "first", "--run-dir", home, "--json"])
+    asked = CliRunner().invoke(app, ["debug", "status", "first", "--run-dir", home, "--json"])
     told = json.loads(asked.output)
     assert [worker["is_late"] for worker in told["workers"]] == [False, True]
     assert told["workers"][0]["batch"] == "x float32[8, 4], y float32[8, 1]"
@@ -320,6 +320,22 @@ def test_a_step_that_failed_before_its_batch_was_asked_for_has_its_context(run):
     Worker(run, 1).step(41, how="failed", done=NOTHING, form="x int32[?]").phase("idle")
     (_, differ) = failure_context(paths, {0: 1004.0, 1: 1003.0}, 1)
     assert differ.startswith("Their last batches differ: worker 0")
+
+
+def test_collectives_inside_a_failed_step_do_not_hide_it(run):
+    paths = AttemptPaths(run=run, attempt=0)
+    Worker(run, 0).step(41, how="open")
+    one = Worker(run, 1)
+    event = one.ring.begin("train", 0, step=41, epoch=0, steps=1, done=1)
+    event.came, event.signature, event.dimensions = one.clock(), one.ring.text("x int32[?]"), (8,)
+    one.ring.write(event)
+    inner = one.ring.begin("collective", one.ring.text("gather"), step=NOTHING, epoch=NOTHING)
+    one.ring.end(inner, "done")
+    one.ring.end(event, "failed")
+    one.phase("idle")
+    (line, differ) = failure_context(paths, {0: 1004.0, 1: 1003.0}, 1)
+    assert "step 40" in line
+    assert differ.startswith("Their last batches differ")
 
 
 def test_the_last_batch_is_of_the_fit_that_failed(run):
@@ -433,6 +449,6 @@ def test_clocks_of_hosts_are_set_by_the_steps_that_both_ended(run):
 def test_the_timeline_is_written_where_asked(run, tmp_path):
     Worker(run, 0).step(1)
     home, file = str(run.parent), tmp_path / "trace.json"
-    done = CliRunner().invoke(app, ["debug", "timeline", "--run-dir", home, "-o", str(file)])
+    done = CliRunner().invoke(app, ["debug", "trace", "--run-dir", home, "-o", str(file)])
     assert done.exit_code == 0
     assert by_name(json.loads(file.read_text())["traceEvents"], "step 1")
