@@ -82,10 +82,6 @@ def _holds_a_gpu() -> bool:
     return any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in found)
 
 
-if __name__ == "__main__":
-    main()
-
-
 _STAT = Path("/proc/self/stat")
 _NAME = Path("/proc/self/comm")
 _ARG_START, _ARG_END = 47, 48  # proc_pid_stat(5), counted from 0
@@ -110,3 +106,7 @@ def show_command(command: Sequence[str]) -> None:
         shown = b"".join(word.encode() + b"\0" for word in command)
         if len(shown) <= end - begin:
             ctypes.memmove(begin, shown.ljust(end - begin, b"\0"), end - begin)
+
+
+if __name__ == "__main__":
+    main()

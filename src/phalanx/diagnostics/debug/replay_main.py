@@ -68,10 +68,6 @@ def main(arguments: list[str]) -> int:
     return 0 if found.phase else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 _MOST_SAMPLES = 8
 
 
@@ -193,3 +189,7 @@ def model_of_script(script: str, arguments: list[str]) -> Any:
             f"{script} calls no fit, so there is no model to take. Name the script."
         )
     return found.model
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

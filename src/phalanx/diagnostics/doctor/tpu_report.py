@@ -76,10 +76,6 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 _HOMES = [Path(module.__file__).parent for module in (tf, keras) if module.__file__]
 _LIBRARIES = (*map(str, _HOMES), str(Path(__file__).parents[1]))
 _OPERATIONS = {
@@ -263,3 +259,7 @@ class TpuFinding:
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         return f"{place}{self.what} {self.fix}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
