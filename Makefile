@@ -78,11 +78,12 @@ equivalence: $(STAMP)  ## hold replicas against one device; writes docs/equivale
 soak: $(STAMP)  ## 200 faults drawn at random over a small training; writes docs/chaos.md
 	$(BIN)/python benchmarks/soak.py --write
 
-lint: $(STAMP)  ## style, types, and who may import what
+lint: $(STAMP)  ## style, types, who may import what, and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell src tests docs examples benchmarks scripts README.md Makefile
 
 setup: $(STAMP)
 

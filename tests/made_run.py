@@ -26,7 +26,7 @@ class Clock:
 
 
 def make_run(root, name="made", *, workers=3, epochs=4, seed=0, restart=True, ended=True):
-    """Write a run's directory and return its path; `ended=False` leaves it in the midst."""
+    """Write a run's directory and return its path; `ended=False` leaves it in the middle."""
     return _Made(Path(root) / name, workers, epochs, seed).write(restart=restart, ended=ended)
 
 

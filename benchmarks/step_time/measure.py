@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from step_time.laps import Lap
-from step_time.worker_group import ContenderFailedError, Gang
+from step_time.worker_group import ContenderFailedError, ContenderGroup
 
 WARM_UP = 5
 """Steps at the start of each block that do not count: they refill what an idle turn emptied."""
@@ -61,7 +61,7 @@ def measure(
 ) -> list[Series]:
     """Every contender on every model, interleaved; the order turns round each round."""
     all_series = []
-    worker_groups = {name: Gang(name, workers, python, logs) for name in contenders}
+    worker_groups = {name: ContenderGroup(name, workers, python, logs) for name in contenders}
     try:
         dead = {
             name: error
@@ -92,7 +92,7 @@ def measure(
     return all_series
 
 
-def _readiness(worker_group: Gang) -> str | None:
+def _readiness(worker_group: ContenderGroup) -> str | None:
     try:
         worker_group.wait_until_ready()
     except ContenderFailedError as failed:

@@ -27,7 +27,7 @@ def hosts():
         yield made
 
 
-class Gang:
+class WorkerGroup:
     """One start of a script's workers, one on each host."""
 
     def __init__(self, hosts, run, script, *, workers, attempt=0):
@@ -113,7 +113,7 @@ def worker_group(hosts, tmp_path):
     started = []
 
     def start(script, run="run", **options):
-        started.append(Gang(hosts, tmp_path / run, script, **options))
+        started.append(WorkerGroup(hosts, tmp_path / run, script, **options))
         return started[-1]
 
     yield start

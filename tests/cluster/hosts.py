@@ -76,7 +76,7 @@ class Hosts:
             nobody = ("lladdr", "02:00:00:00:00:01", "nud", "permanent", "dev", "eth0")
             ip("-n", self._name(here), "neigh", "replace", self.address(there), *nobody)
 
-    def mend(self, one, other):
+    def reconnect(self, one, other):
         """Undo `slow` and `part`."""
         for here, there in ((one, other), (other, one)):
             with suppress(OSError):

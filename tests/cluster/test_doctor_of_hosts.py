@@ -20,8 +20,8 @@ def cables(hosts):
     hosts.slow(1, 2, *MOST)
     hosts.part(0, 2)
     yield hosts
-    hosts.mend(1, 2)
-    hosts.mend(0, 2)
+    hosts.reconnect(1, 2)
+    hosts.reconnect(0, 2)
 
 
 @pytest.fixture

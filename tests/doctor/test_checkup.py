@@ -152,7 +152,7 @@ def lib(name, requirement="", error=None):
 
 
 @pytest.mark.parametrize(
-    ("found", "mends"),
+    ("found", "fixes"),
     [
         ([lib("cudnn", "nvidia-cudnn-cu12>=9.3"), lib("cuda")], []),
         (
@@ -168,13 +168,13 @@ def lib(name, requirement="", error=None):
         ),
     ],
 )
-def test_what_of_cuda_loads(tmp_path, found, mends):
+def test_what_of_cuda_loads(tmp_path, found, fixes):
     (tmp_path / "dev").mkdir()
     assert list(cuda.check(here(tmp_path, libraries=tuple(found)))) == []  # no GPU is here
     (tmp_path / "dev" / "nvidia0").touch()
     results = list(cuda.check(here(tmp_path, libraries=tuple(found))))
-    assert [result.fix for result in results if result.fix] == mends
-    assert verdicts(results) == ({"warning"} if mends else {"ok"})
+    assert [result.fix for result in results if result.fix] == fixes
+    assert verdicts(results) == ({"warning"} if fixes else {"ok"})
 
 
 def test_the_wheels_that_tensorflow_asks_for():

@@ -34,7 +34,7 @@ class Seen(keras.metrics.Metric):
 
 
 class Wait(keras.callbacks.Callback):
-    # In the midst of the second epoch, with steps under way, until somebody was killed or asked.
+    # In the middle of the second epoch, with steps under way, until somebody was killed or asked.
     def on_train_batch_end(self, batch, logs=None):
         if batch == 5 and int(self.model.optimizer.iterations) > 25:
             open("ready", "w").close()
@@ -69,7 +69,7 @@ def pid_of(command, rank):
 
 
 def begun(command, *words):
-    """The command, in the midst of the second epoch."""
+    """The command, in the middle of the second epoch."""
     script = command.script(SCRIPT)
     strategy = ["--strategy", "parameter-server", "--workers", "1", "--ps", "1"]
     process = command.start(*strategy, *words[:-1], script, words[-1])

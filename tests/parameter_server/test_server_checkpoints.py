@@ -151,7 +151,7 @@ def test_one_worker_goes_on_as_if_nothing_had_happened(alone, kind):
 
 @pytest.fixture(scope="module")
 def broken_off(place):
-    """Two workers and two servers, broken off in the midst of the second epoch."""
+    """Two workers and two servers, broken off in the middle of the second epoch."""
 
     def run():
         for kind in ("arrays", "dataset", "function"):

@@ -76,14 +76,14 @@ def no_one(ending, successor):
     return None
 
 
-def test_servants_are_ended_when_the_chief_has_ended():
+def test_ps_tasks_are_ended_when_the_chief_has_ended():
     endings, clock, _ = supervised({"ends": 5}, {}, {}, ps_tasks=[1, 2], replacement=no_one)
     assert root_cause(endings) is None
     assert [ending.stopped for ending in endings] == [False, True, True]
     assert clock.time < 6
 
 
-def test_a_servant_that_cannot_be_replaced_ends_the_run():
+def test_a_ps_task_that_cannot_be_replaced_ends_the_run():
     chief, server = {}, {"ends": 5, "code": -signal.SIGKILL}
     endings, clock, _ = supervised(chief, server, ps_tasks=[1], replacement=no_one)
     assert root_cause(endings).rank == 1

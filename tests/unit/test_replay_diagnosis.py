@@ -214,10 +214,10 @@ def test_a_branch_that_is_not_taken_still_spoils_the_gradient():
     assert (found.variable, [s.index for s in found.samples]) == ("m/first/kernel", [5])
 
 
-def test_the_operation_is_of_the_layer_that_went_wrong_not_of_one_that_mended_itself():
-    mended = Of(lambda x: ops.where(x > 0, ops.log(x), 0.0), name="mended")
+def test_the_operation_is_of_the_layer_that_went_wrong_not_of_one_that_fixed_itself():
+    fixed = Of(lambda x: ops.where(x > 0, ops.log(x), 0.0), name="fixed")
     odd = Of(lambda x: 1.0 / x, name="odd")
-    found = replayed([mended, odd, head()], rows(5, 0.0))
+    found = replayed([fixed, odd, head()], rows(5, 0.0))
     assert (found.layer, found.operation) == ("m/odd", "RealDiv")
 
 

@@ -115,7 +115,7 @@ def test_one_check_is_enough():
 
 
 def test_mirrored_replicas_of_one_process_are_compared(mirrored2, caplog):
-    """Two replicas in one process: one's copy is changed in the midst of an epoch."""
+    """Two replicas in one process: one's copy is changed in the middle of an epoch."""
 
     class Plant(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

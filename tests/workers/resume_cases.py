@@ -115,7 +115,7 @@ def pipeline_read_again(train):
 
 @case
 def pipeline_across_epochs(train):
-    """A pass over the data ends in the midst of an epoch."""
+    """A pass over the data ends in the middle of an epoch."""
     train(classifier(), dataset().repeat(), steps_per_epoch=4)
 
 

@@ -1,4 +1,4 @@
-"""Real workers on pipelines: one device's weights, and on from the midst with more or fewer."""
+"""Real workers on pipelines: one device's weights, and on from the middle with more or fewer."""
 
 import functools
 
@@ -133,7 +133,7 @@ def resumed(top, directory, broken_off):
 
         def on_train_batch_end(self, batch, logs=None):
             self.steps += 1
-            if broken_off and self.steps == 9:  # in the midst of the second epoch
+            if broken_off and self.steps == 9:  # in the middle of the second epoch
                 raise KeyError("broken off")
 
     every = phalanx.callbacks.every_n_steps(2)
@@ -155,7 +155,7 @@ def run(pool, workers, *args):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_goes_on_in_the_midst_of_an_epoch_with_other_workers(
+def test_goes_on_in_the_middle_of_an_epoch_with_other_workers(
     top, one_device, tmp_path, before, after, pool
 ):
     assert run(pool, before, str(top), str(tmp_path), True) is None

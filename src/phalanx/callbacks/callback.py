@@ -28,7 +28,7 @@ class DistributedContext:
         rank: this worker's number; the chief's is 0.
         workers: how many there are.
         replicas: how many replicas all workers have together.
-        servants: how many other workers this one leads, each training at its own pace, as under
+        ps_tasks: how many other workers this one leads, each training at its own pace, as under
             parameter servers; 0 where workers train in step.
     """
 

@@ -26,7 +26,7 @@ from phalanx.cli.watch import watch
 
 app = typer.Typer(
     name="phalanx",
-    help="Train Keras models on many devices and get the answer that one device would have got.",
+    help="Train Keras models on many devices and get the result of one device.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -17,12 +17,12 @@ from rich.text import Text
 if TYPE_CHECKING:
     from phalanx.diagnostics.lint.finding import Finding, Severity
 
-HELP = """Read scripts without running them, and warn of known mistakes.
+HELP = """Find known mistakes in scripts without running them.
 
-An [bold]error[/bold] goes wrong under Phalanx too; a [bold]warning[/bold] may, or does so under \
-plain Keras; a [bold]hint[/bold] is of something that is not needed. The exit code is 1 if there \
-is an error, with --strict a warning too. A comment [bold]# phalanx: ignore\\[rule][/bold] on the \
-line turns a rule off there.
+An [bold]error[/bold] fails with Phalanx; a [bold]warning[/bold] may fail, or fails with plain \
+Keras; a [bold]hint[/bold] names something that is not needed. The exit code is 1 for an error, \
+and with --strict for a warning. A comment [bold]# phalanx: ignore\\[rule][/bold] turns a rule off \
+for its line.
 
 [bold]Examples[/bold]
 
@@ -39,10 +39,10 @@ _STYLES: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "
 
 def check(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="SCRIPT|DIR", help="Scripts, or directories of them.")
+        list[Path], typer.Argument(metavar="SCRIPT|DIR", help="Scripts or directories to check.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Findings for machines.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print findings as JSON.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
 ) -> None:
     """Check each script, show what was found, and leave with the exit code."""
     # The rules take their time, which --help has no use for.

@@ -18,7 +18,7 @@ from phalanx.cli.console import error, info
 if TYPE_CHECKING:
     from phalanx.checkpoint.manifest import Manifest
 
-HELP = """See, verify and prune the checkpoints in a directory.
+HELP = """List, verify and prune the checkpoints in a directory.
 
 DIR is a path, or a URL such as s3://bucket/run (which needs s3fs).
 
@@ -31,7 +31,7 @@ DIR is a path, or a URL such as s3://bucket/run (which needs s3fs).
   phalanx checkpoint prune runs/mnist/checkpoints --max-to-keep 2
 """
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="Where the checkpoints are.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="Directory of the checkpoints.")]
 
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
 
@@ -76,14 +76,16 @@ def verify_(directory: Directory) -> None:
 @app.command("prune")
 def prune_(
     directory: Directory,
-    max_to_keep: Annotated[int, typer.Option(help="How many of the highest steps stay.")] = 3,
+    max_to_keep: Annotated[int, typer.Option(help="Number of highest steps to keep.")] = 3,
     best_metric: Annotated[
         str | None,
-        typer.Option(metavar="METRIC:min|max", help="Whose best stays too: val_loss:min."),
+        typer.Option(
+            metavar="METRIC:min|max", help="Metric whose best checkpoint is kept too: val_loss:min."
+        ),
     ] = None,
     uncommitted: Annotated[
         bool,
-        typer.Option(help="Remove what was never committed too; only while nobody writes."),
+        typer.Option(help="Remove uncommitted checkpoints too; only while nothing writes."),
     ] = False,
 ) -> None:
     """Remove old checkpoints."""
@@ -99,7 +101,7 @@ def prune_(
 
 @contextmanager
 def _storage_of(directory: str) -> Iterator[None]:
-    """Say what storage says; nobody here can mend it."""
+    """Report errors of the storage as `CheckpointError`."""
     from phalanx.errors import CheckpointError
 
     try:

@@ -14,10 +14,13 @@ from phalanx.cli.run_options import Arguments
 from phalanx.errors import ConfigurationError
 from phalanx.launch.script_check import check_script
 
-app = typer.Typer(help="Look at the input of a script.", no_args_is_help=True)
+app = typer.Typer(help="Inspect the input pipeline of a script.", no_args_is_help=True)
 
 Script = Annotated[
-    str, typer.Argument(metavar="SCRIPT|MODULE:FUNCTION", help="What makes the dataset.")
+    str,
+    typer.Argument(
+        metavar="SCRIPT|MODULE:FUNCTION", help="Script or function that makes the dataset."
+    ),
 ]
 
 BENCH_HELP = """Measure the input stage by stage, against what the training step consumes.
@@ -47,7 +50,7 @@ _OWN_OPTIONS = {"allow_interspersed_args": False}  # Options after the script ar
 def bench(
     script: Script,
     arguments: Arguments = None,
-    seconds: Annotated[float, typer.Option(help="How long to measure each stage.")] = 1.0,
+    seconds: Annotated[float, typer.Option(help="Time to measure each stage, in seconds.")] = 1.0,
 ) -> None:
     """Measure in a process of its own, and leave with its exit code."""
     if not seconds > 0:
@@ -59,7 +62,7 @@ def bench(
 def inspect(
     script: Script,
     arguments: Arguments = None,
-    workers: Annotated[int, typer.Option(metavar="N", help="For how many workers.")] = 2,
+    workers: Annotated[int, typer.Option(metavar="N", help="Number of workers to check for.")] = 2,
 ) -> None:
     """Look in a process of its own, and leave with its exit code: 1 where something is wrong."""
     if workers < 1:

@@ -11,7 +11,7 @@ from phalanx.cli.debug_status import status
 from phalanx.cli.debug_trace import HELP as TRACE_HELP
 from phalanx.cli.debug_trace import trace
 
-HELP = "Find out what went wrong in a run, or where it stands."
+HELP = "Inspect a run: status of workers, trace, replay of a non-finite step."
 
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
 

@@ -12,11 +12,11 @@ import typer
 
 from phalanx.launch.script_check import check_script
 
-HELP = """Run a step again whose loss or gradient was not finite, and say where that began.
+HELP = """Replay a step with a non-finite loss or gradient, and locate the cause.
 
-The worker keeps its batch, and the weights before it, in RUN/captures. It is run eagerly, \
-layer by layer, forward and backward. Named are the first layer and operation, the variable, \
-the samples, and the cause. The exit code is 1 where all is finite this time.
+RUN/captures holds the batch of the step and the weights before it. The replay runs eagerly, \
+layer by layer, forward and backward. It names the first layer and operation, the variable, \
+the samples and the cause. The exit code is 1 if everything is finite this time.
 
 [bold]Examples[/bold]
 
@@ -29,18 +29,18 @@ the samples, and the cause. The exit code is 1 where all is finite this time.
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of --script.")
     ] = None,
     step: Annotated[
-        str, typer.Option(metavar="NAME", help="Which, where several were kept; else the first.")
+        str, typer.Option(metavar="NAME", help="Name of the captured step; the first if omitted.")
     ] = "",
     script: Annotated[
         Path | None,
-        typer.Option(help="Take the model from this script, which is run up to its first fit."),
+        typer.Option(help="Script that makes the model; it runs up to its first fit."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="What was found, for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Replay in a process of its own, and leave with its exit code."""
     if script is not None:

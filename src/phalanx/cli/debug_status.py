@@ -12,10 +12,10 @@ import typer
 
 from phalanx.cli.run_options import Run, RunDir
 
-HELP = """Say where each worker of a run is or was, who waits for whom, and since when.
+HELP = """Report where each worker of a run is or was, who waits for whom, and since when.
 
-Reads each worker's flight recorder: of a run that goes on, hangs, failed, or was killed. \
-RUN is a run's name or the path of its directory; without one the newest run is taken.
+Reads the flight recorder of each worker, for runs that continue, hang, failed or were killed. \
+RUN is the name of a run or the path of its directory; the default is the latest run.
 
 [bold]Examples[/bold]
 
@@ -32,11 +32,9 @@ def status(
     run_dir: RunDir = Path("runs"),
     attempt: Annotated[
         int | None,
-        typer.Option(
-            min=0, metavar="K", help="Which start of the workers.", show_default="the last"
-        ),
+        typer.Option(min=0, metavar="K", help="Attempt of the run.", show_default="the last"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
     """Find the run, look once, and print what is to be said."""
     # numpy takes its time, which --help has no use for.

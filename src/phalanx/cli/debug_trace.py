@@ -14,9 +14,9 @@ from phalanx.cli.run_options import Run, RunDir
 
 HELP = """Write the last steps of all workers as one trace: open it in ui.perfetto.dev.
 
-chrome://tracing opens it too. There is a process for each worker, with its phases, its steps \
-and the host's collectives. RUN is a run's name or the path of its directory; without one the \
-newest run is taken.
+chrome://tracing opens it too. The trace has a process for each worker, with its phases, its \
+steps and the host's collectives. RUN is the name of a run or the path of its directory; the \
+default is the latest run.
 
 [bold]Examples[/bold]
 
@@ -31,14 +31,14 @@ def trace(
     run_dir: RunDir = Path("runs"),
     attempt: Annotated[
         int | None,
-        typer.Option(min=0, metavar="K", help="Which start of the workers.", show_default="all"),
+        typer.Option(min=0, metavar="K", help="Attempt of the run.", show_default="all"),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="The file to write.",
+            help="File to write.",
             show_default="trace.json in the run's directory",
         ),
     ] = None,

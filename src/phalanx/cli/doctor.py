@@ -16,7 +16,7 @@ from rich.text import Text
 
 from phalanx.cli.cluster_option import resolve_cluster
 from phalanx.cli.console import info
-from phalanx.cli.run_options import Arguments, HostIndex
+from phalanx.cli.run_options import Arguments, NodeRank
 from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ConfigurationError
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from phalanx.diagnostics.doctor.machine import MachineInfo
     from phalanx.diagnostics.doctor.result import Result
 
-HELP = """See whether this machine is fit for training, and what mends it where it is not.
+HELP = """Check this machine for training, and print what fixes each problem.
 
-With [bold]--cluster[/bold], started on each host as phalanx run is there, see whether all of them
-are fit together: versions, clocks, names, the shared directory, and each link between two of them.
+With [bold]--cluster[/bold], started on each node like phalanx run, check all nodes together:
+versions, clocks, names, the shared directory, and each link between two nodes.
 
-With [bold]--target[/bold], see instead what another kind of machine would not take of a script: it
-is run up to its first fit, and nothing is trained.
+With [bold]--target[/bold], report what another kind of machine would refuse in a script. The script
+runs up to its first fit; nothing is trained.
 
 Exit code 0: no error; 1: at least one error.
 
@@ -52,33 +52,36 @@ _TIMEOUT = 120.0
 
 def doctor(
     script: Annotated[
-        str | None, typer.Argument(metavar="[SCRIPT]", help="The script to look at.")
+        str | None, typer.Argument(metavar="[SCRIPT]", help="Script to check.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--target", metavar="|".join(KINDS), help="The kind of machine.")
+        str | None,
+        typer.Option(
+            "--target", metavar="|".join(KINDS), help="Kind of machine to check a script for."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     directory: Annotated[
-        Path, typer.Option("--run-dir", help="Where runs are to be written.")
+        Path, typer.Option("--run-dir", help="Directory that will hold runs.")
     ] = Path("runs"),
     model_parameters: Annotated[
         str,
         typer.Option(metavar="N|NM|NB", help="Model size used for the all-reduce estimate."),
     ] = "25.6M",
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Look at all hosts of the cluster together.")
+        bool, typer.Option("--cluster", help="Check all nodes of the cluster together.")
     ] = False,
     hosts: Annotated[
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="The hosts of the cluster; give the same command on each.",
+            help="Addresses of the nodes; run the same command on each.",
             show_default="what the cluster's variables say",
         ),
     ] = None,
-    node_rank: HostIndex = None,
+    node_rank: NodeRank = None,
     rendezvous_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long to wait for the other hosts.")
+        float, typer.Option(metavar="SECONDS", help="Time to wait for the other nodes.")
     ] = _TIMEOUT,
     arguments: Arguments = None,
 ) -> None:

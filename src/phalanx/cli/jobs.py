@@ -34,8 +34,10 @@ CANCEL_HELP = """End a submitted job.
   phalanx cancel mnist
 """
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="The run's name, or the cluster's number.")]
-RunDir = Annotated[Path, typer.Option(help="Where the job was noted when it was submitted.")]
+Job = Annotated[
+    str, typer.Argument(metavar="JOB", help="Name of the run, or the cluster's job number.")
+]
+RunDir = Annotated[Path, typer.Option(help="Directory given as --jobs-dir at submission.")]
 
 
 def status(job: Job, run_dir: RunDir = Path("runs")) -> None:
@@ -54,7 +56,7 @@ def status(job: Job, run_dir: RunDir = Path("runs")) -> None:
 def logs(
     job: Job,
     run_dir: RunDir = Path("runs"),
-    pod: Annotated[int, typer.Option(help="Which pod, under Kubernetes.")] = 0,
+    pod: Annotated[int, typer.Option(help="Index of the pod, with Kubernetes.")] = 0,
 ) -> None:
     """Print the file, or what the cluster keeps."""
     found = find_job(job, run_dir)

@@ -56,19 +56,19 @@ def parse_run_options(
     tee: asked.Tee = "chief",
     log_level: asked.Logging = "auto",
     hosts: asked.Hosts = None,
-    node_rank: asked.HostIndex = None,
+    node_rank: asked.NodeRank = None,
     cluster: asked.Cluster = "auto",
-    rendezvous_timeout: asked.StartupTimeout = STARTUP_TIMEOUT,
+    rendezvous_timeout: asked.RendezvousTimeout = STARTUP_TIMEOUT,
     resume: asked.Resume = False,
     hang_timeout: asked.HangTimeout = HANG_TIMEOUT,
-    grace_period: asked.Grace = GRACE,
+    grace_period: asked.GracePeriod = GRACE,
     env: asked.Env = None,
     debug: asked.Debug = False,
     debug_rank: asked.DebugRank = 0,
     fast_dev_run: asked.FastDevRun = None,
     overfit_batches: asked.OverfitBatches = None,
     profile: asked.Profile = None,
-    profile_ranks: asked.ProfileWorkers = None,
+    profile_ranks: asked.ProfileRanks = None,
 ) -> RunCommand:
     """Read the flags, and refuse what cannot work.
 

@@ -16,10 +16,10 @@ from phalanx.errors import ConfigurationError
 if TYPE_CHECKING:
     from phalanx.report.run_data import RunData
 
-HELP = """Write one self-contained HTML page about a run, from its records.
+HELP = """Write one self-contained HTML page about a run, from its event log.
 
-RUN is a run's name or the path of its directory; without one the newest run is taken. \
-Several runs are compared, the first being what the others are held against.
+RUN is the name of a run or the path of its directory; the default is the latest run. \
+With several runs, the page compares them with the first.
 
 [bold]Examples[/bold]
 
@@ -36,16 +36,16 @@ Several runs are compared, the first being what the others are held against.
 def report(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN", help="Runs, by name or by path.", show_default=False),
+        typer.Argument(metavar="RUN", help="Names or paths of runs.", show_default=False),
     ] = None,
     run_dir: RunDir = Path("runs"),
     output: Annotated[
         Path | None,
-        typer.Option(help="The file to write.", show_default="report.html in the run's directory"),
+        typer.Option(help="File to write.", show_default="report.html in the run's directory"),
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Numbers for machines; on standard output if no --output."),
+        typer.Option("--json", help="Print numbers as JSON, to standard output without --output."),
     ] = False,
 ) -> None:
     """Read the runs, make the page and write it."""

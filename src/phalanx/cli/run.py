@@ -20,7 +20,7 @@ from phalanx.launch.showing import Showing
 
 HELP = """Run a Keras script on several workers, unchanged.
 
-Options before the script are Phalanx's; all that follows it is the script's own.
+Options before SCRIPT are options of Phalanx; arguments after it go to the script.
 
 [bold]Examples[/bold]
 

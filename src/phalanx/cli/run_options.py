@@ -1,4 +1,4 @@
-"""The options of `phalanx run`, each by its name, and `RUN`; other commands have some of them."""
+"""The options of `phalanx run`, and the argument `RUN`; other commands share some of them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from phalanx.cluster.spec import LOG_LEVELS
 from phalanx.cluster.strategies import COMMUNICATION_NAMES, STRATEGY_NAMES
 from phalanx.launch.options import TEE_MODES
 
-Target = Annotated[str, typer.Argument(metavar="SCRIPT", help="The script (or module) to run.")]
+Target = Annotated[str, typer.Argument(metavar="SCRIPT", help="The script or module to run.")]
 Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's own arguments.")
+    list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the script.")
 ]
 AsModule = Annotated[
-    bool, typer.Option("-m", "--module", help="SCRIPT is a module's name, as in python -m.")
+    bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module, as in python -m.")
 ]
 Workers = Annotated[
     str | None,
     typer.Option(
         metavar="N|MIN:MAX",
-        help="How many workers; with MIN:MAX, go on with fewer where one cannot come back.",
-        show_default="one for each GPU here, else 1",
+        help="Number of workers; with MIN:MAX, continue with fewer if one is lost.",
+        show_default="one for each GPU of this machine, else 1",
     ),
 ]
 Strategy = Annotated[
     str,
     typer.Option(
         metavar="|".join(STRATEGY_NAMES),
-        help="How they train together.",
+        help="Distribution strategy.",
         autocompletion=lambda: list(STRATEGY_NAMES),
     ),
 ]
@@ -39,55 +39,57 @@ Communication = Annotated[
     str,
     typer.Option(
         metavar="|".join(COMMUNICATION_NAMES),
-        help="How the replicas of a named strategy add up.",
+        help="Backend of the all-reduce; needs a --strategy other than auto.",
         autocompletion=lambda: list(COMMUNICATION_NAMES),
     ),
 ]
 Servers = Annotated[
     int | None,
     typer.Option(
-        metavar="N", help="How many parameter servers.", show_default="one, if there are any"
+        metavar="N", help="Number of parameter servers.", show_default="1 under parameter-server"
     ),
 ]
 Sharding = Annotated[
     str,
     typer.Option(
         metavar="min-size:BYTES|fixed-shards:N|none",
-        help="How parameter servers share big variables.",
+        help="How large variables are partitioned over parameter servers.",
     ),
 ]
 DataWorkers = Annotated[
     int,
-    typer.Option(metavar="N", help="Processes that read and map data for pipeline(service=True)."),
+    typer.Option(
+        metavar="N", help="Number of processes that read and map data for pipeline(service=True)."
+    ),
 ]
 Devices = Annotated[
     str | None,
     typer.Option(
         metavar="[cpu:|gpu:|logical-gpu:]N",
-        help="Devices of each worker; cpu:N makes N logical CPU devices.",
-        show_default="its share of what is there",
+        help="Devices of each worker; cpu:N creates N logical CPU devices.",
+        show_default="an equal part of the devices",
     ),
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(help="CPU threads of each worker.", show_default="the cores shared out"),
+    typer.Option(help="Number of CPU threads of each worker.", show_default="cores / workers"),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(help="The seed of every worker.", show_default="drawn and written down"),
+    typer.Option(help="Random seed of every worker.", show_default="random, recorded in run.json"),
 ]
-MaxRestarts = Annotated[int, typer.Option(help="Restarts after a failure.")]
-Name = Annotated[str | None, typer.Option(help="The run's name.", show_default="the time")]
+MaxRestarts = Annotated[int, typer.Option(help="Maximum number of restarts after failures.")]
+Name = Annotated[str | None, typer.Option(help="Name of the run.", show_default="the start time")]
 Run = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="A run, by name or by path.", show_default="the newest"),
+    typer.Argument(metavar="RUN", help="Name or path of a run.", show_default="the latest"),
 ]
-RunDir = Annotated[Path, typer.Option(help="The directory of all runs.")]
+RunDir = Annotated[Path, typer.Option(help="Directory that holds all runs.")]
 Tee = Annotated[
     str,
     typer.Option(
         metavar="|".join(TEE_MODES),
-        help="Whose output to show here; the log files have all of it.",
+        help="Workers whose output is shown; log files hold all output.",
         autocompletion=lambda: list(TEE_MODES),
     ),
 ]
@@ -95,7 +97,7 @@ Logging = Annotated[
     str,
     typer.Option(
         metavar="|".join(LOG_LEVELS),
-        help="What logging says; auto is info on the chief, warning on the others.",
+        help="Log level; auto is info on the chief and warning on the others.",
         autocompletion=lambda: list(LOG_LEVELS),
     ),
 ]
@@ -103,57 +105,64 @@ Hosts = Annotated[
     str | None,
     typer.Option(
         metavar="A,B,...",
-        help="The hosts of the run; give the same command on each.",
-        show_default="what the cluster's variables say",
+        help="Addresses of the nodes; run the same command on each.",
+        show_default="from --cluster",
     ),
 ]
-HostIndex = Annotated[
+NodeRank = Annotated[
     int | None,
     typer.Option(
-        metavar="I", help="Which of them this is, from 0.", show_default="by its addresses"
+        metavar="I",
+        help="Index of this node in --hosts, from 0.",
+        show_default="from its addresses",
     ),
 ]
 Cluster = Annotated[
     str,
     typer.Option(
         metavar="|".join(CLUSTER_NAMES),
-        help="Whose variables tell of other hosts.",
+        help="Cluster environment to detect.",
         autocompletion=lambda: list(CLUSTER_NAMES),
     ),
 ]
-StartupTimeout = Annotated[
+RendezvousTimeout = Annotated[
     float,
-    typer.Option(metavar="SECONDS", help="How long to wait for the other hosts' launchers."),
+    typer.Option(metavar="SECONDS", help="Time to wait for the launchers of the other nodes."),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the run of that --name, if there is one.")
+    bool, typer.Option("--resume", help="Resume the run of that --name, if it exists.")
 ]
 HangTimeout = Annotated[
     float,
-    typer.Option(metavar="SECONDS", help="End a run that stands still for so long; 0 never does."),
+    typer.Option(
+        metavar="SECONDS", help="End the run if it makes no progress for this time; 0 disables it."
+    ),
 ]
-Grace = Annotated[
+GracePeriod = Annotated[
     float,
     typer.Option(
-        metavar="SECONDS", help="How long training may save and stop after SIGTERM or SIGUSR1."
+        metavar="SECONDS", help="Time for training to save and stop after SIGTERM or SIGUSR1."
     ),
 ]
 Env = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="Add to the workers' environment (repeatable)."),
+    typer.Option(metavar="NAME=VALUE", help="Environment variable for the workers (repeatable)."),
 ]
 Debug = Annotated[
     bool,
-    typer.Option("--debug", help="Run steps eagerly; compare what workers bring to collectives."),
+    typer.Option("--debug", help="Run steps eagerly and compare the workers' collectives."),
 ]
 DebugRank = Annotated[
-    int, typer.Option(metavar="RANK", help="Whose breakpoint() has this terminal, under --debug.")
+    int,
+    typer.Option(
+        metavar="RANK", help="Worker whose breakpoint() uses this terminal, with --debug."
+    ),
 ]
 FastDevRun = Annotated[
     int | None,
     typer.Option(
         metavar="[N]",
-        help="N batches of training and of validation (1 if not given); nothing is kept.",
+        help="Train and validate on N batches (default 1) and keep no output.",
         show_default=False,
     ),
 ]
@@ -161,15 +170,15 @@ OverfitBatches = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Train and validate on the first N batches alone, the same in each epoch.",
+        help="Train and validate on the same first N batches in every epoch.",
         show_default="all",
     ),
 ]
 Profile = Annotated[
     str | None,
-    typer.Option(metavar="STEP|FIRST:LAST", help="Look at these steps with TensorFlow's profiler."),
+    typer.Option(metavar="STEP|FIRST:LAST", help="Steps to record with TensorFlow's profiler."),
 ]
-ProfileWorkers = Annotated[
+ProfileRanks = Annotated[
     str | None,
-    typer.Option(metavar="RANK,...", help="On which workers.", show_default="the chief"),
+    typer.Option(metavar="RANK,...", help="Workers to profile.", show_default="the chief"),
 ]

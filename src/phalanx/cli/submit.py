@@ -11,7 +11,7 @@ from phalanx.cli.submit_ray import ray
 from phalanx.cli.submit_slurm import HELP as SLURM_HELP
 from phalanx.cli.submit_slurm import slurm
 
-HELP = """Hand a run to a cluster: the launcher of every host is started there.
+HELP = """Submit a run to a cluster, which starts a launcher on every node.
 
 [bold]Examples[/bold]
 

@@ -11,7 +11,7 @@ import typer
 from phalanx.cli.console import info
 from phalanx.cli.run_options import Arguments
 from phalanx.cli.submit_options import (
-    Grace,
+    GracePeriod,
     JobsDir,
     RunOptionsText,
     check_gpus_per_worker,
@@ -27,9 +27,9 @@ from phalanx.submit.pod_template import CODE_DIR
 from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 from phalanx.submit.yaml import to_yaml
 
-HELP = """Make an Indexed Job with a launcher in each pod, and a headless Service for their names.
+HELP = """Create an Indexed Job with a launcher in each pod, and a headless Service.
 
-SCRIPT is handed over in a ConfigMap; with --code-source image it is a path in the image.
+A ConfigMap carries SCRIPT; with --code-source image, SCRIPT is a path in the image.
 
 [bold]Examples[/bold]
 
@@ -46,20 +46,24 @@ CODES = ("configmap", "image")
 def kubernetes(
     target: Annotated[str, typer.Argument(metavar="SCRIPT", help="The script to run.")],
     arguments: Arguments = None,
-    workers: Annotated[int, typer.Option(metavar="N", help="How many pods, a worker in each.")] = 1,
+    workers: Annotated[
+        int, typer.Option(metavar="N", help="Number of pods, one worker in each.")
+    ] = 1,
     image: Annotated[
-        str, typer.Option(help="The pods' image, with Phalanx in it.", show_default=False)
+        str, typer.Option(help="Image of the pods; it contains Phalanx.", show_default=False)
     ] = "",
     pvc: Annotated[
         str | None,
-        typer.Option(help="A PersistentVolumeClaim that all pods can write, for --run-dir."),
+        typer.Option(help="PersistentVolumeClaim for --run-dir, writable by all pods."),
     ] = None,
     code_source: Annotated[
-        str, typer.Option(metavar="|".join(CODES), help="Where the script comes from.")
+        str, typer.Option(metavar="|".join(CODES), help="Source of the script.")
     ] = "configmap",
     kind: Annotated[
         str,
-        typer.Option(metavar="|".join(KINDS), help="What to make; all but a job need operators."),
+        typer.Option(
+            metavar="|".join(KINDS), help="Kind of object; all except job need an operator."
+        ),
     ] = "job",
     gpus_per_worker: Annotated[int, typer.Option(metavar="N", help="GPUs of each pod.")] = 0,
     cpus_per_worker: Annotated[
@@ -69,28 +73,36 @@ def kubernetes(
         str | None, typer.Option(metavar="SIZE", help="Memory of each pod: 8Gi.")
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option(help="Where to.", show_default="the client's")
+        str | None, typer.Option(help="Namespace of the job.", show_default="the client's")
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="The run's and the Job's name.", show_default="the script and the time"),
+        typer.Option(
+            help="Name of the run and of the Job.", show_default="the script and the time"
+        ),
     ] = None,
-    run_dir: Annotated[str, typer.Option(help="The directory of all runs, in the pods.")] = "/runs",
+    run_dir: Annotated[
+        str, typer.Option(help="Directory that holds all runs, in the pods.")
+    ] = "/runs",
     jobs_dir: JobsDir = Path("runs"),
-    max_restarts: Annotated[int, typer.Option(help="Restarts after a failure, in the pods.")] = 0,
-    backoff_limit: Annotated[int, typer.Option(help="New pods for each index after failures.")] = 3,
-    grace_period: Grace = int(GRACE),
+    max_restarts: Annotated[
+        int, typer.Option(help="Maximum number of restarts inside the pods.")
+    ] = 0,
+    backoff_limit: Annotated[
+        int, typer.Option(help="Replacements of a pod of each index after failures.")
+    ] = 3,
+    grace_period: GracePeriod = int(GRACE),
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Add to the pods' environment (repeatable)."),
+        typer.Option(metavar="NAME=VALUE", help="Environment variable for the pods (repeatable)."),
     ] = None,
     node_selector: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL=VALUE", help="Which nodes (repeatable)."),
+        typer.Option(metavar="LABEL=VALUE", help="Node selector label (repeatable)."),
     ] = None,
     run_options: RunOptionsText = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print YAML for kubectl apply, and make nothing.")
+        bool, typer.Option("--dry-run", help="Print YAML for kubectl apply and create nothing.")
     ] = False,
 ) -> None:
     """Read the flags, make the objects, hand them to Kubernetes."""

@@ -19,13 +19,17 @@ from phalanx.submit.submit_spec import SubmitSpec
 
 JobName = Annotated[
     str | None,
-    typer.Option(help="The run's and the job's name.", show_default="the script and the time"),
+    typer.Option(help="Name of the run and of the job.", show_default="the script and the time"),
 ]
 SharedRunDir = Annotated[
-    Path, typer.Option(help="The directory of all runs, which all nodes share.")
+    Path, typer.Option(help="Directory that holds all runs, shared by all nodes.")
 ]
-JobsDir = Annotated[Path, typer.Option(help="Where to note the job here, for phalanx status.")]
-Grace = Annotated[int, typer.Option(metavar="SECONDS", help="How long training may save and stop.")]
+JobsDir = Annotated[
+    Path, typer.Option(help="Local directory to record the job in, for phalanx status.")
+]
+GracePeriod = Annotated[
+    int, typer.Option(metavar="SECONDS", help="Time for training to save and stop.")
+]
 RunOptionsText = Annotated[
     str, typer.Option(metavar="'...'", help="Further options of phalanx run.")
 ]

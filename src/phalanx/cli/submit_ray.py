@@ -11,7 +11,7 @@ import typer
 from phalanx.cli.console import info
 from phalanx.cli.run_options import Arguments, AsModule, Resume, Target
 from phalanx.cli.submit_options import (
-    Grace,
+    GracePeriod,
     JobName,
     JobsDir,
     RunOptionsText,
@@ -28,10 +28,10 @@ from phalanx.submit.ray_command import RayJob, launcher_words, shell_text
 from phalanx.submit.ray_driver.plan import RayPlan
 from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 
-HELP = """Submit a job to Ray that starts launchers on the cluster's nodes, a worker in each.
+HELP = """Submit a Ray job that starts a launcher with one worker on each placement bundle.
 
-After the loss of a node the job goes on from the last checkpoint: on other nodes, or with \
---workers MIN:MAX with fewer workers until there is room again.
+After the loss of a node, the job resumes from the last checkpoint on other nodes, or, with \
+--workers MIN:MAX, with fewer workers until resources are available again.
 
 [bold]Examples[/bold]
 
@@ -49,13 +49,16 @@ def ray(
     as_module: AsModule = False,
     address: Annotated[
         str,
-        typer.Option(metavar="URL", help="Ray's job server; RAY_API_SERVER_ADDRESS goes before."),
+        typer.Option(
+            metavar="URL",
+            help="Address of Ray's job server; RAY_API_SERVER_ADDRESS takes precedence.",
+        ),
     ] = "http://127.0.0.1:8265",
     workers: Annotated[
         str,
         typer.Option(
             metavar="N|MIN:MAX",
-            help="How many workers; with MIN:MAX, as many as there is room for.",
+            help="Number of workers; with MIN:MAX, as many as fit.",
         ),
     ] = "1",
     cpus_per_worker: Annotated[
@@ -65,7 +68,7 @@ def ray(
     working_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Have Ray bring this directory to every node; SCRIPT lies in it.",
+            help="Directory that Ray copies to every node; it contains SCRIPT.",
             show_default="SCRIPT is on all nodes",
         ),
     ] = None,
@@ -74,20 +77,23 @@ def ray(
     run_dir: SharedRunDir = Path("runs"),
     jobs_dir: JobsDir = Path("runs"),
     max_restarts: Annotated[
-        int, typer.Option(help="Restarts after a failure, on the same nodes.")
+        int, typer.Option(help="Maximum number of restarts on the same nodes.")
     ] = 0,
-    max_node_failures: Annotated[int, typer.Option(help="New starts after a node was lost.")] = 10,
+    max_node_failures: Annotated[
+        int, typer.Option(help="Maximum number of restarts after lost nodes.")
+    ] = 10,
     placement_timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="With MIN:MAX, how long to wait for all workers."),
+        typer.Option(metavar="SECONDS", help="With MIN:MAX, time to wait for MAX workers."),
     ] = 60.0,
-    grace_period: Grace = int(GRACE),
+    grace_period: GracePeriod = int(GRACE),
     run_options: RunOptionsText = "",
     python: Annotated[
-        str | None, typer.Option(help="Python on the nodes.", show_default="that of Ray")
+        str | None,
+        typer.Option(help="Python interpreter on the nodes.", show_default="that of Ray"),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the job as a command, and submit nothing.")
+        bool, typer.Option("--dry-run", help="Print the job as a command and submit nothing.")
     ] = False,
 ) -> None:
     """Read the flags, make the job, hand it to Ray."""

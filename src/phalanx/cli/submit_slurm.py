@@ -12,7 +12,7 @@ import typer
 
 from phalanx.cli.console import info
 from phalanx.cli.run_options import Arguments, AsModule, MaxRestarts, Resume, Target
-from phalanx.cli.submit_options import Grace, JobName, RunOptionsText, SharedRunDir, check_run
+from phalanx.cli.submit_options import GracePeriod, JobName, RunOptionsText, SharedRunDir, check_run
 from phalanx.launch.options import GRACE, without_env
 from phalanx.launch.script_check import check_module, check_script
 from phalanx.submit.job_registry import refuse_taken
@@ -21,10 +21,10 @@ from phalanx.submit.slurm_script import SlurmJob, batch_script
 from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 from phalanx.submit.subprocess_client import run_command
 
-HELP = """Write a batch script for Slurm that starts a launcher on each node, and submit it.
+HELP = """Write a Slurm batch script that starts a launcher on each node, and submit it.
 
-The job saves and stops shortly before its time is over, and is queued again to go on. After the \
-loss of a node it goes on from the last checkpoint.
+The job saves and stops shortly before its time limit, and is requeued. After the loss of a node \
+it resumes from the last checkpoint.
 
 [bold]Examples[/bold]
 
@@ -40,11 +40,11 @@ def slurm(
     target: Target,
     arguments: Arguments = None,
     as_module: AsModule = False,
-    nodes: Annotated[int, typer.Option(metavar="N", help="How many nodes.")] = 1,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes.")] = 1,
     workers_per_node: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Workers on each.", show_default="one for each GPU there, else 1"
+            metavar="N", help="Workers on each node.", show_default="one for each GPU there, else 1"
         ),
     ] = None,
     gpus_per_node: Annotated[
@@ -54,32 +54,40 @@ def slurm(
         int | None,
         typer.Option(metavar="N", help="Cores on each node.", show_default="one for each worker"),
     ] = None,
-    mem: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each: 16G.")] = None,
+    mem: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of each node: 16G.")
+    ] = None,
     time: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="As sbatch takes it.", show_default="the partition's"),
+        typer.Option(
+            metavar="TIME",
+            help="Time limit, in a format of sbatch.",
+            show_default="the partition's",
+        ),
     ] = None,
-    partition: Annotated[str | None, typer.Option(help="Which nodes.")] = None,
-    account: Annotated[str | None, typer.Option(help="Who pays.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Slurm partition.")] = None,
+    account: Annotated[str | None, typer.Option(help="Slurm account to charge.")] = None,
     sbatch_arg: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPTION", help="Another option of sbatch (repeatable)."),
+        typer.Option(metavar="OPTION", help="Further option of sbatch (repeatable)."),
     ] = None,
     setup: Annotated[
         list[str] | None,
-        typer.Option(metavar="LINE", help="A line to run first: 'module load cuda' (repeatable)."),
+        typer.Option(
+            metavar="LINE", help="Line to run before the launcher: 'module load cuda' (repeatable)."
+        ),
     ] = None,
     name: JobName = None,
     resume: Resume = False,
     run_dir: SharedRunDir = Path("runs"),
     max_restarts: MaxRestarts = 0,
-    grace_period: Grace = int(GRACE),
+    grace_period: GracePeriod = int(GRACE),
     run_options: RunOptionsText = "",
     python: Annotated[
-        str, typer.Option(help="Python on the nodes.", show_default="this one")
+        str, typer.Option(help="Python interpreter on the nodes.", show_default="this one")
     ] = sys.executable,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the batch script, and submit nothing.")
+        bool, typer.Option("--dry-run", help="Print the batch script and submit nothing.")
     ] = False,
 ) -> None:
     """Read the flags, write the batch script, submit it."""

@@ -36,12 +36,12 @@ TERMINAL_SECONDS, PLAIN_SECONDS = 1.0, 10.0
 def watch(
     run: Run = None,
     run_dir: RunDir = Path("runs"),
-    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     interval: Annotated[
         float | None,
         typer.Option(
             min=0.1,
-            help="Seconds between two looks.",
+            help="Refresh interval.",
             show_default=f"{TERMINAL_SECONDS:g}; {PLAIN_SECONDS:g} if this is no terminal",
         ),
     ] = None,

@@ -52,12 +52,12 @@ class TFConfig:
             raise ClusterError(
                 'TF_CONFIG must hold JSON such as {"cluster": {"worker": ["host:port"]}, '
                 f'"task": {{"type": "worker", "index": 0}}}}; found {text!r} '
-                f"({type(error).__name__}: {error}). Mend it, or unset it."
+                f"({type(error).__name__}: {error}). Fix it, or unset it."
             ) from error
         if not 0 <= task_index < len(cluster.get(task_type, ())):
             raise ClusterError(
                 f"TF_CONFIG says this process is {task_type} {task_index}, but its cluster has "
-                f"{ {job: len(tasks) for job, tasks in cluster.items()} }. Mend the task or "
+                f"{ {job: len(tasks) for job, tasks in cluster.items()} }. Fix the task or "
                 "the cluster."
             )
         return cls(cluster=cluster, task_type=task_type, task_index=task_index)

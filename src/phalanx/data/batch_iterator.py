@@ -91,7 +91,7 @@ class BatchIterator:
         return read_iterator(self._iterator)
 
     def restore(self, position: DataPosition, state: Mapping[str, Any] | None) -> None:
-        """Stand where `position` was taken; the next epoch begins in the midst.
+        """Stand where `position` was taken; the next epoch begins in the middle.
 
         Args:
             position: from `position`.

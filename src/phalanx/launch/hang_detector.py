@@ -22,7 +22,12 @@ from phalanx.launch.worker_diagnosis import (
     lines_about,
     merge_flight_status,
 )
-from phalanx.launch.worker_status import WorkerProgress, WorkerStatus, last_position, whereabouts
+from phalanx.launch.worker_status import (
+    WorkerProgress,
+    WorkerStatus,
+    last_position,
+    worker_status_of,
+)
 from phalanx.monitoring.events import records_path
 
 TIMES_AS_LONG = 20.0
@@ -154,7 +159,7 @@ class HangDetector:
     def _find(self, positions: Mapping[int, WorkerProgress]) -> dict[int, WorkerStatus]:
         stacks = self._stacks(list(positions))
         return {
-            rank: whereabouts(
+            rank: worker_status_of(
                 merge_flight_status(each, self.paths.flight(rank)), stacks.get(rank, "")
             )
             for rank, each in positions.items()

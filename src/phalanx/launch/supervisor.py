@@ -73,7 +73,7 @@ class Supervisor:
         on_timeout: told, while the others are still there, that one has waited for too long.
         on_ask: told that the workers are asked to save and stop.
         on_end: told of every worker's end as soon as it is seen.
-        servants: ranks that serve the others for as long as those train, and are ended then.
+        ps_tasks: ranks that serve the others for as long as those train, and are ended then.
         replacement: who takes the place of a worker that failed; None where nobody can.
         timeouts: how long to wait for what.
     """

@@ -12,7 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.worker_status import EXIT_BARRIER, WorkerProgress, WorkerStatus, whereabouts
+from phalanx.launch.worker_status import (
+    EXIT_BARRIER,
+    WorkerProgress,
+    WorkerStatus,
+    worker_status_of,
+)
 from phalanx.monitoring.flight_format import Flight, FlightEvent
 from phalanx.monitoring.flight_reader import read_flight
 
@@ -71,7 +76,7 @@ def failure_context(paths: AttemptPaths, ended: Mapping[int, float], cause: int)
         cause: the one that failed first.
     """
     found = {
-        rank: whereabouts(position, "", until=at)
+        rank: worker_status_of(position, "", until=at)
         for rank, at in ended.items()
         if (position := _position_in(paths.flight(rank))) is not None
     }
@@ -93,7 +98,7 @@ def _has_trained(position: WorkerProgress) -> bool:
 
 
 def _within(event: FlightEvent, phase: str, *, was_looked_at: bool) -> WorkerProgress:
-    """The position of a worker in the midst of a step, or a collective.
+    """The position of a worker in the middle of a step, or a collective.
 
     Args:
         event: the step or the collective.

@@ -126,7 +126,7 @@ class WorkerStatus:
         return f"{waits} {place}"
 
 
-def whereabouts(
+def worker_status_of(
     position: WorkerProgress, stacks: str, *, gone: str | None = None, until: float | None = None
 ) -> WorkerStatus:
     """What can be said of a worker, from the last dump in its stacks file; see `WorkerStatus`."""

@@ -22,7 +22,7 @@ from phalanx.launch.worker_diagnosis import (
     line_about,
     position_of,
 )
-from phalanx.launch.worker_status import WorkerProgress, WorkerStatus, whereabouts
+from phalanx.launch.worker_status import WorkerProgress, WorkerStatus, worker_status_of
 from phalanx.monitoring.flight_format import Flight
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.report.event_reader import RunReader
@@ -150,7 +150,7 @@ def _worker(
         if file.stat().st_mtime >= position.since:  # Of the place where it still is.
             stacks = file.read_text(errors="replace")
     gone, until = _end_of(known, flight, now)
-    return whereabouts(position, stacks, gone=gone, until=until)
+    return worker_status_of(position, stacks, gone=gone, until=until)
 
 
 def _by_heartbeat(worker: LiveWorker | None) -> WorkerProgress | None:

@@ -1,4 +1,4 @@
-"""`train_on_batch` and its kin: one global batch, shared out like any other."""
+"""`train_on_batch` and similar: one global batch, shared out like any other."""
 
 from __future__ import annotations
 

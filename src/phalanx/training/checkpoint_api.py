@@ -33,7 +33,7 @@ class Restored:
     Attributes:
         step: training steps done.
         epoch: the epoch under way, or the next where one had just ended.
-        metrics: the logs of the epoch that ended there; empty in the midst of one.
+        metrics: the logs of the epoch that ended there; empty in the middle of one.
         state: what `save` was given.
     """
 

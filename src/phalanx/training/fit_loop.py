@@ -107,7 +107,7 @@ class Epochs:
             finally:
                 # The loop names a method of ours, and the stream asks what knows the stream:
                 # without this, iterators would live until the collector comes, which then
-                # waits for them in the midst of a later step.
+                # waits for them in the middle of a later step.
                 del self._batches
                 self._stream.limit = lambda: None
                 if self._executor.kept is not None:

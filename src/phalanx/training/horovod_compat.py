@@ -1,4 +1,4 @@
-"""`model.fit` and its kin as scripts made for Horovod mean them.
+"""`model.fit` and similar as scripts made for Horovod mean them.
 
 Such a script gives every process its own data, of which each batch is that process's. So the
 global batch is what all processes hold together, and what a script evaluates or predicts

@@ -129,7 +129,7 @@ class FitInstrumentation:
     def read(
         self, reader: MetricReader, cadence: MetricsSchedule, outputs: Outputs, steps_done: int
     ) -> Mapping[str, float]:
-        """Read the metrics in the midst of an epoch."""
+        """Read the metrics in the middle of an epoch."""
         notes = (cadence.propose(steps_done), *self._keeper.propose())
         logs, (upcoming, *others) = reader.read(outputs, notes)
         cadence.agree(upcoming)

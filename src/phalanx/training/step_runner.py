@@ -95,7 +95,7 @@ class StepRunner:
         if place.is_chief:
             _log.warning(
                 "The loss was not finite at step %d; %s. A LossScaleOptimizer leaves such steps "
-                "out, but mends no loss.%s",
+                "out, but fixes no loss.%s",
                 trouble.step + 1,
                 _workers(trouble, place),
                 hint,

@@ -1,4 +1,4 @@
-"""`phalanx.rank()`, `barrier()`, `all_gather()` and their kin, for a script's own lines.
+"""`phalanx.rank()`, `barrier()`, `all_gather()` and similar, for a script's own lines.
 
 Without a launcher, and with one worker, they answer for one. Under parameter servers the chief,
 which alone runs the script, is rank 0 of 1.

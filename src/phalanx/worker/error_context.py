@@ -10,7 +10,7 @@ class ErrorContext(str):
 
 
 class InReplica(str):
-    """A note that says in which replica, until somebody knows all of its whereabouts."""
+    """A note that says in which replica, until its location is known."""
 
     replica: int
 

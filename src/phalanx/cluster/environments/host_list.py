@@ -94,7 +94,7 @@ def from_hosts(
         )
     raise ClusterError(
         f"No host of {asked} is this machine, which is {_described(me)}. Say which it is by "
-        "--node-rank (or PHALANX_NODE_RANK), or mend the names."
+        "--node-rank (or PHALANX_NODE_RANK), or fix the names."
     )
 
 

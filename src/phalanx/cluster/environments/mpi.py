@@ -1,4 +1,4 @@
-"""mpirun and mpiexec: Open MPI, and MPICH and its kin by PMI.
+"""mpirun and mpiexec: Open MPI, and MPICH and similar by PMI.
 
 No MPI library is needed or used: MPI starts one launcher for each of its processes, no more.
 https://docs.open-mpi.org/en/main/tuning-apps/environment-var.html

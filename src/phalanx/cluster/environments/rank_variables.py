@@ -36,7 +36,7 @@ def rank_of(environment: Mapping[str, str], rank: str, size: str) -> tuple[int, 
     mine, every = number(environment, rank), number(environment, size)
     if mine >= every:
         raise ClusterError(
-            f"{rank} must be less than {size}; found {mine} and {every}. Mend one of them, or "
+            f"{rank} must be less than {size}; found {mine} and {every}. Fix one of them, or "
             "unset both."
         )
     return mine, every

@@ -39,7 +39,7 @@ def detect(
     before = jobs[: jobs.index(config.task_type)] if config.task_type in jobs else None
     if before is None:
         raise ClusterError(
-            f"TF_CONFIG's task must be one of {', '.join(ORDER)}; found {config.task_type!r}. Mend "
+            f"TF_CONFIG's task must be one of {', '.join(ORDER)}; found {config.task_type!r}. Fix "
             "the task."
         )
     index = sum(len(config.cluster[job]) for job in before) + config.task_index
@@ -91,6 +91,6 @@ def _refuse_anothers_address(host: str, config: TFConfig, me: LocalHost | None) 
         return
     raise ClusterError(
         f"TF_CONFIG says that {config.task_type} {config.task_index} is at {host}, but this "
-        f"machine has the addresses {', '.join(sorted(me.addresses))}. Mend the task, or give "
+        f"machine has the addresses {', '.join(sorted(me.addresses))}. Fix the task, or give "
         "--hosts."
     )

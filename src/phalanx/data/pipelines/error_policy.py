@@ -74,7 +74,7 @@ class BadSamplePolicy:
         where = self._source.where(row)
         if not self._skips:
             raise DataError(
-                f"Asked to read {where}; found: {problem}. Mend or remove it, or have such "
+                f"Asked to read {where}; found: {problem}. Fix or remove it, or have such "
                 'samples left out: pipeline(..., on_error="skip").'
             )
         self.skipped[row] = f"{where}: {problem}"

@@ -54,7 +54,7 @@ def pipeline(
     Args:
         source: arrays (one, or a tuple or dict), a directory of images by class, names of files
             (.csv, .parquet, .tfrecord, .array_record, IDX), an object with `__len__` and
-            `__getitem__`, `phalanx.data.mix(...)`, or what `phalanx.data.images` and its kin give.
+            `__getitem__`, `phalanx.data.mix(...)`, or what `phalanx.data.images` and similar give.
         global_batch_size: samples of a batch, over all workers.
         map: `map(*sample)` gives the sample to train on; the same each time.
         augment: `augment(*sample, seed=seed)` with a seed of shape [2] for `tf.random.stateless_*`

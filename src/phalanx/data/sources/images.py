@@ -144,6 +144,6 @@ def _size_of(name: str, channels: int) -> tuple[int, int]:
     except tf.errors.InvalidArgumentError as error:
         raise DataError(
             f"Asked to learn the size of the images from {name}; found: {error.message[:99]}. "
-            "Mend or remove it, or give size=(height, width)."
+            "Fix or remove it, or give size=(height, width)."
         ) from error
     return int(image.shape[0]), int(image.shape[1])

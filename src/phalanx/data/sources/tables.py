@@ -199,7 +199,7 @@ def _read_csv(reader: Any, name: str, parse: dict[str, Any], *, skips: bool) -> 
     except ValueError as error:
         found = bad[-1] if bad else f"{name}: {_line(error)}"
         raise DataError(
-            f"Asked to read CSV; found, in {found}. Mend the row, or leave such rows out: "
+            f"Asked to read CSV; found, in {found}. Fix the row, or leave such rows out: "
             'phalanx.data.csv(..., on_error="skip").'
         ) from error
     if bad:

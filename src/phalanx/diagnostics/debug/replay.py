@@ -103,7 +103,7 @@ class Replay:
             cause = Cause(
                 kind="data",
                 said=f"{name} holds {Range.of(array).nonfinite} numbers that are not finite",
-                remedy="mend or leave out these samples; look at what reads and prepares them",
+                remedy="fix or leave out these samples; look at what reads and prepares them",
             )
             layer = bad.name if bad else layer
             phase, given = "data", (Range.of(array),)

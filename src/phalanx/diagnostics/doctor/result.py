@@ -17,7 +17,7 @@ class Result:
         check: what, in a word or two.
         verdict: how it is.
         what: what was found, with the value.
-        fix: the command that mends it, or what to do; None where nothing is to be mended.
+        fix: the command that fixes it, or what to do; None where nothing is to be fixed.
         host: where, if several hosts were looked at; None for all of them together.
     """
 
@@ -39,5 +39,5 @@ def warning(check: str, what: str, fix: str | None = None) -> Result:
 
 
 def failed(check: str, what: str, fix: str) -> Result:
-    """Training does not work before this is mended."""
+    """Training does not work before this is fixed."""
     return Result(check=check, verdict="error", what=what, fix=fix)

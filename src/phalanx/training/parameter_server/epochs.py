@@ -201,7 +201,7 @@ class ServerCheckpointing(CheckpointManager):
         self._step += steps
 
     def save_now(self, epoch: int, batch: int) -> None:
-        """Save in the midst of an epoch; no step is under way.
+        """Save in the middle of an epoch; no step is under way.
 
         Raises:
             SystemExit: this process is to go, and has saved.

@@ -129,7 +129,7 @@ class PSThroughput:
         self._tell(self._pace.close(step))
 
     def metrics(self, logs: Mapping[str, Any], **where: int) -> None:
-        """Metrics were read in the midst of an epoch."""
+        """Metrics were read in the middle of an epoch."""
         if self._recorder is not None:
             self._recorder.metrics(logs, self._rate, **where)
 

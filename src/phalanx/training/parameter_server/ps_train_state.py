@@ -109,7 +109,7 @@ class ServerCapture(TrainState):
         self._counted = loaded if state["position"]["batch"] else None
 
     def write_totals(self, totals: MetricAccumulator) -> None:
-        """Bring back, once, what was counted in the midst of an epoch; as new elsewhere."""
+        """Bring back, once, what was counted in the middle of an epoch; as new elsewhere."""
         loaded, self._counted = self._counted, None
         if loaded is None:
             return

@@ -232,5 +232,5 @@ def _refuse_nothing(files: Sequence[str], samples: int) -> None:
     if samples == 0:
         raise DataError(
             f"Asked to read {len(files)} TFRecord file(s), such as {files[0]}; found no record in "
-            "them. Write them first, or mend the pattern."
+            "them. Write them first, or fix the pattern."
         )

@@ -1,4 +1,4 @@
-"""CUDA, cuDNN and the driver: which of them TensorFlow can load, and the line that mends it."""
+"""CUDA, cuDNN and the driver: which of them TensorFlow can load, and the line that fixes it."""
 
 from __future__ import annotations
 

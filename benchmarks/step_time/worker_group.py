@@ -21,7 +21,7 @@ class ContenderFailedError(Exception):
     """The contender raised, died or did not answer; the text is fit for a table."""
 
 
-class Gang:
+class ContenderGroup:
     """`world_size` processes of `contender`, idle until `block` is called."""
 
     def __init__(self, contender: str, world_size: int, python: Path, logs: Path) -> None:
