@@ -20,7 +20,7 @@ import numpy as np
 from phalanx.monitoring.memory import resident_bytes
 from phalanx.monitoring.phase_tracker import SECONDS, PhaseTracker
 from phalanx.monitoring.throughput import ThroughputMeter
-from phalanx.monitoring.worker_event_log import journal_of
+from phalanx.monitoring.event_log import event_log_of
 from phalanx.training.context import call_context, make_function, open_source
 from phalanx.training.metrics import reader_of
 from phalanx.training.timed_step import TimedSteps
@@ -76,8 +76,8 @@ def every_step() -> float:
 def each_second() -> float:
     """Seconds that a heartbeat and records take of each second."""
     with tempfile.TemporaryDirectory() as directory:
-        journal = journal_of(directory, 0)
-        record = median(seconds_of(lambda: journal.write("step", loss=0.5)) for _ in range(200))
+        journal = event_log_of(directory, 0)
+        record = median(seconds_of(lambda: journal.write("train_metrics", loss=0.5)) for _ in range(200))
     memory = median(seconds_of(resident_bytes) for _ in range(200))
     return (record + memory) / SECONDS + record
 

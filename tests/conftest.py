@@ -232,8 +232,8 @@ def strays():
 
 def still_running():
     """Processes of this session by their command lines, but those that it keeps itself."""
-    worker_group = sys.modules.get("phalanx.testing.pool")
-    expected = {os.getpid(), *KEPT, worker_group.ForkServer.shared_pid() if worker_group else None}
+    pool = sys.modules.get("phalanx.testing.pool")
+    expected = {os.getpid(), *KEPT, pool.PoolForkServer.shared_pid() if pool else None}
     left = {}
     for process in psutil.process_iter():
         try:

@@ -6,7 +6,7 @@ import random
 from datetime import UTC, datetime
 from pathlib import Path
 
-from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, records_path
 
 BEGAN = 1_790_000_000.0
 SHARES = ("input", "compute", "communication", "callbacks", "checkpoint")
@@ -111,8 +111,8 @@ class _Made:
             writer.write("worker_end", ok=True, error=None)
         for rank in range(self.workers):
             self.launcher.write(
-                "worker_exit", attempt=attempt, rank=rank, code=0, signal=None, stopped=False,
-                summary=None,
+                "worker_exit", attempt=attempt, rank=rank, code=0, signal=None,
+                terminated_by_launcher=False, summary=None,
             )  # fmt: skip
 
     def fail(self, attempt):
@@ -122,7 +122,7 @@ class _Made:
             culprit = rank == 1
             self.launcher.write(
                 "worker_exit", attempt=attempt, rank=rank, code=1 if culprit else -15,
-                signal=None if culprit else "SIGTERM", stopped=not culprit,
+                signal=None if culprit else "SIGTERM", terminated_by_launcher=not culprit,
                 summary=what if culprit else None,
             )  # fmt: skip
         self.launcher.write("restart", attempt=attempt + 1, rank=1, cause=what, seconds=2.0)
@@ -141,7 +141,7 @@ class _Made:
                 )  # fmt: skip
         if step % 5 == 0:
             chief.write(
-                "step", step=step, epoch=epoch, batch=(step - 1) % STEPS_AN_EPOCH,
+                "train_metrics", step=step, epoch=epoch, batch=(step - 1) % STEPS_AN_EPOCH,
                 logs=self.logs(step, 0.05), learning_rate=self.rate(step),
             )  # fmt: skip
         if step % 20 == 0:
@@ -150,14 +150,14 @@ class _Made:
         if self.workers > 2 and step in (181, 215):
             chief.write(
                 "straggler", step=step, rank=2, since_step=170, factor=1.45, cause="input",
-                gone=step == 215,
+                resolved=step == 215,
             )  # fmt: skip
         if step % STEPS_AN_EPOCH == 0:
             logs = self.logs(step, 0.02) | {
                 f"val_{name}": value for name, value in self.logs(step * 0.9, 0.02).items()
             }
             chief.write(
-                "epoch", step=step, epoch=epoch, logs=logs, learning_rate=self.rate(step),
+                "epoch_metrics", step=step, epoch=epoch, logs=logs, learning_rate=self.rate(step),
                 seconds=STEPS_AN_EPOCH * 0.2,
             )  # fmt: skip
             chief.write(
@@ -181,14 +181,14 @@ class _Made:
     def throughput(self, step, slow):
         for rank, writer in enumerate(self.writers):
             waits = slow and rank == 2
-            shares = [0.42 if waits else 0.1, 0.45, 0.2, 0.03, 0.02]
-            shares = [share / sum(shares) for share in shares]
+            time_fractions = [0.42 if waits else 0.1, 0.45, 0.2, 0.03, 0.02]
+            time_fractions = [share / sum(time_fractions) for share in time_fractions]
             seconds = 20 * (0.26 if slow else 0.2)
             writer.write(
                 "throughput", step=step, steps=20, seconds=seconds, samples=20 * 96,
                 samples_per_second=20 * 96 / seconds,
                 step_seconds={"p50": seconds / 20, "p95": seconds / 16},
-                shares=dict(zip(SHARES, shares, strict=True)),
+                time_fractions=dict(zip(SHARES, time_fractions, strict=True)),
                 memory_bytes=self.memory(rank, step),
             )  # fmt: skip
 
@@ -206,7 +206,7 @@ class _Made:
                 },
             )  # fmt: skip
         self.writers[0].write(
-            "gradients", run="aggregate", step=step,
+            "gradients", run="global", step=step,
             values={
                 "gradients/norm": norm,
                 "gradients/clipped_norm": min(norm, 1.0),

@@ -8,7 +8,7 @@
 `fit` with a `phalanx.callbacks.Checkpoint` needs none of this.
 """
 
-from phalanx.launch.preemption import RESUME_EXIT_CODE
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.worker.preemption import clear, guard, is_requested
 
 __all__ = ["RESUME_EXIT_CODE", "clear", "guard", "is_requested"]

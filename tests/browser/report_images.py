@@ -1,7 +1,7 @@
 """Write the pictures of the documentation: `python tests/browser/report_images.py`.
 
 Both show made-up records, by the real commands' code: a report of `made_run`, and a moment at
-which of four workers one is slow, one silent and one dead.
+which of four workers one is slow, one unresponsive and one failed.
 """
 
 import sys
@@ -69,21 +69,23 @@ background: {background}; color: {foreground}"><pre style="margin: 0; font: 14px
 
 def moment(data):
     """Some seconds after worker 2 was found to be slow."""
-    from phalanx.report.events import StragglerEvent
+    from phalanx.monitoring.events import Straggler
 
-    return next(event.t for event in data.of(StragglerEvent)) + 3.0
+    return next(event.t for event in data.of(Straggler)) + 3.0
 
 
 def is_hidden(event, now):
-    """What would have come from the worker that is silent, and from the one that is dead."""
-    return (event.rank == 1 and event.t > now - 13.0) or (event.rank == 3 and event.t > now - 4.0)
+    """What would have come from the worker that is unresponsive, and from the one that failed."""
+    return (event.writer_rank == 1 and event.t > now - 13.0) or (
+        event.writer_rank == 3 and event.t > now - 4.0
+    )
 
 
 def death_of(data, rank, t):
-    from phalanx.report.events import WorkerExitEvent
+    from phalanx.monitoring.events import WorkerExitEvent
 
     return WorkerExitEvent(
-        t=t, rank=None, attempt=0, fit=None, of=rank, code=-9, signal="SIGKILL", stopped=False,
+        t=t, attempt=0, rank=rank, code=-9, signal="SIGKILL", terminated_by_launcher=False,
         summary="killed, often for want of memory",
     )  # fmt: skip
 

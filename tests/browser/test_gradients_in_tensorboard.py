@@ -12,7 +12,7 @@ pytestmark = pytest.mark.full
 
 SCRIPT = Path(__file__).with_name("gradient_run.py")
 WORKERS = ["worker-0", "worker-1"]
-RUNS = [*WORKERS, "aggregate"]
+RUNS = [*WORKERS, "global"]
 HISTOGRAM = "gradient/cnn/head/kernel"
 OF_EACH_WORKER = ["gradients/cosine_similarity", "gradients/norm"]
 OF_THE_TOTAL = ["gradients/clipped_norm", "gradients/clip_fraction", "gradients/noise_scale"]
@@ -41,7 +41,7 @@ def test_the_files_hold_what_the_page_will_show(logdir):
         assert set(OF_EACH_WORKER) <= set(scalars)
         assert not set(OF_THE_TOTAL) & set(scalars)
         assert [step for step, _ in scalars["gradients/norm"]] == steps
-    total = read_scalars(logdir / "aggregate")
+    total = read_scalars(logdir / "global")
     assert {"gradients/norm", *OF_THE_TOTAL} <= set(total)
     assert "update_ratio/cnn/head/kernel" in total
     for name in RUNS:

@@ -8,7 +8,7 @@ from phalanx.callbacks.tensorboard_writer import TensorBoardRun
 
 pytestmark = pytest.mark.full
 
-RUNS = ["worker-0", "worker-1", "aggregate"]
+RUNS = ["worker-0", "worker-1", "global"]
 TAGS = ["gradients/norm", "loss"]
 HISTOGRAM = "gradients/dense/kernel"
 CHARTS = {"Training": {"Loss of every worker": ["loss"], "Gradient norm": ["gradients/norm"]}}
@@ -21,7 +21,7 @@ def logdir(tmp_path_factory):
     for number, name in enumerate(RUNS):
         random = np.random.default_rng(number)
         with TensorBoardRun(directory / name) as run:
-            if name == "aggregate":
+            if name == "global":
                 run.layout(CHARTS)
             for step in range(0, 100, 5):
                 loss = np.exp(-step / 40) + 0.05 * random.normal()

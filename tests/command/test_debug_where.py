@@ -77,7 +77,7 @@ def test_who_is_waited_for_is_named_live_and_afterwards(command):
     def verdict(attempt, now=0.0):
         return read_status(run, attempt=attempt, now=now).verdict
 
-    command.wait_until(lambda: (run / "attempts" / "0" / "worker-1.trained").exists(), 240)
+    command.wait_until(lambda: (run / "attempts" / "0" / "worker-1.first_step").exists(), 240)
     command.wait_until(lambda: "worker 1 never reached step 6" in verdict(0), 120)
     finished = command.finish(process, 600)
 

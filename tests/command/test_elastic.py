@@ -2,8 +2,7 @@
 
 import pytest
 
-from phalanx.monitoring.event_parsing import read_records
-from phalanx.monitoring.events import launcher_records_path
+from phalanx.monitoring.event_log import launcher_records_path, read_records
 
 TRAINING = """
 import json, os, sys, time

@@ -10,8 +10,7 @@ import time
 
 import pytest
 
-from phalanx.monitoring.event_parsing import read_records
-from phalanx.monitoring.events import launcher_records_path
+from phalanx.monitoring.event_log import launcher_records_path, read_records
 
 GANG = """
 import os, signal, sys, time

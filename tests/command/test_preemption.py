@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from phalanx.monitoring.event_parsing import read_records, records_path
+from phalanx.monitoring.event_log import read_records, records_path
 
 TRAINING = """
 import sys, time

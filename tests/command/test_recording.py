@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from phalanx.monitoring.event_parsing import launcher_records_path, read_records, records_path
+from phalanx.monitoring.event_log import launcher_records_path, read_records, records_path
 
 SCRIPT = """
 import keras, numpy as np, time

@@ -64,7 +64,7 @@ def test_a_restart_is_forked_from_the_process_that_stands_ready(cold_command):
     run = command.directory / "runs"
 
     def trained(attempt):
-        return len(list(run.glob(f"*/attempts/{attempt}/worker-*.trained"))) == 2
+        return len(list(run.glob(f"*/attempts/{attempt}/worker-*.first_step"))) == 2
 
     def warm():
         launcher = psutil.Process(process.pid)

@@ -82,7 +82,7 @@ def point(scalars, tag, step):
 def assert_describes(scalars, step, gradients):
     for path, g in gradients.items():
         told = {n: point(scalars, f"gradient_{n}/{path}", step) for n in
-                ("norm", "mean", "std", "max_abs", "zero_fraction", "nonfinite")}  # fmt: skip
+                ("norm", "mean", "std", "max_abs", "zero_fraction", "nonfinite_count")}  # fmt: skip
         assert told == pytest.approx(
             {
                 "norm": np.linalg.norm(g),
@@ -90,7 +90,7 @@ def assert_describes(scalars, step, gradients):
                 "std": g.std(),
                 "max_abs": np.abs(g).max(),
                 "zero_fraction": (g == 0).mean(),
-                "nonfinite": 0,
+                "nonfinite_count": 0,
             },
             rel=2e-4,
             abs=1e-6,
@@ -115,7 +115,7 @@ def test_the_files_say_what_the_gradients_are(replicas, request, tmp_path):
         model = small_model(SGD(rate, global_clipnorm=limit), metrics=())
     phalanx.fit(model, features(ROWS), targets(ROWS), callbacks=[logger(tmp_path)], **FIT)
     steps = by_hand(rate, limit, replicas)
-    total = read_scalars(tmp_path / "aggregate")
+    total = read_scalars(tmp_path / "global")
     for number, step in enumerate(steps, start=1):
         assert_describes(total, number, step["total"])
         after = min(limit, norm(step["total"]))
@@ -140,7 +140,7 @@ def test_the_aggregate_is_the_sample_weighted_mean_and_so_is_the_noise(mirrored2
     phalanx.fit(model, features(3), targets(3), callbacks=[logger(tmp_path)], **FIT)
     (step,) = by_hand(0.1, None, 2, rows=3)
     assert [len(p) for p in step["parts"]] == [2, 1]
-    total = read_scalars(tmp_path / "aggregate")
+    total = read_scalars(tmp_path / "global")
     own = [read_scalars(tmp_path / name) for name in run_names(2)]
     for path in step["total"]:
         means = [point(o, f"gradient_mean/{path}", 1) for o in own]
@@ -162,14 +162,14 @@ def test_histograms_count_every_entry(mirrored2, tmp_path):
         model = small_model()
     phalanx.fit(model, features(8), targets(8), callbacks=[logger(tmp_path)], **FIT)
     sizes = {f"gradient/{v.path}": v.shape for v in model.trainable_variables}
-    for name in ["aggregate", *run_names(2)]:
+    for name in ["global", *run_names(2)]:
         found = read_histograms(tmp_path / name)
         assert found.keys() == sizes.keys()
         for tag, shape in sizes.items():
             ((step, buckets),) = found[tag]
             assert step == 1
             assert buckets[:, 2].sum() == np.prod(shape)
-    assert "Gradients" in read_layout(tmp_path / "aggregate")
+    assert "Gradients" in read_layout(tmp_path / "global")
 
 
 @pytest.mark.full
@@ -179,7 +179,7 @@ def test_histograms_at_every_nth_look_or_never(mirrored2, tmp_path):
             model = small_model()
         seen = logger(tmp_path / str(choice), histograms=choice)
         phalanx.fit(model, features(32), targets(32), callbacks=[seen], **FIT)
-        found = read_histograms(tmp_path / str(choice) / "aggregate")
+        found = read_histograms(tmp_path / str(choice) / "global")
         assert all([s for s, _ in points] == steps for points in found.values())
         assert bool(found) == bool(steps)
 
@@ -191,7 +191,7 @@ def test_only_the_layers_that_are_asked_for(mirrored2, tmp_path):
     pattern = "*/bias"
     phalanx.fit(model, features(8), targets(8),
                 callbacks=[logger(tmp_path, layers=[pattern])], **FIT)  # fmt: skip
-    tags = read_scalars(tmp_path / "aggregate")
+    tags = read_scalars(tmp_path / "global")
     told = {t.partition("/")[2] for t in tags if t.startswith("gradient_norm/")}
     assert told == {
         v.path for v in model.trainable_variables if fnmatch.fnmatchcase(v.path, pattern)
@@ -205,14 +205,14 @@ def test_some_layers_of_each_look_the_same_ones_on_every_replica(mirrored2, tmp_
     phalanx.fit(model, features(96), targets(96),
                 callbacks=[logger(tmp_path, sample_rate=0.5)], **FIT)  # fmt: skip
     looks = {}
-    for name in ["aggregate", *run_names(2)]:
+    for name in ["global", *run_names(2)]:
         scalars = read_scalars(tmp_path / name)
         looks[name] = {t: [s for s, _ in p] for t, p in scalars.items() if "_norm/" in t}
-    assert looks["aggregate"] == looks["worker-0-replica-0"] == looks["worker-0-replica-1"]
-    counts = [len(steps) for steps in looks["aggregate"].values()]
+    assert looks["global"] == looks["worker-0-replica-0"] == looks["worker-0-replica-1"]
+    counts = [len(steps) for steps in looks["global"].values()]
     assert all(0 < count < 12 for count in counts)
     per_layer = {}
-    for tag, steps in looks["aggregate"].items():
+    for tag, steps in looks["global"].items():
         per_layer.setdefault(tag.rpartition("/")[0], []).append(steps)
     assert all(steps == group[0] for group in per_layer.values() for steps in group)
 
@@ -267,7 +267,7 @@ def test_looking_changes_nothing(name, every, mirrored2, tmp_path):
     (without, history), (looked, other) = trained
     assert_close(looked, without, tolerance=1e-6)
     assert other == {k: pytest.approx(v, rel=1e-5) for k, v in history.items()}
-    steps = [s for s, _ in read_scalars(tmp_path / "aggregate")["gradients/norm"]]
+    steps = [s for s, _ in read_scalars(tmp_path / "global")["gradients/norm"]]
     assert steps == list(range(1, 11, every))
 
 
@@ -276,7 +276,7 @@ def test_the_norm_under_loss_scaling_is_that_of_the_unscaled(mirrored2, tmp_path
         model = small_model(keras.optimizers.LossScaleOptimizer(SGD(0.1)), metrics=())
     phalanx.fit(model, features(8), targets(8), callbacks=[logger(tmp_path)], **FIT)
     (step,) = by_hand(0.1, None, 2, rows=8)
-    assert_describes(read_scalars(tmp_path / "aggregate"), 1, step["total"])
+    assert_describes(read_scalars(tmp_path / "global"), 1, step["total"])
     for i, name in enumerate(run_names(2)):
         assert_describes(read_scalars(tmp_path / name), 1, step["own"][i])
 
@@ -328,7 +328,7 @@ def test_a_loop_of_ones_own_is_observed_in_two_lines(replicas, compiled, request
     looked, _ = loop(strategy, tmp_path, compiled=compiled)
     assert_close(looked, without, tolerance=1e-6)
     steps = by_hand(0.1, None, replicas, rows=32)
-    total = read_scalars(tmp_path / "aggregate")
+    total = read_scalars(tmp_path / "global")
     assert [s for s, _ in total["gradients/norm"]] == [1, 3]
     for number in (1, 3):
         assert_describes(total, number, steps[number - 1]["total"])
@@ -352,7 +352,7 @@ def test_records_get_the_same_numbers(mirrored2, tmp_path, monkeypatch):
     phalanx.fit(model, features(19), targets(19), callbacks=[callback], **FIT)
     lines = (tmp_path / "records" / "worker-0.jsonl").read_text().splitlines()
     records = [r for r in map(json.loads, lines) if r["kind"] == "gradients"]
-    assert {r["run"] for r in records} == {"aggregate", *run_names(2)}
+    assert {r["run"] for r in records} == {"global", *run_names(2)}
     for record in records:
         scalars = read_scalars(tmp_path / "tensorboard" / record["run"])
         assert {t: point(scalars, t, record["step"]) for t in record["values"]} == pytest.approx(
@@ -422,7 +422,7 @@ def test_steps_go_on_counting_in_a_second_fit(mirrored2, tmp_path):
     for _ in range(2):
         options = {"callbacks": [logger(tmp_path, every_n_steps=2)], **FIT}
         phalanx.fit(model, features(32), targets(32), **options)
-    steps = [s for s, _ in read_scalars(tmp_path / "aggregate")["gradients/norm"]]
+    steps = [s for s, _ in read_scalars(tmp_path / "global")["gradients/norm"]]
     assert steps == [1, 3, 5, 7]
 
 
@@ -432,7 +432,7 @@ def test_clipping_before_on_one_device_shows_in_the_norms(tmp_path):
         clip.attach(SGD(0.1), clip.clip_by_global_norm(0.01, when="before")), metrics=()
     )
     phalanx.fit(model, features(8), targets(8), callbacks=[logger(tmp_path)], **FIT)
-    found = read_scalars(tmp_path / "aggregate")
+    found = read_scalars(tmp_path / "global")
     assert point(found, "gradients/norm", 1) > 0.1
     assert point(found, "gradients/clipped_norm", 1) == pytest.approx(0.01, rel=1e-5)
     assert point(found, "gradients/clip_fraction", 1) == 1.0

@@ -156,9 +156,9 @@ def test_a_listener_hears_of_every_step_after_the_warm_up(mirrored2, execution):
     # Numbers begin anew where the timed function is traced.
     assert 0 < sum(each.steps for each in told) <= 4 * 13 - 3
     assert all(each.samples <= 8 * each.steps for each in told)
-    assert any(each.shares["communication"] for each in told)
+    assert any(each.time_fractions["communication"] for each in told)
     for each in told:
-        known = [share for share in each.shares.values() if share is not None]
+        known = [share for share in each.time_fractions.values() if share is not None]
         assert sum(known) == pytest.approx(1.0)
         assert len(each.workers) == 1
     assert np.isfinite([each.samples_per_second for each in told]).all()

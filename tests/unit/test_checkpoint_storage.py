@@ -369,7 +369,7 @@ def test_a_shard_that_is_gone_before_the_commit_is_not_committed(folder):
 
 def test_who_cannot_write_says_so_to_the_chief(folder):
     place = folder / "step-00000001"
-    place.write("shard-1-of-2.0.safetensors.given-up", b"no space left")
+    place.write("shard-1-of-2.0.safetensors.failed", b"no space left")
     with pytest.raises(CheckpointError, match="another worker could not write its share"):
         ShardWriter(folder=folder, workers=2).write(snapshot())
     assert steps_in(folder) == []

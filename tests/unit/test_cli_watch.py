@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import phalanx.cli.watch as command
 from made_run import make_run
 from phalanx.cli.app import app
-from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, records_path
 from phalanx.report.live import Watched
 
 
@@ -34,7 +34,7 @@ def test_once(runs):
     make_run(runs, "open", ended=False)
     result = CliRunner().invoke(app, ["watch", "open", "--once"])
     assert result.exit_code == 0
-    assert result.stdout.startswith("run open: silent")
+    assert result.stdout.startswith("run open: unresponsive")
 
 
 class Growing:
@@ -75,7 +75,7 @@ def test_control_c_ends_the_page_cleanly(runs):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(words, text=True, **pipes) as process:
         try:
-            assert process.stdout.readline().startswith("run open: silent")
+            assert process.stdout.readline().startswith("run open: unresponsive")
             time.sleep(0.3)
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=20)

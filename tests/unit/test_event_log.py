@@ -5,10 +5,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.monitoring.event_log import RecordTail
-from phalanx.monitoring.event_parsing import read_records
+from phalanx.monitoring.event_log import RecordTail, read_records
 
-LINE = b'{"v":1,"t":1.0,"kind":"step","step":%d}\n'
+LINE = b'{"v":1,"t":1.0,"kind":"train_metrics","step":%d}\n'
 
 
 def test_each_look_gives_what_is_new(tmp_path):

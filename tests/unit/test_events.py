@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import ConfigurationError
-from phalanx.monitoring.event_parsing import read_records
-from phalanx.monitoring.events import RecordWriter, records_path
+from phalanx.monitoring.event_log import RecordWriter, read_records, records_path
 
 NAMES = st.text(min_size=1).filter(lambda name: name not in ("v", "t", "kind"))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -127,9 +126,9 @@ def test_numpy_values_become_numbers(path):
         "scalar": np.array(2.0),
         "shape": (2, 3),
     }
-    line = json.loads(written(path, [("step", fields)]))
+    line = json.loads(written(path, [("train_metrics", fields)]))
     assert line == {
-        "v": 1, "t": 12.5, "kind": "step", "norm": 0.5, "steps": 3,
+        "v": 1, "t": 12.5, "kind": "train_metrics", "norm": 0.5, "steps": 3,
         "bad": ["nan", "-inf", 1.0], "scalar": 2.0, "shape": [2, 3],
     }  # fmt: skip
     assert math.isnan(float(line["bad"][0]))
@@ -140,16 +139,16 @@ def test_a_value_that_is_no_data_is_refused_and_nothing_written(path, value):
     with RecordWriter(path) as writer:
         before = path.read_bytes()
         with pytest.raises(ConfigurationError, match="'gradient' cannot hold"):
-            writer.write("step", gradient=value)
+            writer.write("train_metrics", gradient=value)
         with pytest.raises(ConfigurationError, match="cannot be named 't'"):
-            writer.write("step", t=1.0)
+            writer.write("train_metrics", t=1.0)
     assert path.read_bytes() == before
 
 
 def test_a_line_is_there_when_write_returns(path):
     path.unlink(missing_ok=True)
     with RecordWriter(path) as writer:
-        writer.write("step", step=1)
+        writer.write("train_metrics", step=1)
         assert len(read_records(path).records) == 1
     with pytest.raises(ValueError, match="closed"):
         writer.write("step")
@@ -162,7 +161,7 @@ def write_many(path, start, who):
     start.wait()
     with RecordWriter(path) as writer:
         for number in range(LINES):
-            writer.write("step", who=who, number=number, text="x" * (number * 37 % 9000))
+            writer.write("train_metrics", who=who, number=number, text="x" * (number * 37 % 9000))
 
 
 def test_two_processes_write_one_file(tmp_path):

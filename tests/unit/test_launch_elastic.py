@@ -5,7 +5,7 @@ import pytest
 from phalanx.errors import ConfigurationError
 from phalanx.launch.elastic import BelowMinimum, ElasticMembership, MembershipChange, ScaleUpMonitor
 from phalanx.launch.options import RunOptions, parse_workers
-from phalanx.monitoring.events import RecordWriter, records_path
+from phalanx.monitoring.event_log import RecordWriter, records_path
 
 START, LATER = False, True
 """When a worker failed: before it had trained a step, or after."""

@@ -13,7 +13,7 @@ from phalanx.launch.options import RunOptions
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.worker_status import WorkerProgress, last_position, main_frames
-from phalanx.monitoring.events import RecordWriter, records_path
+from phalanx.monitoring.event_log import RecordWriter, records_path
 
 WAITS = """Thread 0x01 (most recent call first):
   File "/venv/site-packages/x.py", line 1 in other
@@ -208,7 +208,13 @@ def test_what_cannot_be_read_is_passed_over(tmp_path):
     path = tmp_path / "worker-0.jsonl"
     assert last_position(path) is None
     good = {"v": 1, "t": 5.0, "kind": "heartbeat", "phase": "input", "step": None, "epoch": None}
-    lines = [json.dumps(good), "[]", '{"kind":"heartbeat"}', '{"kind":"step"}', '{"t":3,"ki']
+    lines = [
+        json.dumps(good),
+        "[]",
+        '{"kind":"heartbeat"}',
+        '{"kind":"train_metrics"}',
+        '{"t":3,"ki',
+    ]
     path.write_text("\n".join(lines))
     assert last_position(path) == at("input", 5.0)
     assert at("input", 5.0).activity == "waiting in next(iterator)"

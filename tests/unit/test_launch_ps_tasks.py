@@ -79,7 +79,7 @@ def no_one(ending, successor):
 def test_ps_tasks_are_ended_when_the_chief_has_ended():
     endings, clock, _ = supervised({"ends": 5}, {}, {}, ps_tasks=[1, 2], replacement=no_one)
     assert root_cause(endings) is None
-    assert [ending.stopped for ending in endings] == [False, True, True]
+    assert [ending.terminated_by_launcher for ending in endings] == [False, True, True]
     assert clock.time < 6
 
 
@@ -87,7 +87,7 @@ def test_a_ps_task_that_cannot_be_replaced_ends_the_run():
     chief, server = {}, {"ends": 5, "code": -signal.SIGKILL}
     endings, clock, _ = supervised(chief, server, ps_tasks=[1], replacement=no_one)
     assert root_cause(endings).rank == 1
-    assert endings[0].stopped
+    assert endings[0].terminated_by_launcher
     assert clock.time < 6
 
 

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from phalanx.cluster.exit_codes import EXIT_NODE_LOST
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.launch.context import LaunchContext
 from phalanx.launch.options import RunOptions
-from phalanx.launch.process import EXIT_NODE_LOST
 from phalanx.launch.rendezvous.channel import Channel
 from phalanx.launch.rendezvous.client import RendezvousClient
 from phalanx.launch.rendezvous.follower import RendezvousFollower
@@ -234,7 +234,7 @@ def test_two_launchers_make_one_run(scene):
     assert "worker 3 of 4 at localhost:" in told
     assert "4 workers on 2 hosts" in scene.said[0][-1]
     assert scene.said[1][0] == "hosts: a test"
-    assert not list((scene.directory / "runs" / ".meetings").iterdir())
+    assert not list((scene.directory / "runs" / ".rendezvous").iterdir())
 
 
 @pytest.mark.process
@@ -288,7 +288,7 @@ def cut_all_wires():
 
 STANDS = """
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.monitoring.events import RecordWriter, records_path
+from phalanx.monitoring.event_log import RecordWriter, records_path
 from phalanx.worker.process_exit import dump_stacks_on_request
 paths = AttemptPaths(run=Path(spec.run_dir), attempt=spec.attempt)
 dump_stacks_on_request(paths.stacks(spec.rank))

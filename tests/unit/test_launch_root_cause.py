@@ -19,9 +19,15 @@ def failure(rank=0, type="ValueError", message="bad", time=1.0, exit_code=1):
     )
 
 
-def ended(rank, code=1, *, at=10.0, stopped=False, **failed):
+def ended(rank, code=1, *, at=10.0, terminated_by_launcher=False, **failed):
     record = failure(rank, **failed) if failed else None
-    return WorkerExit(rank=rank, exit_code=code, at=at, stopped=stopped, failure=record)
+    return WorkerExit(
+        rank=rank,
+        exit_code=code,
+        at=at,
+        terminated_by_launcher=terminated_by_launcher,
+        failure=record,
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +53,7 @@ def test_what_a_dead_peer_causes(type, message, consequence):
     ("endings", "rank"),
     [
         ([ended(0, 0), ended(1, 0)], None),
-        ([ended(0, -15, stopped=True), ended(1, 0)], None),
+        ([ended(0, -15, terminated_by_launcher=True), ended(1, 0)], None),
         # The earliest, by the workers' own clocks, not in the order in which they went.
         ([ended(0, at=5, time=4.0), ended(1, at=9, time=3.0)], 1),
         # A dead peer's victim may be quicker to say so.
@@ -56,8 +62,8 @@ def test_what_a_dead_peer_causes(type, message, consequence):
         # Nobody else is to blame.
         ([ended(0, type="UnavailableError", time=1.0), ended(1, 0)], 0),
         # It had said so before it was stopped.
-        ([ended(0, -15, stopped=True, time=1.0), ended(1, time=2.0)], 0),
-        ([ended(0, 3), ended(1, -15, stopped=True)], 0),
+        ([ended(0, -15, terminated_by_launcher=True, time=1.0), ended(1, time=2.0)], 0),
+        ([ended(0, 3), ended(1, -15, terminated_by_launcher=True)], 0),
         ([ended(0, 0, type="SystemExit", message="3", exit_code=3), ended(1, 0)], 0),
     ],
 )
@@ -72,7 +78,7 @@ def test_the_root_cause(endings, rank):
         (ended(0, 3), 3),
         (ended(0, -9), 137),
         (ended(0, 1, time=1.0), 1),
-        (ended(0, -15, stopped=True, type="SystemExit", exit_code=3), 3),
+        (ended(0, -15, terminated_by_launcher=True, type="SystemExit", exit_code=3), 3),
     ],
 )
 def test_the_exit_code(ending, code):
@@ -94,7 +100,7 @@ def test_the_report(tmp_path):
     endings = [
         ended(0, type="UnavailableError", time=3.0),
         ended(1, message="bad data\nin row 3", time=1.0),
-        ended(2, -15, stopped=True),
+        ended(2, -15, terminated_by_launcher=True),
         ended(3, 0),
         ended(4, type="KeyError", message="'x'", time=2.0),
     ]

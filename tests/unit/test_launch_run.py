@@ -19,8 +19,7 @@ from phalanx.launch.resources import Machine
 from phalanx.launch.run import LaunchContext, run
 from phalanx.launch.showing import Showing
 from phalanx.launch.supervisor import Timeouts
-from phalanx.monitoring.event_parsing import read_records
-from phalanx.monitoring.events import launcher_records_path
+from phalanx.monitoring.event_log import launcher_records_path, read_records
 from phalanx.report.run_data import load_run
 from phalanx.report.run_json import to_json
 
@@ -145,9 +144,13 @@ def test_the_launcher_records_a_good_run(scene):
 def test_the_launcher_records_who_failed_and_who_was_stopped(scene):
     result = scene.run("fail('bad') if rank == 1 else wait()", PATIENT)
     *_, first, second, end = told(result)
-    assert (first["rank"], first["code"], first["stopped"]) == (1, 1, False)
+    assert (first["rank"], first["code"], first["terminated_by_launcher"]) == (1, 1, False)
     assert first["summary"] == "ValueError: bad"
-    assert (second["rank"], second["signal"], second["stopped"]) == (0, "SIGTERM", True)
+    assert (second["rank"], second["signal"], second["terminated_by_launcher"]) == (
+        0,
+        "SIGTERM",
+        True,
+    )
     assert second["summary"] is None
     assert (end["exit_code"], end["report"]) == (1, result.report)
 
@@ -341,7 +344,7 @@ def save(number, frame):
     RecordWriter(records_path(spec.run_dir, rank)).write("worker_end", ok=True, error=None, step=7)
     sys.exit(75)
 signal.signal(signal.SIGTERM, save)
-from phalanx.monitoring.events import RecordWriter, records_path
+from phalanx.monitoring.event_log import RecordWriter, records_path
 print("listening", flush=True)
 """
 

@@ -2,8 +2,8 @@ import signal
 
 import pytest
 
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.launch.root_cause import can_resume, root_cause
 from phalanx.launch.supervisor import Supervisor, Timeouts
 
@@ -124,7 +124,7 @@ def test_one_failure_ends_the_others(scene):
     scene.worker(ends=5, code=1)
     endings = scene.run()
     assert root_cause(endings).rank == 1
-    assert endings[0].stopped
+    assert endings[0].terminated_by_launcher
     assert endings[0].exit_code == -TERM
     assert scene.clock.time < 5.5
 
@@ -189,7 +189,7 @@ def test_a_signal_to_the_launcher_ends_all(scene):
     scene.worker(heeds=1.0)
     scene.signals_at = [4.0]
     endings = scene.run()
-    assert all(ending.stopped for ending in endings)
+    assert all(ending.terminated_by_launcher for ending in endings)
     assert root_cause(endings) is None
     assert 5 <= scene.clock.time < 5.5
 

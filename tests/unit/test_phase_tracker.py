@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from phalanx.monitoring.events import RecordWriter
+from phalanx.monitoring.event_log import EventLog, RecordWriter, event_log_of, worker_event_log
+from phalanx.monitoring.events import RunEnd, WorkerEnd
 from phalanx.monitoring.phase_tracker import SECONDS, Heartbeat, PhaseTracker
-from phalanx.monitoring.worker_event_log import WorkerJournal, journal_of, worker_event_log
 
 
 class Clock:
@@ -72,16 +72,14 @@ def test_a_beat_says_what_and_since_when_and_how_far(phase_tracker, clock):
     assert (beat.phase, beat.seconds, beat.step, beat.epoch) == ("validation", 1.5, 8, 0)
 
 
-class EventLog:
+class EventList:
     def __init__(self):
-        self.records = []
-
-    def write(self, kind, /, **fields):
-        self.records.append((kind, fields))
+        self.events = []
+        self.append = self.events.append
 
 
 def test_the_heart_beats_at_once_and_then_every_two_seconds(phase_tracker, clock):
-    journal, waits, done = EventLog(), [], threading.Event()
+    event_log, waits, done = EventList(), [], threading.Event()
 
     def wait(seconds):
         waits.append(seconds)
@@ -93,21 +91,21 @@ def test_the_heart_beats_at_once_and_then_every_two_seconds(phase_tracker, clock
         done.set()
         return True
 
-    Heartbeat(journal, phase_tracker, wait=wait, memory=lambda: 123).start()
+    Heartbeat(event_log, phase_tracker, wait=wait, memory=lambda: 123).start()
     assert done.wait(120)
     assert waits == [SECONDS] * 3
-    assert [fields["phase"] for _, fields in journal.records] == ["start", "start", "compute"]
-    assert [fields["phase_seconds"] for _, fields in journal.records] == [0, SECONDS, 0]
-    assert {fields["memory_bytes"] for _, fields in journal.records} == {123}
+    assert [event.phase for event in event_log.events] == ["start", "start", "compute"]
+    assert [event.phase_seconds for event in event_log.events] == [0, SECONDS, 0]
+    assert {event.memory_bytes for event in event_log.events} == {123}
 
 
 def test_a_closed_heart_beats_no_more(phase_tracker):
-    journal = EventLog()
-    with Heartbeat(journal, phase_tracker) as heartbeat:
+    event_log = EventList()
+    with Heartbeat(event_log, phase_tracker) as heartbeat:
         pass
-    beats = len(journal.records)
+    beats = len(event_log.events)
     heartbeat.close()
-    assert len(journal.records) == beats <= 1
+    assert len(event_log.events) == beats <= 1
 
 
 class FullDisk:
@@ -123,24 +121,24 @@ class FullDisk:
 
 def test_a_full_disk_is_said_once_and_records_come_back(caplog):
     disk = FullDisk()
-    journal = WorkerJournal(lambda: disk)
-    journal.write("a")
-    journal.write("b")
+    event_log = EventLog(lambda: disk)
+    event_log.append(WorkerEnd(ok=True))
+    event_log.append(RunEnd(exit_code=0, report=None))
     disk.is_full = False
-    journal.write("c")
-    assert disk.written == ["c"]
+    event_log.append(WorkerEnd(ok=False))
+    assert disk.written == ["worker_end"]
     (said,) = caplog.messages
     assert "No space left" in said
 
 
 def test_a_directory_that_cannot_be_made_does_not_end_training(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    journal = WorkerJournal(lambda: RecordWriter(tmp_path / "file" / "worker-0.jsonl"))
-    journal.write("a")
+    event_log = EventLog(lambda: RecordWriter(tmp_path / "file" / "worker-0.jsonl"))
+    event_log.append(WorkerEnd(ok=True))
     assert len(caplog.messages) == 1
 
 
 def test_one_journal_for_a_worker_and_none_without_a_launcher(tmp_path):
-    assert journal_of(str(tmp_path), 1) is journal_of(str(tmp_path), 1)
-    assert journal_of(str(tmp_path), 1) is not journal_of(str(tmp_path), 2)
+    assert event_log_of(str(tmp_path), 1) is event_log_of(str(tmp_path), 1)
+    assert event_log_of(str(tmp_path), 1) is not event_log_of(str(tmp_path), 2)
     assert worker_event_log({}) is None

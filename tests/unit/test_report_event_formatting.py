@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.events import EVENT_TYPES
 from phalanx.report.event_formatting import EVENT_STYLES, happened
-from phalanx.report.events import KINDS
 from phalanx.report.live import Watched
 from phalanx.report.run_data import load_run
 from phalanx.report.run_page import formatted_events
@@ -26,11 +26,11 @@ RECORDS = {
     "restart": {"attempt": 1, "rank": 1, "cause": "killed by SIGKILL", "seconds": 1.0},
     "resize": {"attempt": 1, "workers": [0, 2], "cause": "worker 1 cannot start"},
     "worker_replaced": {"attempt": 1, "rank": 1, "cause": "killed by SIGKILL", "pid": 7},
-    "stall": {"attempt": 1, "what": "worker 1 never reached step 9"},
+    "stall": {"attempt": 1, "message": "worker 1 never reached step 9"},
     "preemption": {"attempt": 1, "signal": "SIGTERM"},
-    "stop": {"step": 9, "epoch": 0, "reason": "EarlyStopping"},
+    "early_stop": {"step": 9, "epoch": 0, "reason": "EarlyStopping"},
 }
-OF_WORKERS = ("checkpoint", "checkpoint_failed", "stop")
+OF_WORKERS = ("checkpoint", "checkpoint_failed", "early_stop")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def run(tmp_path_factory):
 def test_every_kind_is_told_on_the_page(run, snapshot):
     assert {kind.KIND for kind in EVENT_STYLES} == set(RECORDS)
     rows = [row[1:] for row in formatted_events(load_run(run)).rows]
-    assert [name for name, _ in rows] == [EVENT_STYLES[KINDS[kind]].name for kind in RECORDS]
+    assert [name for name, _ in rows] == [EVENT_STYLES[EVENT_TYPES[kind]].name for kind in RECORDS]
     snapshot("happenings", "\n".join(f"{name}: {what}" for name, what in rows))
 
 
@@ -66,4 +66,4 @@ def test_every_kind_is_told_while_the_run_goes_on(run):
     told = console.file.getvalue()
     last = [": ".join(happened(event)) for event in watched.run.told[-3:]]
     assert [each in told for each in last] == [True] * 3
-    assert [KINDS[kind] for kind in RECORDS] == [type(event) for event in watched.run.told]
+    assert [EVENT_TYPES[kind] for kind in RECORDS] == [type(event) for event in watched.run.told]

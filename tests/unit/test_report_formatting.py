@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from phalanx.monitoring.events import records_path
+from phalanx.monitoring.event_log import records_path
+from phalanx.monitoring.events import EVENT_TYPES
 from phalanx.report import formatting
 from phalanx.report.compare import compare_page
-from phalanx.report.events import KINDS
 from phalanx.report.html import figure_json
 from phalanx.report.run_data import load_run
 from phalanx.report.run_page import report_page
@@ -67,7 +67,7 @@ NUMBERS = (
 )  # fmt: skip
 BY_NAME = {
     "logs": ["loss", "val_loss", "", "val_"],
-    "shares": ["input", "compute", "x"],
+    "time_fractions": ["input", "compute", "x"],
     "step_seconds": ["p50", "p95"],
     "values": ["gradients/norm", "gradient_norm/x"],
 }
@@ -76,13 +76,13 @@ FIELDS = st.fixed_dictionaries(
     optional={
         **dict.fromkeys(NUMBERS, NUMBER),
         **{name: st.dictionaries(st.sampled_from(keys), NUMBER) for name, keys in BY_NAME.items()},
-        "run": st.sampled_from(["aggregate", "worker-0", ""]),
-        "gone": st.booleans(),
+        "run": st.sampled_from(["global", "worker-0", ""]),
+        "resolved": st.booleans(),
         "ok": st.booleans(),
     },
 )
 RECORDS = st.lists(
-    st.tuples(st.sampled_from(sorted(KINDS)), FIELDS, st.floats(-1e12, 1e12)), max_size=12
+    st.tuples(st.sampled_from(sorted(EVENT_TYPES)), FIELDS, st.floats(-1e12, 1e12)), max_size=12
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from made_run import BEGAN, make_run
-from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, records_path
 from phalanx.report.live import LiveRun, Watched
 from phalanx.report.terminal_view import chosen, live_page
 from phalanx.report.worker_health import WorkerHealth, health_of, run_state
@@ -56,7 +56,7 @@ def test_running(made):
 def test_silent_after_some_missed_heartbeats(made):
     made.both_start().at(9.0, 0, "heartbeat", phase="compute", step=6)
     assert made.states(9.9) == ["running", "running"]
-    assert made.states(12.0) == ["running", "silent"]
+    assert made.states(12.0) == ["running", "unresponsive"]
     assert made.why(1, 12.0) == "nothing heard for 12 s"
     made.at(13.0, 1, "heartbeat", step=6)
     assert made.states(14.0) == ["running", "running"]
@@ -64,16 +64,18 @@ def test_silent_after_some_missed_heartbeats(made):
 
 def test_a_straggler_is_slow_until_it_is_gone(made):
     fields = {"step": 9, "rank": 1, "since_step": 4, "factor": 1.8, "cause": "input"}
-    made.both_start().at(1.0, 0, "straggler", gone=False, **fields)
+    made.both_start().at(1.0, 0, "straggler", resolved=False, **fields)
     assert made.states(2.0) == ["running", "slow"]
     assert made.why(1, 2.0) == "takes 1.8 times as long as the others since step 4 (input)"
-    made.at(3.0, 0, "straggler", gone=True, **fields)
+    made.at(3.0, 0, "straggler", resolved=True, **fields)
     assert made.states(4.0) == ["running", "running"]
 
 
 def test_news_about_a_worker_is_no_sign_of_its_life(made):
-    made.both_start().at(11.0, 0, "straggler", step=9, rank=1, gone=False)
-    assert made.states(12.0) == ["running", "silent"]
+    made.both_start().at(
+        11.0, 0, "straggler", step=9, rank=1, factor=2.0, cause="input", resolved=False
+    )
+    assert made.states(12.0) == ["running", "unresponsive"]
 
 
 def test_a_phase_that_does_not_end_is_slow(made):
@@ -86,25 +88,58 @@ def test_a_phase_that_does_not_end_is_slow(made):
 def test_dead_with_the_launchers_word(made):
     made.both_start()
     made.at(2.0, 1, "worker_end", ok=False, error="ValueError: bad")
-    assert made.states(3.0) == ["running", "dead"]
+    assert made.states(3.0) == ["running", "failed"]
     assert made.why(1, 3.0) == "ValueError: bad"
-    exit_ = {"attempt": 0, "rank": 1, "signal": "SIGKILL", "stopped": False, "summary": "killed"}
+    exit_ = {
+        "attempt": 0,
+        "rank": 1,
+        "signal": "SIGKILL",
+        "terminated_by_launcher": False,
+        "summary": "killed",
+    }
     made.at(3.0, None, "worker_exit", code=-9, **exit_)
     assert made.why(1, 4.0) == "killed (SIGKILL)"
-    made.at(4.0, None, "worker_exit", attempt=0, rank=0, code=-15, signal="SIGTERM", stopped=True)
-    assert made.states(5.0) == ["stopped", "dead"]
+    made.at(
+        4.0,
+        None,
+        "worker_exit",
+        attempt=0,
+        rank=0,
+        code=-15,
+        signal="SIGTERM",
+        terminated_by_launcher=True,
+    )
+    assert made.states(5.0) == ["stopped", "failed"]
 
 
 def test_who_failed_because_it_was_stopped_is_not_dead(made):
     made.both_start().at(2.0, 0, "worker_end", ok=False, error="a peer has gone")
-    made.at(3.0, None, "worker_exit", attempt=0, rank=0, code=1, signal=None, stopped=True)
+    made.at(
+        3.0,
+        None,
+        "worker_exit",
+        attempt=0,
+        rank=0,
+        code=1,
+        signal=None,
+        terminated_by_launcher=True,
+    )
     assert made.states(4.0)[0] == "stopped"
 
 
 def test_ended(made):
     made.both_start()
     made.at(1.0, 0, "worker_end", ok=True)
-    made.at(1.0, None, "worker_exit", attempt=0, rank=1, code=0, signal=None, stopped=False)
+    made.at(
+        1.0,
+        None,
+        "worker_exit",
+        attempt=0,
+        rank=1,
+        code=0,
+        signal=None,
+        terminated_by_launcher=False,
+    )
     assert made.states(99.0) == ["ended", "ended"]
 
 
@@ -112,7 +147,14 @@ def test_saved_and_stopped_is_no_trouble(made):
     made.both_start()
     for rank, stopped in ((0, True), (1, False)):
         made.at(
-            1.0, None, "worker_exit", attempt=0, rank=rank, code=75, signal=None, stopped=stopped
+            1.0,
+            None,
+            "worker_exit",
+            attempt=0,
+            rank=rank,
+            code=75,
+            signal=None,
+            terminated_by_launcher=stopped,
         )
     made.at(2.0, None, "run_end", exit_code=75)
     assert made.states(99.0) == ["ended", "ended"]
@@ -135,9 +177,18 @@ def test_an_old_run_ends_by_its_run_file(made):
 
 
 def test_another_attempt_begins_anew(made):
-    made.both_start().at(1.0, 0, "step", step=9, epoch=0, logs={"loss": 0.5})
-    made.at(2.0, None, "worker_exit", attempt=0, rank=1, code=1, signal=None, stopped=False)
-    assert made.states(3.0) == ["running", "dead"]
+    made.both_start().at(1.0, 0, "train_metrics", step=9, epoch=0, logs={"loss": 0.5})
+    made.at(
+        2.0,
+        None,
+        "worker_exit",
+        attempt=0,
+        rank=1,
+        code=1,
+        signal=None,
+        terminated_by_launcher=False,
+    )
+    assert made.states(3.0) == ["running", "failed"]
     made.at(4.0, None, "restart", attempt=1, rank=1, cause="it failed", seconds=1.0)
     made.both_start(5.0, attempt=1)
     assert made.states(6.0) == ["running", "running"]
@@ -147,7 +198,16 @@ def test_another_attempt_begins_anew(made):
 
 def test_a_late_record_of_an_old_attempt_changes_nothing(made):
     made.both_start(5.0, attempt=1)
-    made.at(6.0, None, "worker_exit", attempt=0, rank=1, code=1, signal=None, stopped=False)
+    made.at(
+        6.0,
+        None,
+        "worker_exit",
+        attempt=0,
+        rank=1,
+        code=1,
+        signal=None,
+        terminated_by_launcher=False,
+    )
     assert made.states(7.0) == ["running", "running"]
 
 
@@ -155,7 +215,7 @@ def test_the_states_of_the_run(made):
     assert run_state(LiveRun(), 0.0) == "nothing recorded yet"
     made.both_start().states(1.0)
     assert run_state(made.watched.run, 1.0) == "running"
-    assert run_state(made.watched.run, 60.0) == "silent: it hangs, or its launcher was killed"
+    assert run_state(made.watched.run, 60.0) == "unresponsive: it hangs, or its launcher was killed"
 
 
 def page_of(made, now, **options):
@@ -170,7 +230,15 @@ def page_of(made, now, **options):
 def test_the_table_has_what_a_worker_does(made):
     made.both_start()
     made.at(1.0, 0, "fit_start", fit=0, epochs=2, steps=10, model="cnn", optimizer="Adam")
-    made.at(1.0, 0, "step", step=1200, epoch=1, logs={"loss": 0.5, "auc": "nan"}, learning_rate=0.1)
+    made.at(
+        1.0,
+        0,
+        "train_metrics",
+        step=1200,
+        epoch=1,
+        logs={"loss": 0.5, "auc": "nan"},
+        learning_rate=0.1,
+    )
     for rank in (0, 1):
         made.at(
             1.5, rank, "throughput", step=1200, samples_per_second=3100.0,
@@ -178,7 +246,7 @@ def test_the_table_has_what_a_worker_does(made):
         )  # fmt: skip
         values = {"gradients/norm": 1.5 + rank}
         made.at(1.5, rank, "gradients", run=f"worker-{rank}", step=1200, values=values)
-    made.at(1.5, 0, "gradients", run="aggregate", step=1200, values={"gradients/norm": 1.25})
+    made.at(1.5, 0, "gradients", run="global", step=1200, values={"gradients/norm": 1.25})
     text = page_of(made, 2.5)
     lines = [line.split() for line in text.splitlines()]
     assert ["0", "running", "compute", "1,200", "1", "0.5", "3100", "20", "ms", "1.5", "2", "GB",
@@ -201,20 +269,20 @@ def test_every_column_has_its_room(made, width):
 
 def test_trouble_is_said_in_words_and_colour(made):
     made.both_start()
-    made.at(1.0, None, "worker_exit", attempt=0, rank=1, code=1, signal=None, stopped=False,
-            summary="MemoryError: [bold]no[/bold]")  # fmt: skip
+    made.at(1.0, None, "worker_exit", attempt=0, rank=1, code=1, signal=None,
+            terminated_by_launcher=False, summary="MemoryError: [bold]no[/bold]")  # fmt: skip
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard")
     made.watched.look()
     console.print(live_page(made.watched.run, name="made", now=2.0))
     text = console.file.getvalue()
-    assert "worker 1 dead: MemoryError: [bold]no[/bold] (exit code 1)" in text
+    assert "worker 1 failed: MemoryError: [bold]no[/bold] (exit code 1)" in text
     assert "\x1b[1;37;41m" in text  # White on red.
 
 
 def test_when_not_all_fit_those_in_trouble_are_shown():
     standings = {rank: WorkerHealth(state="running") for rank in range(100)}
     standings[70] = WorkerHealth(state="slow")
-    standings[90] = WorkerHealth(state="dead")
+    standings[90] = WorkerHealth(state="failed")
     assert chosen(standings, 4) == [0, 1, 70, 90]
     assert chosen(standings, None) == list(range(100))
     assert chosen(standings, -3) == [70]

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from made_run import BEGAN, make_run
-from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, records_path
 from phalanx.report.compare import compare_page, distinct_names
 from phalanx.report.figure_style import Figure
 from phalanx.report.html import figure_json, render, side_by_side
@@ -58,8 +58,8 @@ def test_the_summary_of_the_made_run(made):
     assert (summary.workers, summary.replicas, summary.steps, summary.epochs) == (3, 3, 240, 4)
     assert summary.restarts == ("MemoryError: cannot hold another batch",)
     assert summary.stragglers == (2,)
-    assert sum(summary.shares.values()) == pytest.approx(1.0)
-    assert summary.shares["communication"] > 0.15
+    assert sum(summary.time_fractions.values()) == pytest.approx(1.0)
+    assert summary.time_fractions["communication"] > 0.15
     assert summary.checkpoints == 4
     assert summary.noise_scale == 440.0
     last = {metric.name: metric.last for metric in summary.metrics}
@@ -70,10 +70,10 @@ def test_the_steps_are_those_of_the_last_attempt(tmp_path):
     data = write(
         tmp_path,
         ("worker_start", {"attempt": 0}),
-        ("step", {"step": 30, "logs": {"loss": 1.0}}),
+        ("train_metrics", {"step": 30, "logs": {"loss": 1.0}}),
         ("heartbeat", {"step": 35}),
         ("worker_start", {"attempt": 1}),
-        ("step", {"step": 21, "logs": {"loss": 1.0}}),
+        ("train_metrics", {"step": 21, "logs": {"loss": 1.0}}),
         ("heartbeat", {"step": None}),
         ("heartbeat", {"step": 24}),
     )
@@ -85,7 +85,7 @@ def test_the_workers_beside_each_other(made):
     assert [worker.rank for worker in workers] == [0, 1, 2]
     assert [worker.straggled for worker in workers] == [0, 0, 1]
     assert {worker.ending for worker in workers} == {"ended well"}
-    assert workers[2].shares["input"] > workers[0].shares["input"]
+    assert workers[2].time_fractions["input"] > workers[0].time_fractions["input"]
     assert workers[2].memory_bytes > workers[0].memory_bytes
 
 
@@ -151,13 +151,13 @@ def test_whatever_the_run_calls_things_is_shown_as_text(tmp_path):
         run,
         ("worker_start", {"attempt": 0, "host": EVIL, "devices": [EVIL], "versions": {EVIL: EVIL}}),
         ("fit_start", {"fit": 0, "model": EVIL, "optimizer": EVIL}),
-        ("step", {"step": 1, "logs": {EVIL: 1.0}}),
-        ("epoch", {"step": 2, "epoch": 0, "logs": {EVIL: 1.0, f"val_{EVIL}": 1.0}}),
+        ("train_metrics", {"step": 1, "logs": {EVIL: 1.0}}),
+        ("epoch_metrics", {"step": 2, "epoch": 0, "logs": {EVIL: 1.0, f"val_{EVIL}": 1.0}}),
         ("gradients", {"run": EVIL, "step": 2, "values": {f"gradient_norm/{EVIL}": 1.0}}),
-        ("gradients", {"run": "aggregate", "step": 2, "values": {f"gradient_norm/{EVIL}": 1.0}}),
+        ("gradients", {"run": "global", "step": 2, "values": {f"gradient_norm/{EVIL}": 1.0}}),
         ("checkpoint", {"step": 2, "path": EVIL}),
-        ("straggler", {"step": 2, "rank": 0, "cause": EVIL, "gone": False}),
-        ("stop", {"step": 2, "reason": EVIL}),
+        ("straggler", {"step": 2, "rank": 0, "factor": 2.0, "cause": EVIL, "resolved": False}),
+        ("early_stop", {"step": 2, "reason": EVIL}),
         ("worker_end", {"ok": False, "error": EVIL}),
     )
     with RecordWriter(launcher_records_path(run), clock=lambda: 200.0) as launcher:
@@ -222,7 +222,7 @@ def test_what_was_not_recorded_is_said(tmp_path):
         tmp_path,
         ("worker_start", {"attempt": 0, "workers": 2}),
         ("fit_start", {"fit": 0}),
-        ("epoch", {"step": 9, "epoch": 0, "logs": {"loss": 1.0}, "learning_rate": None}),
+        ("epoch_metrics", {"step": 9, "epoch": 0, "logs": {"loss": 1.0}, "learning_rate": None}),
     )
     page = report_page(data, now=162.0)
     assert page.gaps == [
@@ -261,7 +261,10 @@ def test_a_loss_that_is_not_finite_is_a_gap_and_is_said(tmp_path):
     losses = [1.0, 0.5, "nan", "inf", "-inf", 0.4]
     data = write(
         tmp_path,
-        *(("step", {"step": n, "logs": {"loss": v}}) for n, v in enumerate(losses, start=1)),
+        *(
+            ("train_metrics", {"step": n, "logs": {"loss": v}})
+            for n, v in enumerate(losses, start=1)
+        ),
     )
     figure = figures(report_page(data, NOW))["metric-loss"]
     assert list(figure.plot.data[0].y) == [1.0, 0.5, None, None, None, 0.4]
@@ -271,8 +274,14 @@ def test_a_loss_that_is_not_finite_is_a_gap_and_is_said(tmp_path):
 
 
 def test_shares_that_were_not_measured_are_said(tmp_path):
-    shares = {"input": 0.25, "compute": 0.75, "communication": None}
-    rate = {"step": 10, "steps": 10, "seconds": 2.0, "samples": 640, "shares": shares}
+    time_fractions = {"input": 0.25, "compute": 0.75, "communication": None}
+    rate = {
+        "step": 10,
+        "steps": 10,
+        "seconds": 2.0,
+        "samples": 640,
+        "time_fractions": time_fractions,
+    }
     page = report_page(write(tmp_path, ("throughput", rate)), NOW)
     assert figures(page)["split"].notes == (
         "Not measured, so not shown: communication, callbacks, checkpoint.",

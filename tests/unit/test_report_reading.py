@@ -4,7 +4,6 @@ import io
 import json
 import math
 import shutil
-from dataclasses import fields
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,11 +11,18 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from made_run import make_run
-from phalanx.monitoring.events import RecordWriter, records_path
+from phalanx.monitoring.event_log import RecordWriter, records_path
+from phalanx.monitoring.event_parsing import EventFieldError, integer, number, parse_event
+from phalanx.monitoring.events import (
+    EVENT_TYPES,
+    HeartbeatEvent,
+    ThroughputEvent,
+    TrainMetrics,
+    WorkerExitEvent,
+    field_names,
+)
 from phalanx.report.data_quality import damages, format_damage
-from phalanx.report.event_fields import ALIASES, UnfitError, integer, number, read_event
 from phalanx.report.event_reader import CorruptLines, RunReader
-from phalanx.report.events import KINDS, HeartbeatEvent, StepLogs, ThroughputEvent, WorkerExitEvent
 from phalanx.report.live import LiveRun
 from phalanx.report.run_data import load_run
 from phalanx.report.run_json import to_json
@@ -24,11 +30,11 @@ from phalanx.report.summary import summarize
 from phalanx.report.terminal_view import live_page
 
 FEWER = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-PLACE = {"rank": 0, "attempt": 0, "fit": 0}
+PLACE = {"writer_rank": 0, "attempt": 0, "fit": 0}
 
 
 def read(kind, **fields):
-    return read_event(kind, {"v": 1, "t": 5.0, "kind": kind.KIND, **fields}, **PLACE)
+    return parse_event(kind, {"v": 1, "t": 5.0, "kind": kind.KIND, **fields}, **PLACE)
 
 
 @pytest.mark.parametrize(
@@ -49,36 +55,46 @@ def test_nan_is_a_number_but_no_whole_one():
 
 
 def test_an_event_has_the_values_of_its_record():
-    event = read(StepLogs, step=3, epoch=1, logs={"loss": "nan", "odd": [1]}, learning_rate=0.1)
+    event = read(TrainMetrics, step=3, epoch=1, logs={"loss": "nan", "odd": [1]}, learning_rate=0.1)
     assert (event.t, event.step, event.epoch, event.learning_rate) == (5.0, 3, 1, 0.1)
     assert list(event.logs) == ["loss"]
 
 
 def test_the_worker_that_an_event_is_about_is_not_the_one_that_wrote_it():
     event = read(
-        WorkerExitEvent, rank=2, code=-9, signal="SIGKILL", stopped=False, summary="killed"
+        WorkerExitEvent,
+        attempt=0,
+        rank=2,
+        code=-9,
+        signal="SIGKILL",
+        terminated_by_launcher=False,
+        summary="killed",
     )
-    assert (event.rank, event.of) == (0, 2)
+    assert (event.writer_rank, event.rank) == (0, 2)
     assert event.is_failure
-    assert not read(WorkerExitEvent, rank=2, code=-15, signal="SIGTERM", stopped=True).is_failure
-    assert not read(WorkerExitEvent, rank=2, code=0, signal=None, stopped=False).is_failure
+    assert not read(
+        WorkerExitEvent, attempt=0, rank=2, code=-15, signal="SIGTERM", terminated_by_launcher=True
+    ).is_failure
+    assert not read(
+        WorkerExitEvent, attempt=0, rank=2, code=0, signal=None, terminated_by_launcher=False
+    ).is_failure
 
 
 def test_what_is_not_there_is_none_unless_it_is_needed():
     assert read(HeartbeatEvent).memory_bytes is None
-    assert read(ThroughputEvent, step=1, shares={"input": 0.5, "communication": None}).shares == {
-        "input": 0.5
-    }
-    with pytest.raises(UnfitError):
-        read(StepLogs, logs={"loss": 1.0})
-    with pytest.raises(UnfitError):
-        read(StepLogs, step="7")
+    assert read(
+        ThroughputEvent, step=1, time_fractions={"input": 0.5, "communication": None}
+    ).time_fractions == {"input": 0.5}
+    with pytest.raises(EventFieldError):
+        read(TrainMetrics, logs={"loss": 1.0})
+    with pytest.raises(EventFieldError):
+        read(TrainMetrics, step="7")
 
 
 @pytest.mark.parametrize("t", [None, "nan", math.inf, "soon"])
 def test_without_a_time_it_is_no_event(t):
-    with pytest.raises(UnfitError):
-        read_event(HeartbeatEvent, {"t": t}, **PLACE)
+    with pytest.raises(EventFieldError):
+        parse_event(HeartbeatEvent, {"t": t}, **PLACE)
 
 
 def test_attempt_and_fit_are_told_by_the_lines_above(tmp_path):
@@ -86,19 +102,20 @@ def test_attempt_and_fit_are_told_by_the_lines_above(tmp_path):
         writer.write("heartbeat", phase="start")
         writer.write("worker_start", attempt=0)
         writer.write("fit_start", fit=0)
-        writer.write("step", step=1)
+        writer.write("train_metrics", step=1)
         writer.write("fit_end", fit=0)
         writer.write("heartbeat", phase="idle")
         writer.write("fit_start", fit=1)
-        writer.write("step", step=2)
+        writer.write("train_metrics", step=2)
         writer.write("worker_start", attempt=1)
         writer.write("fit_start", fit=0)
-        writer.write("step", step=1)
+        writer.write("train_metrics", step=1)
     found = [(event.KIND, event.attempt, event.fit) for event in load_run(tmp_path).events]
     assert found == [
-        ("heartbeat", 0, None), ("worker_start", 0, None), ("fit_start", 0, 0), ("step", 0, 0),
-        ("fit_end", 0, 0), ("heartbeat", 0, None), ("fit_start", 0, 1), ("step", 0, 1),
-        ("worker_start", 1, None), ("fit_start", 1, 0), ("step", 1, 0),
+        ("heartbeat", 0, None), ("worker_start", 0, None), ("fit_start", 0, 0),
+        ("train_metrics", 0, 0),
+        ("fit_end", 0, 0), ("heartbeat", 0, None), ("fit_start", 0, 1), ("train_metrics", 0, 1),
+        ("worker_start", 1, None), ("fit_start", 1, 0), ("train_metrics", 1, 0),
     ]  # fmt: skip
 
 
@@ -106,7 +123,7 @@ def test_unknown_kinds_are_passed_over_and_unfit_records_counted(tmp_path):
     path = records_path(tmp_path, 0)
     with RecordWriter(path, clock=lambda: 1.0) as writer:
         writer.write("tomorrow", x=1)
-        writer.write("step", logs={})
+        writer.write("train_metrics", logs={})
     data = load_run(tmp_path)
     assert data.events == ()
     assert data.damage == (CorruptLines(file="worker-0.jsonl", unfit=1),)
@@ -118,7 +135,7 @@ def test_files_that_come_later_are_followed_too(tmp_path):
     for rank in (0, 1):
         with RecordWriter(records_path(tmp_path, rank), clock=lambda: 1.0) as writer:
             writer.write("heartbeat", step=rank)
-        assert [(event.rank, event.step) for event in reader.poll()] == [(rank, rank)]
+        assert [(event.writer_rank, event.step) for event in reader.poll()] == [(rank, rank)]
 
 
 def test_other_files_are_not_records(tmp_path):
@@ -170,7 +187,7 @@ def test_a_file_that_was_cut_is_read_up_to_there(made, tmp_path, data):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(whole[:cut])
     read = load_run(path.parent.parent)
-    every = [event for event in load_run(made).events if event.rank == 0]
+    every = [event for event in load_run(made).events if event.writer_rank == 0]
     lines = whole[:cut].count(b"\n")
     assert list(read.events[:lines]) == every[:lines]
     assert len(read.events) <= lines + 1
@@ -193,15 +210,16 @@ VALUES = st.recursive(
     max_leaves=4,
 )
 FIELDS = sorted(
-    {ALIASES.get(field.name, field.name) for kind in KINDS.values() for field in fields(kind)}
-    - {"t"} | {"fit", "attempt"}
+    {name for kind in EVENT_TYPES.values() for name in field_names(kind)}
 )  # fmt: skip
 
 
 @FEWER
 @given(
     lines=st.lists(
-        st.tuples(st.sampled_from(sorted(KINDS)), st.dictionaries(st.sampled_from(FIELDS), VALUES)),
+        st.tuples(
+            st.sampled_from(sorted(EVENT_TYPES)), st.dictionaries(st.sampled_from(FIELDS), VALUES)
+        ),
         max_size=8,
     )
 )

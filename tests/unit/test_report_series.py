@@ -5,7 +5,7 @@ import math
 import pytest
 
 from made_run import BEGAN, FAILS_AT, RESUMES_AT, make_run
-from phalanx.monitoring.events import RecordWriter, launcher_records_path, records_path
+from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, records_path
 from phalanx.report.run_data import load_run
 from phalanx.report.series import Series, gradients, learning_rate, metrics, thinned
 
@@ -27,7 +27,7 @@ class Worker:
 
     def steps(self, *steps, loss=1.0):
         for step in steps:
-            self.write("step", step=step, logs={"loss": loss})
+            self.write("train_metrics", step=step, logs={"loss": loss})
         return self
 
     def curves(self):

@@ -13,7 +13,7 @@ from phalanx.errors import ConfigurationError
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.worker_diagnosis import failure_context, merge_flight_status
 from phalanx.launch.worker_status import WorkerProgress
-from phalanx.monitoring.events import RecordWriter, launcher_records_path
+from phalanx.monitoring.event_log import RecordWriter, launcher_records_path
 from phalanx.monitoring.flight_format import NOTHING
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.monitoring.flight_ring import Ring
@@ -181,7 +181,7 @@ def one_failed_and_the_launcher_stopped_the_other(run):
                 rank=rank,
                 code=-9 if signal else 1,
                 signal=signal,
-                stopped=rank == 0,
+                terminated_by_launcher=rank == 0,
                 summary=f"it was killed by {signal}" if signal else None,
             )
 

@@ -26,7 +26,7 @@ def by_hand(array):
         "std": finite.std() if finite.size else 0.0,
         "max_abs": np.abs(finite).max(initial=0),
         "zero_fraction": (finite == 0).mean() if finite.size else 0.0,
-        "nonfinite": flat.size - finite.size,
+        "nonfinite_count": flat.size - finite.size,
     }
 
 

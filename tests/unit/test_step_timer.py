@@ -3,8 +3,9 @@
 import pytest
 
 from phalanx.distributed.topology import ReplicaTopology
+from phalanx.monitoring.events import EpochMetrics, FitEnd
 from phalanx.monitoring.phase_tracker import PhaseTracker
-from phalanx.monitoring.throughput import WARM_UP, StepSplit
+from phalanx.monitoring.throughput import WARM_UP, StepSplit, ThroughputNumbers
 from phalanx.monitoring.training_events import TrainingEvents
 from phalanx.training.context import CallContext
 from phalanx.training.instrumentation import StepTimer
@@ -131,26 +132,19 @@ def test_what_tracing_takes_is_in_no_window():
     assert steps == step - traced
 
 
-class EventLog:
-    def __init__(self):
-        self.records = []
-
-    def write(self, kind, /, **fields):
-        self.records.append((kind, fields))
-
-    def kinds(self):
-        return [kind for kind, _ in self.records]
+class Model:
+    name, built, optimizer = "model", False, None
 
 
-def recorder(journal, *, is_chief=True):
+def recorder(events, *, is_chief=True):
     clock = lambda: clock.now  # noqa: E731
     clock.now = 10.0
-    return clock, TrainingEvents(journal, fit=2, is_chief=is_chief, clock=clock)
+    return clock, TrainingEvents(events, fit=2, is_chief=is_chief, clock=clock)
 
 
 def test_steps_are_recorded_about_once_a_second_at_most():
-    journal = EventLog()
-    clock, writes = recorder(journal)
+    events = []
+    clock, writes = recorder(events)
     asked = []
 
     def rate():
@@ -160,35 +154,46 @@ def test_steps_are_recorded_about_once_a_second_at_most():
     for _ in range(100):
         writes.metrics({"loss": 1.0}, rate, step=1, epoch=0, batch=0)
         clock.now += 0.1
-    assert 10 <= len(journal.records) <= 12
-    assert len(asked) == len(journal.records), "the rate is read for what is written only"
+    assert 10 <= len(events) <= 12
+    assert len(asked) == len(events), "the rate is read for what is written only"
 
 
 def test_only_the_chief_writes_what_is_the_same_on_all():
-    journal = EventLog()
-    _, writes = recorder(journal, is_chief=False)
-    writes.start(epochs=1)
+    events = []
+    _, writes = recorder(events, is_chief=False)
+    writes.start(Model(), epochs=1, initial_epoch=0, steps=None)
     writes.epoch_begins()
     writes.metrics({}, lambda: None, step=1, epoch=0, batch=0)
-    writes.throughput({"step": 1})
+    writes.throughput(
+        ThroughputNumbers(
+            step=1,
+            steps=1,
+            seconds=1.0,
+            samples=None,
+            samples_per_second=None,
+            step_seconds={},
+            time_fractions={},
+            memory_bytes=1,
+        )
+    )
     writes.epoch({}, None, step=1, epoch=0)
     writes.stop("done", step=1, epoch=0)
     writes.end(step=1, epoch=0)
-    assert journal.kinds() == ["fit_start", "throughput", "fit_end"]
-    assert journal.records[0][1] == {"fit": 2, "epochs": 1}
+    assert [event.KIND for event in events] == ["fit_start", "throughput", "fit_end"]
+    assert (events[0].fit, events[0].epochs, events[0].model) == (2, 1, "model")
 
 
 def test_seconds_of_epochs_and_of_the_fit():
-    journal = EventLog()
-    clock, writes = recorder(journal)
+    events = []
+    clock, writes = recorder(events)
     clock.now += 1
     writes.epoch_begins()
     clock.now += 2
     writes.epoch({"loss": 1.0}, 0.5, step=9, epoch=3)
     clock.now += 4
     writes.end(step=9, epoch=3)
-    (_, epoch), (_, end) = journal.records
-    assert epoch == {
-        "step": 9, "epoch": 3, "logs": {"loss": 1.0}, "learning_rate": 0.5, "seconds": 2.0,
-    }  # fmt: skip
-    assert end == {"fit": 2, "step": 9, "epoch": 3, "seconds": 7.0}
+    epoch, end = events
+    assert epoch == EpochMetrics(
+        step=9, epoch=3, logs={"loss": 1.0}, learning_rate=0.5, seconds=2.0
+    )
+    assert end == FitEnd(fit=2, step=9, epoch=3, seconds=7.0)

@@ -43,7 +43,7 @@ def test_a_slow_worker_is_found_in_the_second_window_and_dated_to_the_first():
     assert scene.window(EVEN) == []
     assert scene.window(SLOW_1) == []
     (found,) = scene.window(SLOW_1)
-    assert (found.rank, found.step, found.since_step, found.gone) == (1, 30, 11, False)
+    assert (found.rank, found.step, found.since_step, found.resolved) == (1, 30, 11, False)
     assert found.factor == pytest.approx(3.0)
     assert scene.detector.stragglers == [found]
     assert scene.window(SLOW_1) == [], "said once"
@@ -63,7 +63,7 @@ def test_gone_when_it_keeps_up_for_as_long():
     assert scene.window(SLOW_1) == []
     assert scene.window(EVEN) == []
     (gone,) = scene.window(EVEN)
-    assert (gone.rank, gone.gone, gone.since_step, gone.step) == (1, True, 1, 60)
+    assert (gone.rank, gone.resolved, gone.since_step, gone.step) == (1, True, 1, 60)
     assert scene.detector.stragglers == []
 
 
@@ -108,7 +108,7 @@ def numbers(of_each, step=10):
         samples=80.0,
         samples_per_second=80.0,
         step_seconds={"p50": 0.1, "p95": 0.2},
-        shares={"input": 0.25, "communication": None, "compute": 0.75},
+        time_fractions={"input": 0.25, "communication": None, "compute": 0.75},
         memory_bytes=1 << 20,
         workers=tuple(workers(of_each)),
     )

@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.monitoring.phase_tracker import PhaseTracker
-from phalanx.monitoring.throughput import WARM_UP, StepSplit, ThroughputMeter, percentile, shares_of
+from phalanx.monitoring.throughput import (
+    WARM_UP,
+    StepSplit,
+    ThroughputMeter,
+    percentile,
+    time_fractions_of,
+)
 
 
 class Scene:
@@ -93,14 +99,14 @@ def test_what_traces_a_function_is_left_out(warm):
     warm.meter.lap(1, 8)
     warm.lap(2.0)
     numbers = warm.close()
-    assert (numbers.steps, numbers.seconds, numbers.shares["input"]) == (1, 2.0, None)
+    assert (numbers.steps, numbers.seconds, numbers.time_fractions["input"]) == (1, 2.0, None)
 
 
 def test_shares_of_what_was_measured(warm):
     warm.lap(9.0, callbacks=1.0)
     warm.meter.split(StepSplit(input=2.0, busy=5.0, communication=3.0))
     warm.spend(10.0, "checkpoint")
-    assert warm.close().shares == pytest.approx(
+    assert warm.close().time_fractions == pytest.approx(
         {"input": 0.1, "communication": 0.15, "callbacks": 0.05, "checkpoint": 0.5, "compute": 0.2}
     )
 
@@ -110,10 +116,10 @@ def test_sampled_steps_stand_for_all(warm):
         if i % 5 == 0:
             warm.meter.split(StepSplit(input=0.5))
         warm.lap(1.0)
-    shares = warm.close().shares
-    assert shares["input"] == pytest.approx(0.5)
-    assert shares["communication"] is None
-    assert shares["compute"] == pytest.approx(0.5)
+    time_fractions = warm.close().time_fractions
+    assert time_fractions["input"] == pytest.approx(0.5)
+    assert time_fractions["communication"] is None
+    assert time_fractions["compute"] == pytest.approx(0.5)
 
 
 def test_what_cannot_be_counted_is_none(warm):
@@ -138,9 +144,9 @@ PARTS = st.dictionaries(
 
 @given(st.floats(0, 1e6), PARTS)
 def test_shares_add_up_to_one(seconds, parts):
-    shares = shares_of(seconds, parts)
-    assert set(shares) == {*parts, "compute"}
-    known = [share for share in shares.values() if share is not None]
+    time_fractions = time_fractions_of(seconds, parts)
+    assert set(time_fractions) == {*parts, "compute"}
+    known = [share for share in time_fractions.values() if share is not None]
     assert sum(known) == pytest.approx(1.0)
     assert all(0 <= share <= 1 + 1e-9 for share in known)
 

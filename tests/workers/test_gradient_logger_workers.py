@@ -74,7 +74,7 @@ def norms_by_hand():
 
 
 def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path, pool):
-    from phalanx.monitoring.event_parsing import read_records
+    from phalanx.monitoring.event_log import read_records
     from phalanx.monitoring.tensorboard_files import read_histograms, read_scalars
 
     def function(directory):
@@ -84,8 +84,8 @@ def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path, pool):
         for a, b in zip(looked, without, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     board = tmp_path / "tensorboard"
-    assert sorted(p.name for p in board.iterdir()) == ["aggregate", "worker-0", "worker-1"]
-    total = read_scalars(board / "aggregate")
+    assert sorted(p.name for p in board.iterdir()) == ["global", "worker-0", "worker-1"]
+    total = read_scalars(board / "global")
     own = [read_scalars(board / f"worker-{i}") for i in range(2)]
     for step, (norm, norms, gradients) in enumerate(norms_by_hand(), start=1):
         assert dict(total["gradients/norm"])[step] == pytest.approx(norm, rel=1e-4)
@@ -100,13 +100,13 @@ def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path, pool):
         for step, counts in enumerate(shares, start=1):
             mean = np.average([dict(s[tag])[step] for s in own], weights=counts)
             assert dict(total[tag])[step] == pytest.approx(mean, rel=1e-3, abs=1e-6)
-    for run in ("aggregate", "worker-0", "worker-1"):
+    for run in ("global", "worker-0", "worker-1"):
         for points in read_histograms(board / run).values():
             assert len({buckets[:, 2].sum() for _, buckets in points}) == 1
     for worker in range(2):
         found = read_records(tmp_path / "records" / f"worker-{worker}.jsonl").records
         gradients = [r for r in found if r["kind"] == "gradients"]
-        runs = {"worker-0", "aggregate"} if worker == 0 else {"worker-1"}
+        runs = {"worker-0", "global"} if worker == 0 else {"worker-1"}
         assert {r["run"] for r in gradients} == runs
         for record in gradients:
             scalars = read_scalars(board / record["run"])
@@ -154,7 +154,7 @@ def test_a_loop_of_ones_own_is_observed_in_a_worker_group(tmp_path, pool):
 
     pool(2).run(function, args=(str(tmp_path),), deadline=600)
     norm, own, _ = norms_by_hand()[0]
-    for run, expected in [("aggregate", norm), ("worker-0", own[0]), ("worker-1", own[1])]:
+    for run, expected in [("global", norm), ("worker-0", own[0]), ("worker-1", own[1])]:
         ((step, told),) = read_scalars(tmp_path / run)["gradients/norm"]
         assert (step, told) == (1, pytest.approx(expected, rel=1e-4))
 

@@ -67,7 +67,7 @@ def train(slow_in, directory):
 
 
 def records(directory, kind, rank=0):
-    from phalanx.monitoring.event_parsing import read_records, records_path
+    from phalanx.monitoring.event_log import read_records, records_path
 
     found = read_records(records_path(directory, rank))
     assert found.damaged == []

@@ -16,11 +16,12 @@ from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import ConfigurationError
 from phalanx.gradients.gradient_probe import ProbeConfig
 from phalanx.gradients.statistics import NoiseScale
-from phalanx.monitoring.worker_event_log import worker_event_log
+from phalanx.monitoring.event_log import worker_event_log
+from phalanx.monitoring.events import Gradients
 
 _log = logging.getLogger(__name__)
 
-AGGREGATE = "aggregate"
+GLOBAL_RUN = "global"
 _CLIPPED = 1.0 - 1e-4  # a norm that fell by more than rounding was clipped
 
 
@@ -32,7 +33,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
     the whole: norm before and after clipping, the share of steps that were clipped, each
     worker's cosine to the total, and the gradient noise scale with the critical batch size
     (McCandlish et al. 2018). One TensorBoard run per worker, with the mean gradient over
-    its own samples, and one named "aggregate", with the total over all of them.
+    its own samples, and one named "global", with the total over all of them.
 
     Steps that are not sampled run a graph with nothing of this in it.
     """
@@ -134,7 +135,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         }
         scalars |= {f"update_ratio/{p}": float(v["update_ratio"]) for p, v in _kept(view)}
         scalars |= self._noise_scalars(whole, place)
-        self._write(AGGREGATE, step, scalars, _histograms(view, "total"))
+        self._write(GLOBAL_RUN, step, scalars, _histograms(view, "total"))
 
     def _noise_scalars(self, whole: dict[str, Any], place: ReplicaTopology) -> dict[str, float]:
         batch = float(whole["batch"])
@@ -155,14 +156,14 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         directory = self._directory()
         if name not in self._runs:
             self._runs[name] = TensorBoardRun(directory / name)
-            if name == AGGREGATE:
+            if name == GLOBAL_RUN:
                 self._runs[name].layout(LAYOUT)
         self._runs[name].scalars(step, scalars)
         if histograms:
             self._runs[name].histograms(step, histograms)
         self._runs[name].flush()
-        if (journal := worker_event_log(os.environ)) is not None:
-            journal.write("gradients", run=name, step=step, values=scalars)
+        if (event_log := worker_event_log(os.environ)) is not None:
+            event_log.append(Gradients(run=name, step=step, values=scalars))
 
     def _directory(self) -> Path:
         spec = WorkerSpec.from_environment(os.environ)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from phalanx.callbacks.callback import Callback
 from phalanx.callbacks.validation import check_count, check_seconds
 from phalanx.errors import ConfigurationError
+from phalanx.monitoring.event_log import worker_event_log
+from phalanx.monitoring.events import Straggler
 from phalanx.monitoring.throughput import ThroughputNumbers, WorkerTimes
-from phalanx.monitoring.worker_event_log import worker_event_log
 
 _log = logging.getLogger(__name__)
 
@@ -74,13 +74,13 @@ class StragglerDetector(Callback):
         news = self._detector.take(numbers.step, first, numbers.workers)
         for straggler in news if is_chief else []:
             _log.warning("%s", describe(straggler, in_step=not self.cluster.ps_tasks))
-            if (journal := worker_event_log(os.environ)) is not None:
-                journal.write("straggler", **vars(straggler))
+            if (event_log := worker_event_log(os.environ)) is not None:
+                event_log.append(straggler)
 
 
 def describe(straggler: Straggler, *, in_step: bool = True) -> str:
     """One line for people; `in_step` says whether workers wait for each other."""
-    if straggler.gone:
+    if straggler.resolved:
         return (
             f"step {straggler.step}: worker {straggler.rank} keeps up again (slow since step "
             f"{straggler.since_step})"
@@ -97,28 +97,6 @@ CAUSES: tuple[Cause, ...] = ("input", "compute", "callbacks")
 
 LEAST_EXCESS = 0.0005
 """Seconds a step by which a worker must be behind: below, clocks and chance decide."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Straggler:
-    """A worker that is slower than the others, or no longer is.
-
-    Attributes:
-        rank: the worker.
-        step: where this was found.
-        since_step: the first step of the time in which it was slow.
-        factor: its own time in a step to the median of the others', when last looked at.
-        cause: the part of a step in which it loses most: waiting for its data ("input"),
-            the step itself ("compute"), or its callbacks.
-        gone: whether it keeps up again.
-    """
-
-    rank: int
-    step: int
-    since_step: int
-    factor: float
-    cause: Cause
-    gone: bool = False
 
 
 class StragglerStatistics:
@@ -186,7 +164,7 @@ class StragglerStatistics:
                 since_step=before.since_step,
                 factor=factor,
                 cause=before.cause,
-                gone=True,
+                resolved=True,
             )
         found = Straggler(
             rank=rank,

@@ -15,7 +15,7 @@ class Throughput(Callback):
     """Measures and logs throughput, under every strategy, at almost no cost.
 
     Samples a second of all workers together; median and 95th percentile of a step; the
-    shares of time that went to waiting for input, computing, communication between workers,
+    time_fractions of time that went to waiting for input, computing, communication between workers,
     callbacks and saving; the memory of each worker. Tracing, the first steps and validation
     are left out. About ten steps in a window are timed in their parts and stand for the others.
 
@@ -63,7 +63,7 @@ def describe(numbers: ThroughputNumbers) -> str:
     parts = [
         "samples/s unknown" if rate is None else f"{rate:.4g} samples/s",
         f"step {_milliseconds(steps['p50'])} (p95 {_milliseconds(steps['p95'])})",
-        ", ".join(f"{n} {s:.0%}" for n, s in numbers.shares.items() if s is not None),
+        ", ".join(f"{n} {s:.0%}" for n, s in numbers.time_fractions.items() if s is not None),
         "memory " + ", ".join(_memory(numbers)),
     ]
     return f"step {numbers.step}: " + "; ".join(parts)

@@ -84,7 +84,7 @@ def _chunks(to: np.ndarray, source: np.ndarray) -> list[tuple[np.ndarray, np.nda
 
 
 STEP = "step-{:08d}"
-FAILED_MARKER = ".given-up"
+FAILED_MARKER = ".failed"
 """Ends the name of the note of a worker that could not write its share."""
 
 

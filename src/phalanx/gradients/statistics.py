@@ -11,14 +11,14 @@ from phalanx.gradients.all_reduce import Gradient
 from phalanx.gradients.indexed_slices import sum_duplicates, values_of, with_values
 from phalanx.gradients.norms import norm
 
-STATISTICS = ("norm", "mean", "std", "max_abs", "zero_fraction", "nonfinite")
+STATISTICS = ("norm", "mean", "std", "max_abs", "zero_fraction", "nonfinite_count")
 BUCKETS = 30
 
 
 def statistics(gradient: Gradient) -> dict[str, tf.Tensor]:
     """The `STATISTICS` of one gradient, float32 scalars.
 
-    `nonfinite` counts the entries that are NaN or infinite; the others are over the finite
+    `nonfinite_count` counts the entries that are NaN or infinite; the others are over the finite
     ones. Rows that `tf.IndexedSlices` do not hold are zeros, and count.
     """
     stored = values_of(gradient)
@@ -41,7 +41,7 @@ def statistics(gradient: Gradient) -> dict[str, tf.Tensor]:
         "std": unit * tf.sqrt(spread / entries),
         "max_abs": largest,
         "zero_fraction": zeros / entries,
-        "nonfinite": lost,
+        "nonfinite_count": lost,
     }
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError
 from phalanx.launch.data_servers import DataServers
 from phalanx.launch.elastic import BelowMinimum, ElasticMembership, MembershipChange, ScaleUpMonitor
 from phalanx.launch.failure import FailureRecord
 from phalanx.launch.hang_detector import HangDetector
-from phalanx.launch.launcher_events import LauncherEvents
 from phalanx.launch.options import RunOptions
-from phalanx.launch.preemption import RESUME_EXIT_CODE, SIGNALS
+from phalanx.launch.preemption import SIGNALS
+from phalanx.launch.prefork import ForkedWorker
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.ps_tasks import Replacements
 from phalanx.launch.rendezvous.node import Node, allocate_addresses
@@ -33,6 +35,15 @@ from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock, Supervisor, Timeouts
 from phalanx.launch.tee import Tee, ranks_to_show
 from phalanx.launch.worker_group import WorkerGroupSpec, start_worker_group, worker_specs
+from phalanx.monitoring.event_log import EventLog
+from phalanx.monitoring.events import (
+    AttemptStart,
+    PreemptionEvent,
+    Resize,
+    Restart,
+    Stall,
+    WorkerReplaced,
+)
 
 PORT_TRIES = 4
 
@@ -97,11 +108,11 @@ class Agent:
             return None
         if result.exit_code == RESUME_EXIT_CODE:
             return result
-        if not self.runner.plan.paths(attempt).any_trained:
+        if not self.runner.plan.paths(attempt).any_first_step:
             self.runner.cool()  # Whatever it was: no fork will be part of it next time.
         if cause is not None and is_port_conflict(cause) and course.port_tries > 1:
             course.port_tries -= 1
-            self.runner.journal.restart(attempt + 1, cause=cause, seconds=0.0)
+            self._record_restart(attempt + 1, cause, seconds=0.0)
             self.runner.announce(
                 "another program took a worker's port: starting again with new ones"
             )
@@ -116,7 +127,7 @@ class Agent:
         result: RunResult,
         cause: WorkerExit | None,
     ) -> RunResult | None:
-        trained = cause is None or self.runner.plan.paths(attempt).trained(cause.rank).exists()
+        trained = cause is None or self.runner.plan.paths(attempt).first_step(cause.rank).exists()
         rank = cause.rank if cause is not None else None
         change = course.size.failed(rank, trained=trained, now=self.runner.clock.now())
         resized = isinstance(change, MembershipChange)
@@ -137,7 +148,8 @@ class Agent:
 
     def _resize(self, attempt: int, size: ElasticMembership, change: MembershipChange) -> None:
         self.runner.announce(change.why)
-        self.runner.journal.resize(attempt, members=size.members, why=change.why)
+        members = tuple(size.members)
+        self.runner.events.append(Resize(attempt=attempt, workers=members, cause=change.why))
 
     def _result(self, attempt: int, ran: AttemptResult) -> RunResult:
         result = resolve_result(
@@ -164,10 +176,14 @@ class Agent:
         self.runner.announce(
             f"{what}; {restart} in {decision.seconds:.0f} s" if decision.number else what
         )
-        self.runner.journal.restart(attempt, cause=cause, seconds=decision.seconds)
+        self._record_restart(attempt, cause, seconds=decision.seconds)
         until = self.runner.clock.now() + decision.seconds
         while self.runner.clock.now() < until and not self.runner.signals.count():
             self.runner.clock.sleep(self.runner.timeouts.poll_interval)
+
+    def _record_restart(self, attempt: int, cause: WorkerExit | None, *, seconds: float) -> None:
+        rank, what = (cause.rank, cause.what) if cause else (None, "no progress")
+        self.runner.events.append(Restart(attempt=attempt, rank=rank, cause=what, seconds=seconds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +212,7 @@ class WorkerGroupRunner:
     Attributes:
         options: what was asked.
         plan: how the worker group is started.
-        journal: records what happens.
+        events: records what happens.
         signals: those that reached the launcher.
         clock: the time.
         output: where the workers' lines are shown.
@@ -210,7 +226,7 @@ class WorkerGroupRunner:
 
     options: RunOptions
     plan: WorkerGroupSpec
-    journal: LauncherEvents
+    events: EventLog
     signals: SignalCatcher
     clock: Clock
     output: Output
@@ -264,7 +280,7 @@ class WorkerGroupRunner:
             on_poll=partial(self._on_poll, tee),
             on_ask=lambda: self._ask(attempt),
             on_timeout=watch.capture_status,
-            on_end=lambda ending: self.journal.worker_exit(attempt, ending),
+            on_end=lambda ending: self.events.append(ending.to_event(attempt)),
             ps_tasks=frozenset(spec.rank for spec in specs if spec.serves),
             replacement=Replacements(
                 specs,
@@ -274,7 +290,7 @@ class WorkerGroupRunner:
             timeouts=self.timeouts,
         )
         try:
-            self.journal.attempt_start(attempt, handles)
+            self._record_start(attempt, handles)
             endings = supervisor.run()
             return AttemptResult(
                 endings=endings,
@@ -286,6 +302,19 @@ class WorkerGroupRunner:
         finally:
             tee.close()
             remove_scratch(h.pid for h in handles.values() if not isinstance(h, RemoteWorker))
+
+    def _record_start(self, attempt: int, handles: Mapping[int, WorkerHandle]) -> None:
+        here = socket.gethostname()
+        workers = [
+            {
+                "rank": rank,
+                "pid": handle.pid,
+                "host": getattr(handle, "host", here),
+                "forked": isinstance(handle, ForkedWorker),
+            }
+            for rank, handle in sorted(handles.items())
+        ]
+        self.events.append(AttemptStart(attempt=attempt, workers=tuple(workers)))
 
     def _on_poll(self, tee: Tee) -> None:
         tee.poll()
@@ -302,7 +331,7 @@ class WorkerGroupRunner:
 
     def _report_stall(self, attempt: int, line: str) -> None:
         self.announce(line)
-        self.journal.stall(attempt, line)
+        self.events.append(Stall(attempt=attempt, message=line))
 
     def _may_save(self) -> bool:
         return self.signals.first in SIGNALS
@@ -312,7 +341,7 @@ class WorkerGroupRunner:
             self.announce("all workers are asked to save and stop, so that more can join them")
             return
         number = signal.Signals(self.signals.first)
-        self.journal.preemption(attempt, number=number)
+        self.events.append(PreemptionEvent(attempt=attempt, signal=number.name))
         self.announce(
             f"{number.name}: all workers are asked to save and stop, within "
             f"{self.timeouts.checkpoint:g} s"
@@ -327,7 +356,9 @@ class WorkerGroupRunner:
 
     def _report_replaced(self, attempt: int, ending: WorkerExit, successor: WorkerHandle) -> None:
         self.announce(f"worker {ending.rank} failed: {ending.what}; another takes its place")
-        self.journal.replaced(attempt, ending, pid=successor.pid)
+        self.events.append(
+            WorkerReplaced(attempt=attempt, rank=ending.rank, cause=ending.what, pid=successor.pid)
+        )
 
 
 def _write_cluster(path: Path, specs: Sequence[WorkerSpec]) -> None:

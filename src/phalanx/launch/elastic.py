@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.monitoring.events import records_path
-from phalanx.monitoring.last_event import last_record
+from phalanx.monitoring.event_log import last_record, records_path
 
 LOOK_SECONDS = 2.0
 """Between two looks at whether a checkpoint was saved."""

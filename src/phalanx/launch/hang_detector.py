@@ -28,7 +28,7 @@ from phalanx.launch.worker_status import (
     last_position,
     worker_status_of,
 )
-from phalanx.monitoring.events import records_path
+from phalanx.monitoring.event_log import records_path
 
 TIMES_AS_LONG = 20.0
 """So many usual steps are far longer than one; a reading of metrics or a retracing is less."""

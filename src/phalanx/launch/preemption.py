@@ -9,8 +9,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from phalanx.monitoring.events import records_path
-from phalanx.monitoring.last_event import last_record
+from phalanx.monitoring.event_log import last_record, records_path
 
 RESUME_EXIT_CODE = 75
 """Says "resume me": all that is needed to go on was saved (EX_TEMPFAIL of <sysexits.h>)."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.cluster.exit_codes import EXIT_NODE_LOST, RESUME_EXIT_CODE
 from phalanx.launch.failure import FailureRecord, plain_line
 from phalanx.launch.log_lines import LineAssembler, is_startup_noise, without_style
-from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.launch.process import EXIT_NODE_LOST
+from phalanx.monitoring.events import WorkerExitEvent
 
 # What the others see when a peer dies: they are not to blame.
 TIMED_OUT = "DeadlineExceededError"
@@ -53,20 +53,20 @@ class WorkerExit:
         rank: the worker.
         exit_code: as `subprocess` gives it: negative for a signal.
         at: when the launcher saw it, in seconds since the epoch.
-        stopped: whether the launcher had told it to end before it did.
+        terminated_by_launcher: whether the launcher had signalled it to end.
         failure: what the worker wrote down, if anything.
     """
 
     rank: int
     exit_code: int
     at: float
-    stopped: bool = False
+    terminated_by_launcher: bool = False
     failure: FailureRecord | None = None
 
     @property
     def failed(self) -> bool:
         """Whether it failed by itself, not because the launcher ended it."""
-        return self.failure is not None or not (self.stopped or self.is_clean)
+        return self.failure is not None or not (self.terminated_by_launcher or self.is_clean)
 
     @property
     def has_saved(self) -> bool:
@@ -96,11 +96,22 @@ class WorkerExit:
     @property
     def shell_code(self) -> int:
         """The exit code as a shell would give it: 128 + the number of a fatal signal."""
-        if self.failure is not None and (self.stopped or self.exit_code == 0):
+        if self.failure is not None and (self.terminated_by_launcher or self.exit_code == 0):
             return self.failure.exit_code
         if self.exit_code == EXIT_NODE_LOST:
             return 1
         return 128 - self.exit_code if self.exit_code < 0 else self.exit_code
+
+    def to_event(self, attempt: int) -> WorkerExitEvent:
+        """The event that records it."""
+        return WorkerExitEvent(
+            attempt=attempt,
+            rank=self.rank,
+            code=self.exit_code,
+            signal=signal_name(-self.exit_code) if self.exit_code < 0 else None,
+            terminated_by_launcher=self.terminated_by_launcher,
+            summary=self.what if self.failed else None,
+        )
 
 
 def is_secondary(failure: FailureRecord) -> bool:
@@ -122,7 +133,9 @@ def can_resume(endings: Sequence[WorkerExit]) -> bool:
     A worker leaves with `RESUME_EXIT_CODE` when the checkpoint is whole: one that had to be
     stopped after that has lost nothing.
     """
-    calm = all(each.is_clean or (each.stopped and not each.failed) for each in endings)
+    calm = all(
+        each.is_clean or (each.terminated_by_launcher and not each.failed) for each in endings
+    )
     return calm and any(each.has_saved for each in endings)
 
 
@@ -169,7 +182,7 @@ def _exit_description(ending: WorkerExit, cause: WorkerExit) -> str:
         return "failed as well, in the same way"
     if ending.failed:
         return f"failed as well: {ending.what}"
-    if ending.stopped:
+    if ending.terminated_by_launcher:
         return "was stopped"
     if cause.is_secondary:
         return (
@@ -201,12 +214,17 @@ def _exit(code: int) -> str:
         return "its host, or the launcher there, is gone"
     if code >= 0:
         return f"it ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    name = signal_name(-code)
     hint = " (out of memory?)" if name == "SIGKILL" else ""
     return f"it was killed by {name}{hint}"
+
+
+def signal_name(number: int) -> str:
+    """SIGTERM for 15; "signal 77" where the system has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _last_lines(lines: list[str]) -> list[str]:

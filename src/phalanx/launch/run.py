@@ -17,7 +17,6 @@ from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.launch.agent import Agent, WorkerGroupRunner
 from phalanx.launch.context import LaunchContext
 from phalanx.launch.data_servers import DataServers
-from phalanx.launch.launcher_events import LauncherEvents
 from phalanx.launch.options import MAX_SEED, RunOptions, without_env_values
 from phalanx.launch.preemption import SIGNALS
 from phalanx.launch.ps_tasks import add_chief_and_ps
@@ -32,6 +31,8 @@ from phalanx.launch.script_check import check_module, check_script
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import WallClock
 from phalanx.launch.worker_group import WorkerGroupSpec
+from phalanx.monitoring.event_log import EventLog, launcher_records_path
+from phalanx.monitoring.events import RunEnd, RunStart
 
 
 def run(options: RunOptions, surroundings: LaunchContext) -> RunResult:
@@ -79,13 +80,15 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
     )
     for notice in _about_idle_gpus(machines, plan):
         surroundings.announce(notice)
-    journal = LauncherEvents(plan.run_dir, clock=time.time)
-    journal.run_start(
-        name=plan.run_dir.name,
-        workers=len(plan.shares),
-        strategy=plan.strategy,
-        seed=plan.seed,
-        argv=_words(options, surroundings),
+    events = EventLog.at(launcher_records_path(plan.run_dir))
+    events.append(
+        RunStart(
+            name=plan.run_dir.name,
+            workers=len(plan.shares),
+            strategy=plan.strategy,
+            seed=plan.seed,
+            argv=tuple(_words(options, surroundings)),
+        )
     )
     try:
         servers = DataServers(
@@ -98,7 +101,7 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
             runner = WorkerGroupRunner(
                 options=options,
                 plan=plan,
-                journal=journal,
+                events=events,
                 signals=signals,
                 clock=WallClock(),
                 output=surroundings.output,
@@ -111,9 +114,10 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
             )
             result = Agent(runner=runner).run()
     except LaunchError as error:
-        journal.run_end(exit_code=2, report=str(error))
+        events.append(RunEnd(exit_code=2, report=str(error)))
         raise
-    journal.run_end(exit_code=result.exit_code, report=result.report)
+    events.append(RunEnd(exit_code=result.exit_code, report=result.report))
+    events.close()
     ended = {"exit_code": result.exit_code, "ended": _iso(time.time()), "report": result.report}
     write_run_file(plan.run_dir, {**record, "result": ended})
     return result

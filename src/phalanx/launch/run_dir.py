@@ -12,8 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import ConfigurationError
-from phalanx.launch.preemption import RESUME_EXIT_CODE
 
 RUN_FILE = "run.json"
 

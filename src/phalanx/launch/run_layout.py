@@ -26,9 +26,9 @@ class AttemptPaths:
         """The failure that a worker wrote down before it ended."""
         return self.directory / f"worker-{rank}.error.json"
 
-    def trained(self, rank: int) -> Path:
+    def first_step(self, rank: int) -> Path:
         """There once a worker has trained a step of this attempt: the time, and the step."""
-        return self.directory / f"worker-{rank}.trained"
+        return self.directory / f"worker-{rank}.first_step"
 
     @classmethod
     def next(cls, run: Path) -> int:
@@ -37,9 +37,9 @@ class AttemptPaths:
         return max(numbers, default=-1) + 1
 
     @property
-    def any_trained(self) -> bool:
+    def any_first_step(self) -> bool:
         """Whether a worker has trained a step of this attempt."""
-        return any(self.directory.glob("worker-*.trained"))
+        return any(self.directory.glob("worker-*.first_step"))
 
     def flight(self, rank: int) -> Path:
         """The last things that a worker did; see `phalanx.flight`."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.cluster.debug_options import DebugOptions, ProfiledSteps
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.launch.hang_detector import EXIT_CODE
-from phalanx.launch.preemption import RESUME_EXIT_CODE, SIGNALS, stopped_at
+from phalanx.launch.preemption import SIGNALS, stopped_at
 from phalanx.launch.root_cause import WorkerExit, can_resume, failure_report, root_cause
 from phalanx.launch.run_layout import AttemptPaths, profile_of
 from phalanx.launch.worker_diagnosis import failure_context

@@ -199,7 +199,7 @@ class Supervisor:
                     rank=rank,
                     exit_code=code,
                     at=self.clock.now(),
-                    stopped=rank in self._told,
+                    terminated_by_launcher=rank in self._told,
                     failure=self.failure_of(rank),
                 )
                 self.on_end(ending)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.monitoring.last_event import last_record
+from phalanx.monitoring.event_log import last_record
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _THREAD = re.compile(r"^Thread ", re.MULTILINE)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from phalanx.monitoring.event_log import RecordTail as RecordTail
-    from phalanx.monitoring.event_parsing import read_records as read_records
-    from phalanx.monitoring.events import records_path as records_path
+    from phalanx.monitoring.event_log import read_records as read_records
+    from phalanx.monitoring.event_log import records_path as records_path
 
 _HOMES = {
     "RecordTail": "phalanx.monitoring.event_log",
-    "read_records": "phalanx.monitoring.event_parsing",
-    "records_path": "phalanx.monitoring.events",
+    "read_records": "phalanx.monitoring.event_log",
+    "records_path": "phalanx.monitoring.event_log",
 }
 
 __all__ = sorted(_HOMES)

@@ -1,86 +1,121 @@
-"""Reads the events of a run; `docs/records.md` is the schema, `events.py` writes them."""
+"""From a record's fields, whatever was written there, to an event of the types that it declares."""
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import dataclass
-from pathlib import Path
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_type_hints
 
-from phalanx.monitoring.events import (
-    OWN_FIELDS,
-    VERSION,
-    Record,
-    RecordWriter,
-    launcher_records_path,
-    records_path,
-)
-
-__all__ = [
-    "VERSION",
-    "Record",
-    "RecordFile",
-    "RecordWriter",
-    "launcher_records_path",
-    "read_records",
-    "records_path",
-]
+from phalanx.monitoring.events import EVENT_TYPES, Event, Numbers, Record, field_names
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordFile:
-    """What a file of records holds.
-
-    Attributes:
-        records: every record that could be read, in the order of the file.
-        damaged: the numbers, from 1, of the lines that are no record.
-        newer: the numbers of the lines that a newer version of Phalanx wrote in a schema
-            which this one does not know.
-    """
-
-    records: list[Record]
-    damaged: list[int]
-    newer: list[int]
+class EventFieldError(ValueError):
+    """A record lacks a field that its kind needs, or the field is of another type."""
 
 
-def read_records(path: str | os.PathLike[str]) -> RecordFile:
-    """Read every record that can be read; a damaged line costs itself only.
+E = TypeVar("E", bound=Event)
+
+
+def parse_event(
+    kind: type[E], record: Record, *, writer_rank: int | None, attempt: int, fit: int | None
+) -> E:
+    """A record as an event.
 
     Raises:
-        OSError: the file is not there, or cannot be read.
+        EventFieldError: a field that the kind needs is missing or of another type.
     """
-    found = RecordFile(records=[], damaged=[], newer=[])
-    with Path(path).open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            record = parse_line(line)
-            if record is None:
-                found.damaged.append(number)
-            elif record["v"] > VERSION:
-                found.newer.append(number)
-            else:
-                found.records.append(record)
-    return found
+    written = number(record.get("t"))
+    if written is None or not math.isfinite(written):
+        raise EventFieldError
+    place = {"t": written, "writer_rank": writer_rank, "attempt": attempt, "fit": fit}
+    return kind(**place | {name: read(record.get(name)) for name, read in _READERS[kind]})
 
 
-def parse_line(line: bytes) -> Record | None:
-    """One line as a record; None if it is none. Its `v` may be newer than `VERSION`."""
+def number(value: object) -> float | None:
+    """A number, which may be one of the strings "nan", "inf" and "-inf"; None if it is none."""
+    if type(value) is float:
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    if isinstance(value, str) and value not in ("nan", "inf", "-inf"):
+        return None
     try:
-        record = _DECODER.decode(line.decode("utf-8"))
-    except (ValueError, RecursionError):
+        return float(value)
+    except OverflowError:
         return None
-    if not isinstance(record, dict):
-        return None
-    version, written, kind = (record.get(name) for name in OWN_FIELDS)
-    if type(version) is not int or version < 1:
-        return None
-    fits = type(written) in (int, float) and isinstance(kind, str)
-    return record if fits or version > VERSION else None
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON.")
+def integer(value: object) -> int | None:
+    """An integer; None if it is none."""
+    if type(value) is int:
+        return value
+    found = number(value)
+    return int(found) if found is not None and math.isfinite(found) and found % 1 == 0 else None
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse)  # Once: json.loads would make one a line.
+def text(value: object) -> str | None:
+    """A string; None if it is none."""
+    return value if isinstance(value, str) else None
+
+
+def _numbers(value: object) -> Numbers:
+    if not isinstance(value, Mapping):
+        return {}
+    found = {str(name): number(each) for name, each in value.items()}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """The strings of a list; () if it is none."""
+    return tuple(filter(None, map(text, value))) if isinstance(value, (list, tuple)) else ()
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    found = map(integer, value) if isinstance(value, (list, tuple)) else ()
+    return tuple(each for each in found if each is not None)
+
+
+def texts_by_name(value: object) -> Mapping[str, str]:
+    """The strings of a mapping by name; {} if it is none."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): each for name, each in value.items() if isinstance(each, str)}
+
+
+def _mappings(value: object) -> tuple[Mapping[str, Any], ...]:
+    found = value if isinstance(value, (list, tuple)) else ()
+    return tuple(each for each in found if isinstance(each, Mapping))
+
+
+def _required(read: Callable[[object], Any]) -> Callable[[object], Any]:
+    def read_or_refuse(value: object) -> Any:
+        found = read(value)
+        if found is None:
+            raise EventFieldError
+        return found
+
+    return read_or_refuse
+
+
+_BY_TYPE: dict[object, Callable[[object], Any]] = {
+    bool: lambda value: value is True,
+    int: _required(integer),
+    int | None: integer,
+    float: _required(number),
+    float | None: number,
+    str: _required(text),
+    str | None: text,
+    Numbers: _numbers,
+    tuple[int, ...]: _integers,
+    tuple[str, ...]: texts,
+    Mapping[str, str]: texts_by_name,
+    tuple[Mapping[str, Any], ...]: _mappings,
+}
+
+
+def _readers(kind: type[Event]) -> tuple[tuple[str, Callable[[object], Any]], ...]:
+    types = get_type_hints(kind)
+    return tuple((name, _BY_TYPE[types[name]]) for name in field_names(kind))
+
+
+_READERS = {kind: _readers(kind) for kind in EVENT_TYPES.values()}

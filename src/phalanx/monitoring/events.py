@@ -1,135 +1,345 @@
-"""Writing down what happened in a run, one JSON object a line; `docs/records.md` is the schema.
+"""The events of a run: a dataclass each, for who writes one and who reads one.
 
-The launcher writes too, so nothing here needs NumPy, TensorFlow or Keras.
+`docs/records.md` describes each kind. To add an event, add a class here: `EventLog.append` writes
+it, `parse_event` reads it.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from phalanx.errors import ConfigurationError
-
-VERSION = 1
-"""The schema's version; it grows when a reader of the old one would misread the new."""
-
-OWN_FIELDS = ("v", "t", "kind")
-"""What every record has; the rest belongs to its kind."""
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 
 Record = dict[str, Any]
-"""One line as read: `v`, `t` (seconds since the epoch), `kind`, and the kind's own fields."""
+"""One line of an event log: `v`, `t` (seconds since the epoch), `kind`, and the kind's fields."""
+
+Numbers = Mapping[str, float]
+"""Name -> number, possibly not finite; names without a number are left out."""
 
 
-def records_path(run_dir: str | os.PathLike[str], rank: int) -> Path:
-    """The file in a run's directory to which the worker of this rank writes."""
-    return Path(run_dir) / "records" / f"worker-{rank}.jsonl"
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One event. A subclass declares the fields of its kind; these are what a record has.
 
+    The attributes below are set when an event is read, from its record and from the file that
+    it is in. A writer leaves them out, unless its kind declares one as a field.
 
-def launcher_records_path(run_dir: str | os.PathLike[str]) -> Path:
-    """The file in a run's directory to which the launcher writes."""
-    return Path(run_dir) / "records" / "launcher.jsonl"
-
-
-class RecordWriter:
-    """Appends records to a file; every line is whole and on its way when `write` returns.
-
-    A line goes out as one write to a file opened for appending, so on a local file system
-    several writers, threads or processes may share one file. A last line that a killed
-    process left unfinished is closed first, so it costs no later record.
-
-    Args:
-        path: the file; its directory is made, and what is in it stays.
-        clock: the time, in seconds since the epoch.
+    Attributes:
+        t: when it was written, seconds since the epoch.
+        writer_rank: rank of the worker that wrote it; None for the launcher.
+        attempt: the start of the worker group to which it belongs.
+        fit: the number of the `fit` in which it was written; None outside of any.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time
-    ) -> None:
-        self.path = Path(path)
-        self._clock = clock
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: int | None = os.open(
-            self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
-        )
-        self._start = b"\n" if _is_unfinished(self._file) else b""
+    KIND: ClassVar[str]
 
-    def write(self, kind: str, /, **fields: object) -> None:
-        """Append one record.
-
-        Args:
-            kind: what happened: "step", "epoch", ...
-            **fields: the rest of the record: None, booleans, numbers, strings, NumPy numbers
-                and arrays, and lists and string-keyed mappings of these. A number that is not
-                finite is written as the string "nan", "inf" or "-inf", which `float` reads.
-
-        Raises:
-            ConfigurationError: a field is named `v`, `t` or `kind`, or its value is none of these.
-            OSError: the file cannot be written.
-            ValueError: the writer is closed.
-        """
-        if self._file is None:
-            raise ValueError(f"The record writer of {self.path} is closed.")
-        taken = [name for name in fields if name in OWN_FIELDS]
-        if taken:
-            raise ConfigurationError(
-                f"A record's field cannot be named {taken[0]!r}, which every record has already. "
-                "Give the field another name."
-            )
-        record: Record = {"v": VERSION, "t": self._clock(), "kind": kind}
-        for name, value in fields.items():
-            record[name] = _plain(value, name)
-        line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        start, self._start = self._start, b"\n"  # for the next one, if half of this gets out
-        _write_all(self._file, start + line)
-        self._start = b""
-
-    def close(self) -> None:
-        """Close the file; a second time does nothing."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    t: float = 0.0
+    writer_rank: int | None = None
+    attempt: int = 0
+    fit: int | None = None
 
 
-def _plain(value: object, name: str) -> object:
-    """The value as JSON knows it."""
-    if hasattr(value, "tolist"):  # NumPy's numbers and arrays, without importing it
-        value = value.tolist()
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(each, name) for each in value]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _plain(each, name) for key, each in value.items()}
-    raise ConfigurationError(
-        f"A record's field {name!r} cannot hold {value!r} ({type(value).__name__}). Give numbers, "
-        "strings, booleans, None, NumPy arrays, or lists and string-keyed mappings of these."
-    )
+@dataclass(frozen=True, kw_only=True)
+class RunStart(Event):
+    """The launcher started the run, or resumed it."""
+
+    KIND = "run_start"
+
+    name: str | None
+    workers: int | None
+    strategy: str | None
+    seed: int | None
+    argv: tuple[str, ...]
 
 
-def _is_unfinished(file: int) -> bool:
-    size = os.fstat(file).st_size
-    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+@dataclass(frozen=True, kw_only=True)
+class AttemptStart(Event):
+    """The worker group was started; a mapping of `workers` has `rank`, `pid`, `host`, `forked`."""
+
+    KIND = "attempt_start"
+
+    attempt: int
+    workers: tuple[Mapping[str, Any], ...]
 
 
-def _write_all(file: int, line: bytes) -> None:
-    while line:  # A second turn only when the disk is full, where the error then comes.
-        line = line[os.write(file, line) :]
+@dataclass(frozen=True, kw_only=True)
+class WorkerExitEvent(Event):
+    """The process of worker `rank` ended."""
+
+    KIND = "worker_exit"
+
+    attempt: int
+    rank: int
+    code: int | None
+    signal: str | None
+    terminated_by_launcher: bool
+    summary: str | None
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it failed first; the launcher terminates the others after that."""
+        failed = self.signal is not None or self.code not in (0, RESUME_EXIT_CODE)
+        return failed and not self.terminated_by_launcher
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether it saved a checkpoint and stopped, to be resumed later."""
+        return self.code == RESUME_EXIT_CODE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart(Event):
+    """Attempt `attempt` starts `seconds` from now, because of worker `rank` if it is known."""
+
+    KIND = "restart"
+
+    attempt: int
+    rank: int | None
+    cause: str | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize(Event):
+    """The worker group starts with other workers; `workers` are their original ranks."""
+
+    KIND = "resize"
+
+    attempt: int
+    workers: tuple[int, ...]
+    cause: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stall(Event):
+    """A step takes far longer than usual; `message` names who is waited for."""
+
+    KIND = "stall"
+
+    attempt: int
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreemptionEvent(Event):
+    """A signal asked training to save and stop."""
+
+    KIND = "preemption"
+
+    attempt: int
+    signal: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReplaced(Event):
+    """Worker `rank` under parameter servers was lost; process `pid` takes its place."""
+
+    KIND = "worker_replaced"
+
+    attempt: int
+    rank: int
+    cause: str | None
+    pid: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnd(Event):
+    """The launcher ended."""
+
+    KIND = "run_end"
+
+    exit_code: int | None
+    report: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStart(Event):
+    """A worker is about to run the script."""
+
+    KIND = "worker_start"
+
+    attempt: int
+    rank: int | None
+    role: str | None
+    workers: int | None
+    pid: int | None
+    host: str | None
+    replicas: int | None
+    devices: tuple[str, ...]
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerEnd(Event):
+    """The script ended on a worker."""
+
+    KIND = "worker_end"
+
+    ok: bool
+    error: str | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitStart(Event):
+    """A `fit` starts."""
+
+    KIND = "fit_start"
+
+    fit: int | None
+    epochs: int | None
+    initial_epoch: int | None
+    steps: int | None
+    model: str | None
+    parameters: int | None
+    optimizer: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitEnd(Event):
+    """A `fit` ended without an error."""
+
+    KIND = "fit_end"
+
+    fit: int | None
+    step: int | None
+    epoch: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainMetrics(Event):
+    """The metrics were read in the middle of an epoch."""
+
+    KIND = "train_metrics"
+
+    step: int
+    epoch: int | None
+    batch: int | None
+    logs: Numbers
+    learning_rate: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochMetrics(Event):
+    """An epoch ended."""
+
+    KIND = "epoch_metrics"
+
+    step: int
+    epoch: int
+    logs: Numbers
+    learning_rate: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeartbeatEvent(Event):
+    """A worker is alive."""
+
+    KIND = "heartbeat"
+
+    phase: str | None
+    phase_seconds: float | None
+    step: int | None
+    epoch: int | None
+    memory_bytes: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThroughputEvent(Event):
+    """How fast the last steps were, and what their time was spent on."""
+
+    KIND = "throughput"
+
+    step: int
+    steps: int | None
+    seconds: float | None
+    samples: float | None
+    samples_per_second: float | None
+    step_seconds: Numbers
+    time_fractions: Numbers
+    memory_bytes: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler(Event):
+    """A worker that is slower than the others, or no longer is.
+
+    Attributes:
+        step: where this was found.
+        rank: the worker.
+        since_step: the first step of the time in which it was slow.
+        factor: its own time in a step relative to the median of the others'.
+        cause: the part of a step in which it loses most: waiting for its data ("input"),
+            the step itself ("compute"), or its callbacks ("callbacks").
+        resolved: whether it is no longer slow.
+    """
+
+    KIND = "straggler"
+
+    step: int
+    rank: int
+    since_step: int | None
+    factor: float
+    cause: str
+    resolved: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients(Event):
+    """The gradients of one sampled step: of one worker, or aggregated over all."""
+
+    KIND = "gradients"
+
+    run: str
+    step: int
+    values: Numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointEvent(Event):
+    """A model or a checkpoint was saved; training paused for `blocking_seconds`."""
+
+    KIND = "checkpoint"
+
+    step: int
+    epoch: int | None
+    path: str | None
+    seconds: float | None
+    bytes: float | None
+    blocking_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFailed(Event):
+    """A checkpoint could not be written after all retries."""
+
+    KIND = "checkpoint_failed"
+
+    step: int
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStop(Event):
+    """Training stopped before its last epoch."""
+
+    KIND = "early_stop"
+
+    step: int | None
+    epoch: int | None
+    reason: str | None
+
+
+EVENT_TYPES: dict[str, type[Event]] = {cls.KIND: cls for cls in Event.__subclasses__()}
+"""The class of each kind."""
+
+_FIELDS = {cls: tuple(vars(cls)["__annotations__"]) for cls in EVENT_TYPES.values()}
+
+
+def field_names(kind: type[Event]) -> tuple[str, ...]:
+    """The fields that a record of this kind has, beside `v`, `t` and `kind`."""
+    return _FIELDS[kind]

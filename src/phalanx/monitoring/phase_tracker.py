@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol, Self, get_args
 
+from phalanx.monitoring.event_log import EventLog
+from phalanx.monitoring.events import HeartbeatEvent
 from phalanx.monitoring.memory import resident_bytes
-from phalanx.monitoring.worker_event_log import EventLog
 
 Phase = Literal[
     "start", "input", "compute", "callbacks", "checkpoint", "validation", "idle"
@@ -155,7 +156,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        journal: EventLog,
+        event_log: EventLog,
         phase_tracker: PhaseTracker,
         *,
         wait: Callable[[float], bool] | None = None,
@@ -164,12 +165,12 @@ class Heartbeat:
         """Get ready; `start` begins.
 
         Args:
-            journal: where the records go.
+            event_log: where the events go.
             pulse: what the process is doing.
             wait: lets so many seconds pass; True when no further beat is wanted.
             memory: the bytes that the process holds.
         """
-        self._journal = journal
+        self._event_log = event_log
         self._pulse = phase_tracker
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
@@ -205,11 +206,12 @@ class Heartbeat:
 
     def _beat(self) -> None:
         now = self._pulse.beat()
-        self._journal.write(
-            "heartbeat",
-            phase=now.phase,
-            phase_seconds=round(now.seconds, 3),
-            step=now.step,
-            epoch=now.epoch,
-            memory_bytes=self._memory(),
+        self._event_log.append(
+            HeartbeatEvent(
+                phase=now.phase,
+                phase_seconds=round(now.seconds, 3),
+                step=now.step,
+                epoch=now.epoch,
+                memory_bytes=self._memory(),
+            )
         )

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from phalanx.cluster.spec import WorkerSpec
+from phalanx.monitoring.event_log import event_log_of
+from phalanx.monitoring.events import CheckpointEvent
 from phalanx.monitoring.phase_tracker import PhaseTracker, phase_tracker
-from phalanx.monitoring.worker_event_log import journal_of
 
 
 @contextmanager
@@ -32,14 +33,14 @@ def saving(
     if spec is None or spec.run_dir is None or not spec.is_chief:
         return
     beat = own_pulse.beat()
-    journal_of(spec.run_dir, spec.rank).write(
-        "checkpoint",
-        step=beat.step,
+    saved = CheckpointEvent(
+        step=beat.step or 0,
         epoch=beat.epoch,
         path=path,
         seconds=seconds,
         bytes=_size(Path(path)),
     )
+    event_log_of(spec.run_dir, spec.rank).append(saved)
 
 
 def _size(path: Path) -> int | None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.monitoring.events import ThroughputEvent
+
 WARM_UP = 3
 """Executions at the beginning of a fit that are not counted: tracing, first allocations."""
 
@@ -72,7 +74,7 @@ class ThroughputNumbers:
         samples: samples of all workers together; None where nobody could count.
         samples_per_second: likewise.
         step_seconds: the median ("p50") and the 95th percentile ("p95") of a step.
-        shares: of the time, what went to "input", "compute", "communication", "callbacks"
+        time_fractions: of the time, what went to "input", "compute", "communication", "callbacks"
             and "checkpoint"; adds up to 1. None where it was not measured; "compute" is the
             rest, so it holds what was not.
         memory_bytes: what this process holds (RSS).
@@ -85,13 +87,13 @@ class ThroughputNumbers:
     samples: float | None
     samples_per_second: float | None
     step_seconds: Mapping[str, float]
-    shares: Mapping[str, float | None]
+    time_fractions: Mapping[str, float | None]
     memory_bytes: int
     workers: tuple[WorkerTimes, ...] = field(default=())
 
-    def to_record(self) -> dict[str, Any]:
-        """The fields of a `throughput` record."""
-        return {name: value for name, value in vars(self).items() if name != "workers"}
+    def to_event(self) -> ThroughputEvent:
+        """The event that records this window."""
+        return ThroughputEvent(**{k: v for k, v in vars(self).items() if k != "workers"})
 
 
 class ThroughputMeter:
@@ -195,18 +197,18 @@ class ThroughputMeter:
                 "p50": percentile(each, weights, 0.5),
                 "p95": percentile(each, weights, 0.95),
             },
-            shares=self._shares(seconds),
+            time_fractions=self._time_fractions(seconds),
             memory_bytes=memory_bytes,
             workers=tuple(workers),
         )
         self._restart()
         return numbers
 
-    def _shares(self, seconds: float) -> dict[str, float | None]:
+    def _time_fractions(self, seconds: float) -> dict[str, float | None]:
         spent = {name: self._in(name) for name in ("callbacks", "checkpoint")}
         parts = {name: self._mean(name) for name in ("input", "communication")}
         sampled = {n: None if m is None else m * self._steps for n, m in parts.items()}
-        return shares_of(seconds, sampled | spent)
+        return time_fractions_of(seconds, sampled | spent)
 
     def _mean(self, part: str) -> float | None:
         found = [getattr(split, part) for split in self._splits]
@@ -234,14 +236,14 @@ def percentile(values: Any, weights: Any, share: float) -> float:
     return float(values[order][min(index, len(order) - 1)])
 
 
-def shares_of(seconds: float, parts: Mapping[str, float | None]) -> dict[str, float | None]:
+def time_fractions_of(seconds: float, parts: Mapping[str, float | None]) -> dict[str, float | None]:
     """Each part's share of `seconds`, and "compute" for the rest; they add up to 1.
 
     What was sampled may seem to be more than there was; then the parts share what there is.
     """
     known = {name: max(0.0, value) for name, value in parts.items() if value is not None}
     total = max(seconds, sum(known.values()), 1e-9)
-    shares: dict[str, float | None] = dict.fromkeys(parts)
-    shares |= {name: value / total for name, value in known.items()}
-    shares["compute"] = max(0.0, 1.0 - sum(value / total for value in known.values()))
-    return shares
+    time_fractions: dict[str, float | None] = dict.fromkeys(parts)
+    time_fractions |= {name: value / total for name, value in known.items()}
+    time_fractions["compute"] = max(0.0, 1.0 - sum(value / total for value in known.values()))
+    return time_fractions

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from phalanx.monitoring.worker_event_log import EventLog
+from phalanx.monitoring.event_log import EventLog
+from phalanx.monitoring.events import EarlyStop, EpochMetrics, FitEnd, FitStart, TrainMetrics
+from phalanx.monitoring.throughput import ThroughputNumbers
 
 SECONDS_BETWEEN_STEPS = 0.9
 """Between two `step` records, at least."""
@@ -15,30 +17,41 @@ class TrainingEvents:
     """Writes down how a `fit` goes; the chief what is global, every worker its own part."""
 
     def __init__(
-        self, journal: EventLog, *, fit: int, is_chief: bool, clock: Callable[[], float]
+        self, event_log: EventLog, *, fit: int, is_chief: bool, clock: Callable[[], float]
     ) -> None:
         """Get ready; nothing is written yet.
 
         Args:
-            journal: where the records go.
+            event_log: where the events go.
             fit: the number of this `fit` in its process, from 0.
             is_chief: whether this worker writes what is the same on all.
             clock: seconds, increasing.
         """
-        self._journal = journal
+        self._event_log = event_log
         self._fit = fit
         self._is_chief = is_chief
         self._clock = clock
-        self._begun = self._epoch_begun = clock()
-        self._next_step = self._begun
+        self._started = self._epoch_started = clock()
+        self._next_step = self._started
 
-    def start(self, **fields: Any) -> None:
-        """The `fit` begins; `docs/records.md` has the fields."""
-        self._journal.write("fit_start", fit=self._fit, **fields)
+    def start(self, model: Any, *, epochs: int, initial_epoch: int, steps: int | None) -> None:
+        """The `fit` starts; `steps` is the number in an epoch, None where it is unknown."""
+        optimizer = getattr(model, "optimizer", None)
+        self._event_log.append(
+            FitStart(
+                fit=self._fit,
+                epochs=epochs,
+                initial_epoch=initial_epoch,
+                steps=steps,
+                model=model.name,
+                parameters=model.count_params() if model.built else None,
+                optimizer=None if optimizer is None else type(optimizer).__name__,
+            )
+        )
 
     def epoch_begins(self) -> None:
         """An epoch's seconds count from here."""
-        self._epoch_begun = self._clock()
+        self._epoch_started = self._clock()
 
     def metrics(
         self, logs: Mapping[str, Any], learning_rate: Callable[[], float | None], **where: int
@@ -48,25 +61,26 @@ class TrainingEvents:
         if self._is_chief and now >= self._next_step:
             self._next_step = now + SECONDS_BETWEEN_STEPS
             rate = learning_rate()
-            self._journal.write("step", **where, logs=dict(logs), learning_rate=rate)
+            self._event_log.append(TrainMetrics(**where, logs=dict(logs), learning_rate=rate))
 
     def epoch(self, logs: Mapping[str, Any], learning_rate: float | None, **where: int) -> None:
         """An epoch ended."""
         if self._is_chief:
-            seconds = self._clock() - self._epoch_begun
-            self._journal.write(
-                "epoch", **where, logs=dict(logs), learning_rate=learning_rate, seconds=seconds
+            seconds = self._clock() - self._epoch_started
+            self._event_log.append(
+                EpochMetrics(**where, logs=dict(logs), learning_rate=learning_rate, seconds=seconds)
             )
 
     def stop(self, reason: str, **where: int) -> None:
         """Training ends before its last epoch."""
         if self._is_chief:
-            self._journal.write("stop", **where, reason=reason)
+            self._event_log.append(EarlyStop(**where, reason=reason))
 
-    def throughput(self, fields: Mapping[str, Any]) -> None:
+    def throughput(self, numbers: ThroughputNumbers) -> None:
         """How fast this worker's last steps were."""
-        self._journal.write("throughput", **fields)
+        self._event_log.append(numbers.to_event())
 
-    def end(self, **where: int | None) -> None:
+    def end(self, *, step: int | None, epoch: int | None) -> None:
         """The `fit` ended well."""
-        self._journal.write("fit_end", fit=self._fit, **where, seconds=self._clock() - self._begun)
+        seconds = self._clock() - self._started
+        self._event_log.append(FitEnd(fit=self._fit, step=step, epoch=epoch, seconds=seconds))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from phalanx.monitoring.events import ThroughputEvent
 from phalanx.report import formatting
 from phalanx.report.configuration import configuration, versions_of
 from phalanx.report.data_quality import damages
-from phalanx.report.events import ThroughputEvent
 from phalanx.report.figure_style import Figure, colour, line, not_finite_note, plot_of
 from phalanx.report.html import Page, Section, Table
 from phalanx.report.metric_figures import TAGS, safe
@@ -90,7 +90,7 @@ def summary_table(summaries: Sequence[tuple[str, Summary]]) -> Table:
         ("epochs ended", lambda s: formatting.count(s.epochs)),
         ("samples a second", lambda s: formatting.format_number(s.samples_per_second)),
         ("a mean step", lambda s: formatting.format_duration(s.step_seconds)),
-        ("time of the steps", lambda s: formatting.parts(s.shares) or formatting.MISSING),
+        ("time of the steps", lambda s: formatting.parts(s.time_fractions) or formatting.MISSING),
         ("most memory of a worker", lambda s: formatting.format_bytes(s.memory_bytes)),
         ("restarts", lambda s: str(len(s.restarts))),
         ("checkpoints", lambda s: str(s.checkpoints)),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from phalanx.report.events import FitStart, WorkerStart
+from phalanx.monitoring.events import FitStart, WorkerStart
 from phalanx.report.formatting import MISSING, format_fit
 from phalanx.report.html import Table
 from phalanx.report.run_data import RunData
@@ -17,7 +17,7 @@ def configuration_tables(data: RunData) -> list[Table]:
     fits = [
         (str(each.attempt), str(each.fit or 0), format_fit(each))
         for each in data.of(FitStart)
-        if each.rank == min(data.ranks, default=0)
+        if each.writer_rank == min(data.ranks, default=0)
     ]
     options = [(name, text) for name, text in configuration(data).items()]
     versions = list(versions_of(data).items())

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from phalanx.report.event_reader import CorruptLines
-from phalanx.report.events import (
+from phalanx.monitoring.events import (
     CheckpointEvent,
-    EpochLogs,
+    EpochMetrics,
     FitStart,
     Gradients,
     HeartbeatEvent,
-    StepLogs,
     ThroughputEvent,
+    TrainMetrics,
 )
+from phalanx.report.event_reader import CorruptLines
 from phalanx.report.formatting import format_duration
 from phalanx.report.run_data import RunData
 from phalanx.report.series import VALIDATION
@@ -64,7 +64,7 @@ def gaps(data: RunData, now: float) -> list[str]:
 
 def _gaps(data: RunData, now: float) -> Iterable[tuple[bool, str]]:
     silence = format_duration(max(0.0, now - data.last))
-    epochs = data.of(EpochLogs)
+    epochs = data.of(EpochMetrics)
     validated = any(name.startswith(VALIDATION) for each in epochs for name in each.logs)
     yield (
         data.end is None,
@@ -72,7 +72,7 @@ def _gaps(data: RunData, now: float) -> Iterable[tuple[bool, str]]:
         f"life came {silence} before this page was made.",
     )
     yield (not data.of(FitStart), "No call of fit was recorded.")
-    yield (not data.of(StepLogs), "No metrics were read between the ends of epochs.")
+    yield (not data.of(TrainMetrics), "No metrics were read between the ends of epochs.")
     yield (not epochs, "No epoch ended.")
     yield (bool(epochs) and not validated, "There was no validation.")
     yield (not data.of(ThroughputEvent), "No throughput was recorded.")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.report.events import (
+from phalanx.monitoring.events import (
     CheckpointEvent,
     CheckpointFailed,
-    EarlyStopEvent,
+    EarlyStop,
     Event,
     PreemptionEvent,
     Resize,
@@ -55,7 +55,7 @@ def format_checkpoint_failed(failed: CheckpointFailed) -> str:
 
 def format_restart(restart: Restart) -> str:
     """Why the worker group was started again."""
-    who = "" if restart.of is None else f"worker {restart.of}: "
+    who = "" if restart.rank is None else f"worker {restart.rank}: "
     return f"attempt {restart.attempt}, after {who}{restart.cause or 'unknown cause'}"
 
 
@@ -69,7 +69,7 @@ def format_resize(resize: Resize) -> str:
 
 def format_replaced(replaced: WorkerReplaced) -> str:
     """Who was lost, and why."""
-    return f"worker {replaced.of}: {replaced.cause or 'unknown cause'}"
+    return f"worker {replaced.rank}: {replaced.cause or 'unknown cause'}"
 
 
 def format_preemption(preemption: PreemptionEvent) -> str:
@@ -79,10 +79,10 @@ def format_preemption(preemption: PreemptionEvent) -> str:
 
 def format_stall(stall: Stall) -> str:
     """Who was waited for."""
-    return stall.what
+    return stall.message
 
 
-def format_stop(stop: EarlyStopEvent) -> str:
+def format_stop(stop: EarlyStop) -> str:
     """Why training was stopped early."""
     return f"at step {stop.step}: {stop.reason or 'unknown reason'}"
 
@@ -106,9 +106,9 @@ EVENT_STYLES: dict[type[Event], EventStyle] = {
     WorkerReplaced: _happening("worker replaced", "replaced", "cross", _LOST, format_replaced),
     Stall: _happening("stall", "stalls", "hourglass", _WARNED, format_stall),
     PreemptionEvent: _happening(
-        "asked to go", "asked to go", "triangle-down", _ENDED, format_preemption
+        "preemption", "preemptions", "triangle-down", _ENDED, format_preemption
     ),
-    EarlyStopEvent: _happening("stopped", "stops", "square", _ENDED, format_stop),
+    EarlyStop: _happening("stopped", "stops", "square", _ENDED, format_stop),
 }
 """By kind of event; the order is that of the time line's rows."""
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.monitoring.event_log import RecordTail
-from phalanx.monitoring.event_parsing import Record
-from phalanx.report.event_fields import UnfitError, integer, read_event
-from phalanx.report.events import KINDS, Event
+from phalanx.monitoring.event_parsing import EventFieldError, integer, parse_event
+from phalanx.monitoring.events import EVENT_TYPES, Event, Record
 
 _WORKER = re.compile(r"worker-(\d{1,9})\.jsonl")
 _LAUNCHER = "launcher.jsonl"
@@ -79,7 +78,7 @@ class FileReader:
 
     def _event(self, record: Record) -> Event | None:
         kind = record["kind"]
-        if kind not in KINDS:
+        if kind not in EVENT_TYPES:
             return None
         if kind in _ATTEMPT_OF:
             self._attempt = integer(record.get("attempt")) or 0
@@ -88,10 +87,14 @@ class FileReader:
         elif kind == "fit_start":
             self._fit = integer(record.get("fit")) or 0
         try:
-            event = read_event(
-                KINDS[kind], record, rank=self.rank, attempt=self._attempt, fit=self._fit
+            event = parse_event(
+                EVENT_TYPES[kind],
+                record,
+                writer_rank=self.rank,
+                attempt=self._attempt,
+                fit=self._fit,
             )
-        except UnfitError:
+        except EventFieldError:
             self._unfit += 1
             return None
         if kind == "fit_end":

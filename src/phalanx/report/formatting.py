@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TypeVar
 
-from phalanx.report.events import EpochLogs, Event, FitStart
+from phalanx.monitoring.events import EpochMetrics, Event, FitStart
 
 E = TypeVar("E", bound=Event)
 
@@ -31,7 +31,7 @@ def format_fit(start: FitStart) -> str:
     return ", ".join(parts)
 
 
-def format_epoch(epoch: EpochLogs) -> str:
+def format_epoch(epoch: EpochMetrics) -> str:
     """An epoch that ended, and what it came to."""
     logs = ", ".join(f"{name} {format_number(value)}" for name, value in epoch.logs.items())
     return f"epoch {epoch.epoch} ended at step {epoch.step}: {logs}"

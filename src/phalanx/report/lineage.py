@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from phalanx.report.events import EpochLogs, Gradients, StepLogs
+from phalanx.monitoring.events import EpochMetrics, Gradients, TrainMetrics
 from phalanx.report.run_data import RunData
 
-P = TypeVar("P", bound=StepLogs | EpochLogs | Gradients)
+P = TypeVar("P", bound=TrainMetrics | EpochMetrics | Gradients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Resumptions:
 
     def __init__(self, data: RunData) -> None:
         self._first: dict[tuple[int, int], int] = {}
-        points: list[StepLogs | EpochLogs] = [*data.of(StepLogs), *data.of(EpochLogs)]
+        points: list[TrainMetrics | EpochMetrics] = [*data.of(TrainMetrics), *data.of(EpochMetrics)]
         for point in points:
             key = (point.fit or 0, point.attempt)
             self._first[key] = min(self._first.get(key, point.step), point.step)

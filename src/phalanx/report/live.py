@@ -9,11 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from phalanx.report.data_quality import format_damage
-from phalanx.report.event_formatting import EVENT_STYLES
-from phalanx.report.event_reader import RunReader
-from phalanx.report.events import (
-    EpochLogs,
+from phalanx.monitoring.events import (
+    EpochMetrics,
     Event,
     FitStart,
     Gradients,
@@ -21,13 +18,16 @@ from phalanx.report.events import (
     Numbers,
     RunEnd,
     RunStart,
-    StepLogs,
-    StragglerEvent,
+    Straggler,
     ThroughputEvent,
+    TrainMetrics,
     WorkerEnd,
     WorkerExitEvent,
     WorkerStart,
 )
+from phalanx.report.data_quality import format_damage
+from phalanx.report.event_formatting import EVENT_STYLES
+from phalanx.report.event_reader import RunReader
 from phalanx.report.run_data import read_run_file
 from phalanx.report.series import TOTAL
 
@@ -54,7 +54,7 @@ class LiveWorker:
     step_seconds: float | None = None
     gradient_norm: float | None = None
     memory_bytes: float | None = None
-    straggler: StragglerEvent | None = None
+    straggler: Straggler | None = None
     end: WorkerEnd | None = None
     exit: WorkerExitEvent | None = None
 
@@ -66,7 +66,7 @@ class LiveWorker:
                 self.phase, self.phase_seconds = event.phase, event.phase_seconds
                 self._is_at(event.step, event.epoch)
                 self.memory_bytes = event.memory_bytes or self.memory_bytes
-            case StepLogs() | EpochLogs():
+            case TrainMetrics() | EpochMetrics():
                 self.begun = True
                 self._is_at(event.step, event.epoch)
                 self.loss = event.logs.get("loss", self.loss)
@@ -81,8 +81,8 @@ class LiveWorker:
             case WorkerStart():
                 self.begun = True
                 self.host, self.pid = event.host, event.pid
-            case StragglerEvent():
-                self.straggler = None if event.gone else event
+            case Straggler():
+                self.straggler = None if event.resolved else event
             case WorkerEnd():
                 self.end = event
             case WorkerExitEvent():
@@ -112,8 +112,8 @@ class LiveRun:
     heard: float | None = None
     attempt: int = 0
     fit: FitStart | None = None
-    logs: StepLogs | None = None
-    epoch: EpochLogs | None = None
+    logs: TrainMetrics | None = None
+    epoch: EpochMetrics | None = None
     total_norm: float | None = None
     told: list[Event] = field(default_factory=list)
     end: RunEnd | None = None
@@ -127,17 +127,19 @@ class LiveRun:
             if type(event) in EVENT_STYLES:
                 self.told.append(event)
             self._take_of_run(event)
-            about = event.of if isinstance(event, (WorkerExitEvent, StragglerEvent)) else event.rank
-            for rank in {rank for rank in (about, event.rank) if rank is not None}:
+            about = (
+                event.rank if isinstance(event, (WorkerExitEvent, Straggler)) else event.writer_rank
+            )
+            for rank in {rank for rank in (about, event.writer_rank) if rank is not None}:
                 self._take_of_worker(rank, event, is_about_it=rank == about)
 
     def _take_of_run(self, event: Event) -> None:
         match event:
-            case FitStart() if event.rank == min(self.workers, default=event.rank):
+            case FitStart() if event.writer_rank == min(self.workers, default=event.writer_rank):
                 self.fit = event
-            case StepLogs():
+            case TrainMetrics():
                 self.logs = event
-            case EpochLogs():
+            case EpochMetrics():
                 self.epoch = event
             case Gradients(run=run) if run == TOTAL:
                 self.total_norm = event.values.get("gradients/norm", self.total_norm)
@@ -152,14 +154,14 @@ class LiveRun:
             known = LiveWorker(rank=rank, attempt=event.attempt, heard=event.t)
         elif event.attempt < known.attempt:
             return
-        if event.rank == rank:
+        if event.writer_rank == rank:
             known.heard = max(known.heard, event.t)
         if is_about_it:
             known.take(event)
         self.workers[rank] = known
 
 
-def validation_of(epoch: EpochLogs | None) -> Numbers:
+def validation_of(epoch: EpochMetrics | None) -> Numbers:
     """The metrics of the newest validation."""
     logs = epoch.logs if epoch else {}
     return {name: value for name, value in logs.items() if name.startswith("val_")}
@@ -186,7 +188,6 @@ class Watched:
         if self.run.end is None and file.exit_code is not None:
             self.run.end = RunEnd(
                 t=file.ended or self.run.heard or 0.0,
-                rank=None,
                 attempt=self.run.attempt,
                 fit=None,
                 exit_code=file.exit_code,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from phalanx.report.events import Gradients
+from phalanx.monitoring.events import Gradients
 from phalanx.report.figure_style import QUIET, Figure, colour, line, not_finite_note, plot_of
 from phalanx.report.run_data import RunData
 from phalanx.report.series import TOTAL, Series, gradients, learning_rate, metrics

@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from phalanx.report.event_fields import integer, text, texts, texts_by_name
+from phalanx.monitoring.event_parsing import integer, text, texts, texts_by_name
+from phalanx.monitoring.events import Event, RunEnd, RunStart, WorkerStart
 from phalanx.report.event_reader import CorruptLines, RunReader
-from phalanx.report.events import Event, RunEnd, RunStart, WorkerStart
 
 E = TypeVar("E", bound=Event)
 
@@ -52,7 +52,7 @@ class RunData:
     def _by_worker(self) -> dict[tuple[type[Event], int | None], list[Event]]:
         found: dict[tuple[type[Event], int | None], list[Event]] = {}
         for event in self.events:
-            found.setdefault((type(event), event.rank), []).append(event)
+            found.setdefault((type(event), event.writer_rank), []).append(event)
         return found
 
     @cached_property
@@ -85,7 +85,6 @@ class RunData:
             return None
         return RunEnd(
             t=self.last if self.file.ended is None else self.file.ended,
-            rank=None,
             attempt=self.attempts - 1,
             fit=None,
             exit_code=self.file.exit_code,
@@ -100,7 +99,7 @@ class RunData:
     @cached_property
     def ranks(self) -> Sequence[int]:
         """The workers of which something was recorded."""
-        return sorted({event.rank for event in self.events if event.rank is not None})
+        return sorted({event.writer_rank for event in self.events if event.writer_rank is not None})
 
     @cached_property
     def workers(self) -> int | None:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from phalanx.monitoring.events import ThroughputEvent
 from phalanx.report.compare import distinct_names
 from phalanx.report.configuration import configuration, versions_of
 from phalanx.report.data_quality import damages, gaps
-from phalanx.report.events import ThroughputEvent
 from phalanx.report.metric_figures import TAGS
 from phalanx.report.run_data import RunData
 from phalanx.report.series import Series, gradients, learning_rate, metrics, throughput

@@ -91,7 +91,7 @@ def cards(summary: Summary) -> list[tuple[str, str]]:
         ),
         ("samples a second", formatting.format_number(summary.samples_per_second)),
         ("a mean step", formatting.format_duration(summary.step_seconds)),
-        ("time of the steps", formatting.parts(summary.shares)),
+        ("time of the steps", formatting.parts(summary.time_fractions)),
         ("most memory of a worker", formatting.format_bytes(summary.memory_bytes)),
         ("restarts", str(len(summary.restarts))),
         ("checkpoints", str(summary.checkpoints)),

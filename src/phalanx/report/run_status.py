@@ -23,10 +23,10 @@ from phalanx.launch.worker_diagnosis import (
     position_of,
 )
 from phalanx.launch.worker_status import WorkerProgress, WorkerStatus, worker_status_of
+from phalanx.monitoring.events import RunEnd, WorkerExitEvent
 from phalanx.monitoring.flight_format import Flight
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.report.event_reader import RunReader
-from phalanx.report.events import RunEnd, WorkerExitEvent
 from phalanx.report.live import LiveRun, LiveWorker
 from phalanx.report.worker_health import SILENT_SECONDS, run_state
 
@@ -170,7 +170,7 @@ def _end_of(
     """How a worker's process ended, and when. The launcher's end of it is no end of its own."""
     exit_ = worker.exit if worker is not None else None
     if exit_ is not None:
-        if exit_.stopped:
+        if exit_.terminated_by_launcher:
             return None, exit_.t
         if exit_.is_failure:
             return f"failed: {exit_.summary or exit_.signal or exit_.code}", exit_.t
@@ -185,7 +185,7 @@ def _end_of(
     if flight.host == socket.gethostname() and not _is_there(flight.pid):
         return "is gone without a word: it was killed", alive
     if now - alive > SILENT_SECONDS:
-        return f"is silent for {now - alive:.0f} s: stopped, or its host is lost", alive
+        return f"is unresponsive for {now - alive:.0f} s: stopped, or its host is lost", alive
     return None, None
 
 
@@ -218,11 +218,11 @@ def _verdict(
 
 def _ending(exit_: WorkerExitEvent, paths: AttemptPaths) -> WorkerExit:
     return WorkerExit(
-        rank=exit_.of,
+        rank=exit_.rank,
         exit_code=exit_.code or 0,
         at=exit_.t,
-        stopped=exit_.stopped,
-        failure=FailureRecord.read(paths.error(exit_.of)),
+        terminated_by_launcher=exit_.terminated_by_launcher,
+        failure=FailureRecord.read(paths.error(exit_.rank)),
     )
 
 

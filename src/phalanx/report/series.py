@@ -7,13 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from phalanx.report.events import EpochLogs, FitStart, Gradients, StepLogs, ThroughputEvent
+from phalanx.monitoring.events import (
+    EpochMetrics,
+    FitStart,
+    Gradients,
+    ThroughputEvent,
+    TrainMetrics,
+)
 from phalanx.report.lineage import Resumptions, lineage
 from phalanx.report.run_data import RunData
 
-P = TypeVar("P", bound=StepLogs | EpochLogs | Gradients | ThroughputEvent)
+P = TypeVar("P", bound=TrainMetrics | EpochMetrics | Gradients | ThroughputEvent)
 
-TOTAL = "aggregate"
+TOTAL = "global"
 """The run name under which the gradients of the whole batch are recorded."""
 
 VALIDATION = "val_"
@@ -49,8 +55,8 @@ class Series:
 def metrics(data: RunData) -> list[Series]:
     """The losses and metrics: each reading, each epoch, validation, and what a restart undid."""
     resumed = Resumptions(data)
-    steps = lineage(data.of(StepLogs), resumed)
-    epochs = lineage(data.of(EpochLogs), resumed)
+    steps = lineage(data.of(TrainMetrics), resumed)
+    epochs = lineage(data.of(EpochMetrics), resumed)
     names = _names(data)
     found: list[Series] = []
     for name in names:
@@ -68,9 +74,9 @@ def metrics(data: RunData) -> list[Series]:
 def learning_rate(data: RunData) -> list[Series]:
     """The learning rate, by readings and by epochs."""
     resumed = Resumptions(data)
-    kept: list[StepLogs | EpochLogs] = [
-        *lineage(data.of(StepLogs), resumed).kept,
-        *lineage(data.of(EpochLogs), resumed).kept,
+    kept: list[TrainMetrics | EpochMetrics] = [
+        *lineage(data.of(TrainMetrics), resumed).kept,
+        *lineage(data.of(EpochMetrics), resumed).kept,
     ]
     kept.sort(key=lambda point: (point.fit or 0, point.step))
     return _by_fit(
@@ -131,12 +137,12 @@ def thinned(series: Series, most: int) -> Series:
 
 def _names(data: RunData) -> list[str]:
     """The metrics, the loss first, without "val_"."""
-    points: list[StepLogs | EpochLogs] = [*data.of(StepLogs), *data.of(EpochLogs)]
+    points: list[TrainMetrics | EpochMetrics] = [*data.of(TrainMetrics), *data.of(EpochMetrics)]
     seen = {name.removeprefix(VALIDATION) for point in points for name in point.logs}
     return sorted(seen, key=lambda name: (name != "loss", "loss" not in name, name))
 
 
-def _log(name: str) -> Callable[[StepLogs | EpochLogs], float | None]:
+def _log(name: str) -> Callable[[TrainMetrics | EpochMetrics], float | None]:
     return lambda point: point.logs.get(name)
 
 

@@ -6,19 +6,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from phalanx.launch.preemption import RESUME_EXIT_CODE
-from phalanx.report.events import (
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
+from phalanx.monitoring.events import (
     CheckpointEvent,
-    EarlyStopEvent,
-    EpochLogs,
+    EarlyStop,
+    EpochMetrics,
     FitStart,
     Gradients,
     HeartbeatEvent,
     Restart,
     RunStart,
-    StepLogs,
-    StragglerEvent,
+    Straggler,
     ThroughputEvent,
+    TrainMetrics,
     WorkerStart,
 )
 from phalanx.report.formatting import format_fit
@@ -50,7 +50,7 @@ class Summary:
         seconds: from its beginning to its end, or to the last sign of life.
         steps: up to where the last attempt came, whether or not its metrics were read there.
         undone_readings: how many readings of metrics a restart undid.
-        shares: where the time of the steps went, over all workers.
+        time_fractions: where the time of the steps went, over all workers.
         memory_bytes: the most that one worker held.
     """
 
@@ -73,7 +73,7 @@ class Summary:
     metrics: tuple[MetricSummary, ...]
     samples_per_second: float | None
     step_seconds: float | None
-    shares: Mapping[str, float]
+    time_fractions: Mapping[str, float]
     memory_bytes: float | None
     checkpoints: int
     stragglers: tuple[int, ...]
@@ -85,12 +85,12 @@ class Summary:
 def summarize(data: RunData) -> Summary:
     """Put a run into some numbers."""
     resumed = Resumptions(data)
-    steps = lineage(data.of(StepLogs), resumed)
-    epochs = lineage(data.of(EpochLogs), resumed)
+    steps = lineage(data.of(TrainMetrics), resumed)
+    epochs = lineage(data.of(EpochMetrics), resumed)
     end = data.end
     rates = data.of(ThroughputEvent)
-    chief = [each for each in rates if each.rank == min(data.ranks, default=0)]
-    stops = data.of(EarlyStopEvent)
+    chief = [each for each in rates if each.writer_rank == min(data.ranks, default=0)]
+    stops = data.of(EarlyStop)
     signs: list[HeartbeatEvent | ThroughputEvent] = [*data.of(HeartbeatEvent), *rates]
     reached = [sign.step for sign in signs if sign.attempt == data.attempts - 1]
     reached += [point.step for point in steps.kept]
@@ -117,10 +117,10 @@ def summarize(data: RunData) -> Summary:
         metrics=tuple(_metrics(epochs.kept or steps.kept)),
         samples_per_second=_ratio((each.samples, each.seconds) for each in chief),
         step_seconds=_ratio((each.seconds, each.steps) for each in chief),
-        shares=mean_shares(rates),
+        time_fractions=mean_time_fractions(rates),
         memory_bytes=max(_memories(data), default=None),
         checkpoints=len(data.of(CheckpointEvent)),
-        stragglers=tuple(sorted({each.of for each in data.of(StragglerEvent) if not each.gone})),
+        stragglers=tuple(sorted({each.rank for each in data.of(Straggler) if not each.resolved})),
         stopped=(stops[-1].reason or "unknown reason") if stops else None,
         clip_fraction=_last(gradients, "gradients/clip_fraction"),
         noise_scale=_last(gradients, "gradients/noise_scale"),
@@ -135,21 +135,24 @@ def state_of(data: RunData) -> str:
     return ends.get(data.end.exit_code, "failed") if data.end.exit_code is not None else "failed"
 
 
-def mean_shares(rates: Iterable[ThroughputEvent]) -> dict[str, float]:
-    """The shares of time, weighed by the time; those that were never measured are left out."""
+def mean_time_fractions(rates: Iterable[ThroughputEvent]) -> dict[str, float]:
+    """Means weighted by time; a fraction that was never measured is left out."""
     known = [
-        (each.seconds, each.shares)
+        (each.seconds, each.time_fractions)
         for each in rates
-        if each.seconds is not None and math.isfinite(each.seconds) and each.shares
+        if each.seconds is not None and math.isfinite(each.seconds) and each.time_fractions
     ]
     total = sum(seconds for seconds, _ in known)
     if total <= 0:
         return {}
-    names = dict.fromkeys((*SHARES, *(name for _, shares in known for name in shares)))
+    names = dict.fromkeys(
+        (*SHARES, *(name for _, time_fractions in known for name in time_fractions))
+    )
     return {
-        name: sum(seconds * shares.get(name, 0.0) for seconds, shares in known) / total
+        name: sum(seconds * time_fractions.get(name, 0.0) for seconds, time_fractions in known)
+        / total
         for name in names
-        if any(name in shares for _, shares in known)
+        if any(name in time_fractions for _, time_fractions in known)
     }
 
 
@@ -169,7 +172,7 @@ def _memories(data: RunData) -> Iterable[float]:
             yield each.memory_bytes
 
 
-def _metrics(points: Sequence[StepLogs | EpochLogs]) -> Iterable[MetricSummary]:
+def _metrics(points: Sequence[TrainMetrics | EpochMetrics]) -> Iterable[MetricSummary]:
     for name in dict.fromkeys(name for point in points for name in point.logs):
         known = [(point.logs[name], point.step) for point in points if name in point.logs]
         finite = [pair for pair in known if math.isfinite(pair[0])]

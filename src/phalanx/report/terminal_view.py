@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.monitoring.events import Event, Numbers
 from phalanx.report import formatting
 from phalanx.report.event_formatting import happened
-from phalanx.report.events import Event, Numbers
 from phalanx.report.live import LiveRun, LiveWorker, validation_of
 from phalanx.report.worker_health import SAVED_WORDS, WorkerHealth, health_of, run_state
 
@@ -19,8 +19,8 @@ _STYLES = {
     "starting": "cyan",
     "running": "green",
     "slow": "bold yellow",
-    "silent": "bold magenta",
-    "dead": "bold white on red",
+    "unresponsive": "bold magenta",
+    "failed": "bold white on red",
     "stopped": "dim",
     "ended": "dim green",
 }

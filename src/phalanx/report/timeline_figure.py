@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from phalanx.monitoring.events import EpochMetrics, Event, Straggler, WorkerExitEvent, WorkerStart
 from phalanx.report.event_formatting import EVENT_STYLES
-from phalanx.report.events import EpochLogs, Event, StragglerEvent, WorkerExitEvent, WorkerStart
 from phalanx.report.figure_style import QUIET, Figure, escape, plot_of
 from phalanx.report.formatting import format_epoch, told
 from phalanx.report.run_data import RunData
@@ -52,7 +52,7 @@ def timeline_figure(data: RunData) -> Figure | None:
         for kind, colour in _COLOURS.items()
         if any(each.kind == kind for each in found)
     ]  # fmt: skip
-    epochs = told(data.of(EpochLogs), format_epoch)
+    epochs = told(data.of(EpochMetrics), format_epoch)
     shown = [_marks(data, "epochs", "line-ns-open", "#4477aa", epochs)] if epochs else []
     shown += [
         _marks(data, kind.row, kind.symbol, kind.colour, told(events, kind.say))
@@ -79,22 +79,22 @@ def spans(data: RunData) -> list[Span]:
     found = []
     last: dict[tuple[int | None, int], float] = {}
     for event in data.events:
-        place = event.rank, event.attempt
+        place = event.writer_rank, event.attempt
         last[place] = max(last.get(place, event.t), event.t)
     for start in data.of(WorkerStart):
         exits = [
             each
             for each in data.of(WorkerExitEvent)
-            if (each.of, each.attempt) == (start.rank, start.attempt)
+            if (each.rank, each.attempt) == (start.writer_rank, start.attempt)
         ]
         kind = _kind(exits[-1]) if exits else "no end recorded"
-        text = f"worker {start.rank}, attempt {start.attempt}: {kind}"
+        text = f"worker {start.writer_rank}, attempt {start.attempt}: {kind}"
         if exits and exits[-1].summary:
             text += f" ({exits[-1].summary})"
-        end = exits[-1].t if exits else last[start.rank, start.attempt]
+        end = exits[-1].t if exits else last[start.writer_rank, start.attempt]
         found.append(
             Span(
-                row=f"worker {start.rank}", kind=kind, start=data.seconds(start),
+                row=f"worker {start.writer_rank}", kind=kind, start=data.seconds(start),
                 end=end - data.began, text=text,
             )
         )  # fmt: skip
@@ -104,20 +104,20 @@ def spans(data: RunData) -> list[Span]:
 def slow_spans(data: RunData) -> list[Span]:
     """When a worker held up the others."""
     found: list[Span] = []
-    open_: dict[int, StragglerEvent] = {}
-    for each in data.of(StragglerEvent):
-        if not each.gone:
-            open_.setdefault(each.of, each)
-        elif each.of in open_:
-            found.append(_slow(data, open_.pop(each.of), each.t))
+    open_: dict[int, Straggler] = {}
+    for each in data.of(Straggler):
+        if not each.resolved:
+            open_.setdefault(each.rank, each)
+        elif each.rank in open_:
+            found.append(_slow(data, open_.pop(each.rank), each.t))
     return found + [_slow(data, each, data.last) for each in open_.values()]
 
 
-def _slow(data: RunData, found: StragglerEvent, until: float) -> Span:
+def _slow(data: RunData, found: Straggler, until: float) -> Span:
     factor = "" if found.factor is None else f", {found.factor:.2g} times as long as the others"
-    text = f"worker {found.of} held up the others from step {found.since_step}{factor}"
+    text = f"worker {found.rank} held up the others from step {found.since_step}{factor}"
     return Span(
-        row=f"worker {found.of}", kind="held up the others", start=data.seconds(found),
+        row=f"worker {found.rank}", kind="held up the others", start=data.seconds(found),
         end=until - data.began, text=f"{text} ({found.cause or 'unknown cause'})",
     )  # fmt: skip
 
@@ -125,7 +125,7 @@ def _slow(data: RunData, found: StragglerEvent, until: float) -> Span:
 def _kind(exit_: WorkerExitEvent) -> str:
     if exit_.has_saved:
         return "saved and stopped"
-    if exit_.stopped:
+    if exit_.terminated_by_launcher:
         return "stopped by the launcher"
     return "failed" if exit_.is_failure else "ended well"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from phalanx.report.events import HeartbeatEvent, ThroughputEvent
+from phalanx.monitoring.events import HeartbeatEvent, ThroughputEvent
 from phalanx.report.figure_style import SHARE_COLOURS, Figure, colour, line, plot_of
 from phalanx.report.run_data import RunData
 from phalanx.report.series import Series, throughput
@@ -24,7 +24,7 @@ def timing_figures(data: RunData, workers: list[WorkerSummary]) -> list[Figure]:
     rates = data.of(ThroughputEvent)
     if not rates:
         return memory_figures(data)
-    chief = min(each.rank for each in rates if each.rank is not None)
+    chief = min(each.writer_rank for each in rates if each.writer_rank is not None)
     samples = throughput(data, chief, lambda e: e.samples_per_second, name="samples a second")
     found = []
     if samples:
@@ -33,11 +33,13 @@ def timing_figures(data: RunData, workers: list[WorkerSummary]) -> list[Figure]:
         found.append(Figure(key="throughput", title="Throughput, all workers", plot=plot))
     found += _step_seconds(data)
     split = [
-        rank for rank in data.ranks if any(e.shares for e in data.of_worker(ThroughputEvent, rank))
+        rank
+        for rank in data.ranks
+        if any(e.time_fractions for e in data.of_worker(ThroughputEvent, rank))
     ]
     if split:
         found.append(split_over_time(data, split))
-        found.append(beside_each_other([each for each in workers if each.shares]))
+        found.append(beside_each_other([each for each in workers if each.time_fractions]))
     return found + memory_figures(data)
 
 
@@ -60,7 +62,7 @@ def _quantile(name: str) -> Callable[[ThroughputEvent], float | None]:
 
 
 def split_over_time(data: RunData, ranks: list[int]) -> Figure:
-    """Where the time of the steps went, worker by worker, as stacked shares."""
+    """Where the time of the steps went, worker by worker, as stacked fractions."""
     shown = ranks[:MOST_WORKERS]
     plot = make_subplots(rows=len(shown), cols=1, shared_xaxes=True, vertical_spacing=0.03)
     for row, rank in enumerate(shown, start=1):
@@ -88,12 +90,14 @@ def split_over_time(data: RunData, ranks: list[int]) -> Figure:
 
 
 def _share(name: str) -> Callable[[ThroughputEvent], float | None]:
-    return lambda event: event.shares.get(name)
+    return lambda event: event.time_fractions.get(name)
 
 
 def _unmeasured(data: RunData) -> tuple[str, ...]:
     missing = [
-        share for share in SHARES if not any(share in e.shares for e in data.of(ThroughputEvent))
+        share
+        for share in SHARES
+        if not any(share in e.time_fractions for e in data.of(ThroughputEvent))
     ]
     return (f"Not measured, so not shown: {', '.join(missing)}.",) if missing else ()
 
@@ -103,9 +107,11 @@ def beside_each_other(workers: list[WorkerSummary]) -> Figure:
     names = [f"worker {each.rank}" for each in workers]
     traces = []
     for share in SHARES:
-        known = [each.step_seconds is not None and share in each.shares for each in workers]
+        known = [each.step_seconds is not None and share in each.time_fractions for each in workers]
         if any(known):
-            seconds = [(each.step_seconds or 0.0) * each.shares.get(share, 0.0) for each in workers]
+            seconds = [
+                (each.step_seconds or 0.0) * each.time_fractions.get(share, 0.0) for each in workers
+            ]
             traces.append(
                 go.Bar(
                     y=names, x=seconds, name=share, orientation="h",

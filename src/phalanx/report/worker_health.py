@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.launch.preemption import RESUME_EXIT_CODE
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.report.formatting import format_duration
 from phalanx.report.live import LiveRun, LiveWorker
 
@@ -18,13 +18,13 @@ _WORKING = ("input", "compute", "callbacks")
 
 SAVED_WORDS = "saved and stopped, to be resumed"
 
-TROUBLE = ("slow", "silent", "dead")
+TROUBLE = ("slow", "unresponsive", "failed")
 """The states that should stand out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerHealth:
-    """A state, one of "starting", "running", "slow", "silent", "dead", "stopped" and "ended"."""
+    """A state: "starting", "running", "slow", "unresponsive", "failed", "stopped" or "ended"."""
 
     state: str
     why: str | None = None
@@ -46,14 +46,14 @@ def _gone(worker: LiveWorker, run: LiveRun) -> WorkerHealth | None:
     if exit_ is not None and exit_.is_failure:
         code = exit_.signal or f"exit code {exit_.code}"
         return WorkerHealth(
-            state="dead", why=f"{exit_.summary} ({code})" if exit_.summary else code
+            state="failed", why=f"{exit_.summary} ({code})" if exit_.summary else code
         )
     if exit_ is not None and exit_.has_saved:
         return WorkerHealth(state="ended", why="saved and stopped")
-    if exit_ is not None and exit_.stopped and not (end is not None and end.ok):
+    if exit_ is not None and exit_.terminated_by_launcher and not (end is not None and end.ok):
         return WorkerHealth(state="stopped", why="by the launcher")
     if end is not None and not end.ok:
-        return WorkerHealth(state="dead", why=end.error)
+        return WorkerHealth(state="failed", why=end.error)
     if exit_ is not None or end is not None:
         return WorkerHealth(state="ended")
     if run.end is None:
@@ -68,7 +68,8 @@ def _gone(worker: LiveWorker, run: LiveRun) -> WorkerHealth | None:
 def _alive(worker: LiveWorker, now: float) -> WorkerHealth:
     silence = now - worker.heard
     if silence > SILENT_SECONDS:
-        return WorkerHealth(state="silent", why=f"nothing heard for {format_duration(silence)}")
+        why = f"nothing heard for {format_duration(silence)}"
+        return WorkerHealth(state="unresponsive", why=why)
     found = worker.straggler
     if found is not None:
         factor = f"{found.factor:.2g} times as long as the others" if found.factor else "too long"
@@ -93,5 +94,5 @@ def run_state(run: LiveRun, now: float) -> str:
     if run.heard is None:
         return "nothing recorded yet"
     if now - run.heard > SILENT_SECONDS:
-        return "silent: it hangs, or its launcher was killed"
+        return "unresponsive: it hangs, or its launcher was killed"
     return "running"

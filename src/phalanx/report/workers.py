@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from phalanx.report.events import (
+from phalanx.monitoring.events import (
     HeartbeatEvent,
-    StragglerEvent,
+    Straggler,
     ThroughputEvent,
     WorkerEnd,
     WorkerExitEvent,
     WorkerStart,
 )
 from phalanx.report.run_data import RunData
-from phalanx.report.summary import mean_shares
+from phalanx.report.summary import mean_time_fractions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class WorkerSummary:
 
     Attributes:
         step_seconds: of a mean step, all that happened between two steps included.
-        shares: where that time went.
+        time_fractions: where that time went.
         memory_bytes: the most that it held.
         straggled: how often it was found to hold up the others.
         ending: how it ended, in words.
@@ -37,7 +37,7 @@ class WorkerSummary:
     step: int | None
     step_seconds: float | None
     slow_step_seconds: float | None
-    shares: Mapping[str, float]
+    time_fractions: Mapping[str, float]
     memory_bytes: float | None
     straggled: int
     ending: str
@@ -45,7 +45,7 @@ class WorkerSummary:
 
 def summarize_workers(data: RunData) -> list[WorkerSummary]:
     """Every worker of which something is known, in the order of ranks."""
-    told = {each.of for each in data.of(WorkerExitEvent)}
+    told = {each.rank for each in data.of(WorkerExitEvent)}
     return [_summarize(data, rank) for rank in sorted(told.union(data.ranks))]
 
 
@@ -67,11 +67,11 @@ def _summarize(data: RunData, rank: int) -> WorkerSummary:
         step=max(steps, default=None),
         step_seconds=sum(seconds for seconds, _ in timed) / count if count else None,
         slow_step_seconds=max(filter(math.isfinite, slow), default=None),
-        shares=mean_shares(rates),
+        time_fractions=mean_time_fractions(rates),
         memory_bytes=max(filter(math.isfinite, memory), default=None),
-        straggled=sum(each.of == rank and not each.gone for each in data.of(StragglerEvent)),
+        straggled=sum(each.rank == rank and not each.resolved for each in data.of(Straggler)),
         ending=format_ending(
-            [each for each in data.of(WorkerExitEvent) if each.of == rank],
+            [each for each in data.of(WorkerExitEvent) if each.rank == rank],
             data.of_worker(WorkerEnd, rank),
         ),
     )
@@ -82,7 +82,7 @@ def format_ending(exits: Iterable[WorkerExitEvent], ends: Iterable[WorkerEnd]) -
     for exit_ in reversed(list(exits)):
         if exit_.has_saved:
             return "saved and stopped"
-        if exit_.stopped:
+        if exit_.terminated_by_launcher:
             return "stopped by the launcher"
         if exit_.is_failure:
             return exit_.summary or exit_.signal or f"exit code {exit_.code}"

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import ConfigurationError
-from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.submit.submit_spec import SubmitSpec
 
 ENV_PREFIX = "PHALANX_ENV_"

@@ -19,7 +19,8 @@ from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP, ShardSnapshot, ShardWriter, Snapshot
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.errors import CheckpointError
-from phalanx.monitoring.worker_event_log import worker_event_log
+from phalanx.monitoring.event_log import worker_event_log
+from phalanx.monitoring.events import CheckpointEvent, CheckpointFailed
 from phalanx.training.context import CallContext, broadcast_int
 
 _log = logging.getLogger(__name__)
@@ -67,8 +68,8 @@ class AsyncCheckpointer:
         writer = replace(self._writer, attempt=f"{self._writer.attempt}-{self._count}")
         share = writer.take(read())
         self._step = share.snapshot.step
-        stalled = self._clock() - began
-        self._background.start(lambda: self._store(writer, share, stalled))
+        blocking_seconds = self._clock() - began
+        self._background.start(lambda: self._store(writer, share, blocking_seconds))
         if not self._options.async_save:
             self.finish()
 
@@ -86,21 +87,21 @@ class AsyncCheckpointer:
             self._report(error)
         self._on_any_worker(False)  # nobody goes on before the chief has committed
 
-    def _store(self, writer: ShardWriter, share: ShardSnapshot, stalled: float) -> None:
+    def _store(self, writer: ShardWriter, share: ShardSnapshot, blocking_seconds: float) -> None:
         began = self._clock()
         manifest = writer.store(share)
         if manifest is None:
             return
-        if (journal := worker_event_log(os.environ)) is not None:
-            journal.write(
-                "checkpoint",
+        if (event_log := worker_event_log(os.environ)) is not None:
+            saved = CheckpointEvent(
                 step=manifest.step,
                 epoch=manifest.epoch,
                 path=str(self._folder / STEP.format(manifest.step)),
                 seconds=self._clock() - began,
-                stalled=stalled,
                 bytes=manifest.size,
+                blocking_seconds=blocking_seconds,
             )
+            event_log.append(saved)
         with suppress(OSError):  # what is too much now goes with the next
             step = manifest.step
             prune(self._folder, self._options.retention, saved=step, uncommitted_before=step)
@@ -118,8 +119,8 @@ class AsyncCheckpointer:
             self._folder,
             error,
         )
-        if (journal := worker_event_log(os.environ)) is not None:
-            journal.write("checkpoint_failed", step=self._step, error=str(error))
+        if (event_log := worker_event_log(os.environ)) is not None:
+            event_log.append(CheckpointFailed(step=self._step, error=str(error)))
 
     def _leave(self, kind: type[BaseException] | None, *_: object) -> None:
         """Training ends in an error: a write under way may still become whole."""

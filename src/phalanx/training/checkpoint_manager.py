@@ -15,12 +15,12 @@ from phalanx.callbacks.checkpoint import Checkpoint, find_checkpoint
 from phalanx.checkpoint.reader import LoadedCheckpoint, latest, read
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.distributed.step_sync import StepSync
 from phalanx.errors import CheckpointNotFoundError, ConfigurationError, WorkerMismatchError
 from phalanx.keras_compat.callback_adapters import truncate_after
 from phalanx.keras_compat.model_access import steps_trained
-from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.async_checkpointer import AsyncCheckpointer
 from phalanx.training.context import CallContext, broadcast_int

@@ -16,11 +16,11 @@ import numpy as np
 
 from phalanx.distributed.host_collectives import all_gather_rows, on_any_worker
 from phalanx.keras_compat.model_access import steps_trained
+from phalanx.monitoring.event_log import worker_event_log
 from phalanx.monitoring.memory import resident_bytes
 from phalanx.monitoring.phase_tracker import Phase, phase_tracker
 from phalanx.monitoring.throughput import ThroughputMeter, ThroughputNumbers, WorkerTimes
 from phalanx.monitoring.training_events import TrainingEvents
-from phalanx.monitoring.worker_event_log import worker_event_log
 from phalanx.training.context import CallContext
 from phalanx.training.error_context import annotate_errors
 from phalanx.training.metrics import MetricReader, reader_of
@@ -81,17 +81,11 @@ class FitInstrumentation:
 
     def begin(self, *, epochs: int, initial_epoch: int) -> None:
         """Training begins; callbacks have restored what they restore."""
-        optimizer = getattr(self._model, "optimizer", None)
         self._step = steps_trained(self._model)
         phase_tracker.at(step=self._step, epoch=initial_epoch)
         if self._training_events is not None:
             self._training_events.start(
-                epochs=epochs,
-                initial_epoch=initial_epoch,
-                steps=self._stream.steps,
-                model=self._model.name,
-                parameters=self._model.count_params() if self._model.built else None,
-                optimizer=None if optimizer is None else type(optimizer).__name__,
+                self._model, epochs=epochs, initial_epoch=initial_epoch, steps=self._stream.steps
             )
 
     def begin_epoch(self, epoch: int) -> None:
@@ -184,7 +178,7 @@ class FitInstrumentation:
         if numbers is None:
             return
         if self._training_events is not None:
-            self._training_events.throughput(numbers.to_record())
+            self._training_events.throughput(numbers)
         with phase_tracker.during("callbacks"):
             for listener in self._listeners:
                 listener.on_throughput(numbers, is_chief=self._is_chief)
@@ -218,11 +212,11 @@ class LocalMetrics:
 
 
 def _training_events(stage: CallContext) -> TrainingEvents | None:
-    journal = worker_event_log(os.environ)
-    if journal is None:
+    event_log = worker_event_log(os.environ)
+    if event_log is None:
         return None
     return TrainingEvents(
-        journal, fit=next(_fits), is_chief=stage.place.is_chief, clock=time.monotonic
+        event_log, fit=next(_fits), is_chief=stage.place.is_chief, clock=time.monotonic
     )
 
 

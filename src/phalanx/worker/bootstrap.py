@@ -15,16 +15,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.desync.check import before_collective
 from phalanx.distributed.desync.check import begin as start_desync_check
 from phalanx.errors import ClusterError
-from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.launch.run_dir import versions
 from phalanx.launch.run_layout import AttemptPaths
+from phalanx.monitoring.event_log import EventLog, event_log_of
+from phalanx.monitoring.events import WorkerEnd, WorkerStart
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.monitoring.phase_tracker import Heartbeat, phase_tracker
-from phalanx.monitoring.worker_event_log import WorkerJournal, journal_of
 from phalanx.worker import directory_creation, process_exit
 from phalanx.worker.logs import set_up_logging
 from phalanx.worker.process_exit import dump_stacks_on_request, exit_on_sigterm
@@ -45,24 +46,24 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     dump_stacks_on_request(paths.stacks(spec.rank))
 
     process_exit.install_exit_guard()
-    journal = journal_of(spec.run_dir, spec.rank)
-    heartbeat = Heartbeat(journal, phase_tracker).start()
+    event_log = event_log_of(spec.run_dir, spec.rank)
+    heartbeat = Heartbeat(event_log, phase_tracker).start()
     phase_tracker.follow(flight)
     own = paths.flight(spec.rank)
     flight.open(own, rank=spec.rank, attempt=spec.attempt, workers=spec.world_size)
-    phase_tracker.listen(FirstStep(paths.trained(spec.rank)))
+    phase_tracker.listen(FirstStep(paths.first_step(spec.rank)))
     try:
         if spec.serves:
-            _serve(spec, journal)
+            _serve(spec, event_log)
         strategy = prepare(spec)
-        journal.write("worker_start", **introduction(spec, strategy))
+        event_log.append(introduction(spec, strategy))
         phase_tracker.enter("idle")
         script, code = _run(target)
         if spec.world_size > 1 and not spec.servers:
             _exit_barrier(strategy, saved=code != 0)
         flight.close()
         heartbeat.close()
-        journal.write("worker_end", ok=True, error=None, step=phase_tracker.beat().step)
+        event_log.append(WorkerEnd(ok=True, step=phase_tracker.beat().step))
         del script
     except BaseException as error:
         failure = process_exit.record_failure(
@@ -75,14 +76,14 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         failure.write(paths.error(spec.rank))
         flight.close()
         heartbeat.close()
-        journal.write("worker_end", ok=False, error=failure.summary)
+        event_log.append(WorkerEnd(ok=False, error=failure.summary))
         print(failure.traceback or failure.message, file=sys.stderr, flush=True)
         process_exit.exit_without_barrier(failure.exit_code)
     if code:
         process_exit.exit_without_barrier(code)
 
 
-def _serve(spec: WorkerSpec, journal: WorkerJournal) -> NoReturn:
+def _serve(spec: WorkerSpec, event_log: EventLog) -> NoReturn:
     """Be at a chief's service until the launcher ends this process."""
     from phalanx.worker import devices
     from phalanx.worker.ps_server import serve
@@ -90,9 +91,7 @@ def _serve(spec: WorkerSpec, journal: WorkerJournal) -> NoReturn:
     set_up_logging(spec)
     if spec.devices is not None:
         devices.use_devices(spec.devices)
-    journal.write(
-        "worker_start", **_startup_banner(spec), replicas=1, devices=devices.visible_devices()
-    )
+    event_log.append(_worker_start(spec, replicas=1, devices=devices.visible_devices()))
     phase_tracker.enter("idle")
     serve(spec)
 
@@ -131,25 +130,23 @@ def prepare(spec: WorkerSpec) -> Any:
     return strategy
 
 
-def introduction(spec: WorkerSpec, strategy: Any) -> dict[str, object]:
+def introduction(spec: WorkerSpec, strategy: Any) -> WorkerStart:
     """What a worker says of itself before the script's first line."""
-    return {
-        **_startup_banner(spec),
-        "replicas": strategy.num_replicas_in_sync,
-        "devices": _devices(strategy),
-    }
+    return _worker_start(spec, replicas=strategy.num_replicas_in_sync, devices=_devices(strategy))
 
 
-def _startup_banner(spec: WorkerSpec) -> dict[str, object]:
-    return {
-        "attempt": spec.attempt,
-        "rank": spec.rank,
-        "role": spec.role,
-        "workers": spec.world_size,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "versions": versions(),
-    }
+def _worker_start(spec: WorkerSpec, *, replicas: int, devices: Sequence[str]) -> WorkerStart:
+    return WorkerStart(
+        attempt=spec.attempt,
+        rank=spec.rank,
+        role=spec.role,
+        workers=spec.world_size,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        replicas=replicas,
+        devices=tuple(devices),
+        versions=versions(),
+    )
 
 
 def _devices(strategy: Any) -> list[str]:

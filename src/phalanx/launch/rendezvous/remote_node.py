@@ -8,9 +8,9 @@ from dataclasses import asdict
 from signal import Signals
 from typing import Any
 
+from phalanx.cluster.exit_codes import EXIT_NODE_LOST
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError
-from phalanx.launch.process import EXIT_NODE_LOST
 from phalanx.launch.rendezvous.channel import Channel, Message
 from phalanx.launch.rendezvous.node import GPUs
 from phalanx.launch.rendezvous.server import RendezvousServer

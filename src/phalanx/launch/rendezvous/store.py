@@ -82,4 +82,4 @@ def rendezvous_path(root: Path, places: ClusterEnvironment) -> Path:
         places: where the launchers are.
     """
     named = json.dumps([places.kind, places.job, places.hosts])
-    return root / ".meetings" / f"{hashlib.sha256(named.encode()).hexdigest()[:16]}.json"
+    return root / ".rendezvous" / f"{hashlib.sha256(named.encode()).hexdigest()[:16]}.json"

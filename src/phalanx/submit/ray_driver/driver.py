@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import LaunchError
-from phalanx.launch.preemption import RESUME_EXIT_CODE
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
-from phalanx.monitoring.events import records_path
-from phalanx.monitoring.last_event import last_record
+from phalanx.monitoring.event_log import last_record, records_path
 from phalanx.submit.ray_driver.plan import RayPlan
 
 TELL_EVERY = 30.0

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.monitoring.event_log import worker_event_log
 from phalanx.monitoring.memory import resident_bytes
 from phalanx.monitoring.phase_tracker import Phase, phase_tracker
 from phalanx.monitoring.throughput import ThroughputMeter, ThroughputNumbers, WorkerTimes
 from phalanx.monitoring.training_events import TrainingEvents
-from phalanx.monitoring.worker_event_log import worker_event_log
 from phalanx.training.parameter_server.worker_step import StepResult
 
 _fits = itertools.count()
@@ -88,11 +88,11 @@ class PSThroughput:
     def __init__(self, model: Any, callbacks: Any, workers: int) -> None:
         """Get ready; nothing is written yet."""
         self._model = model
-        journal = worker_event_log(os.environ)
+        event_log = worker_event_log(os.environ)
         self._recorder: TrainingEvents | None = None
-        if journal is not None:
+        if event_log is not None:
             self._recorder = TrainingEvents(
-                journal, fit=next(_fits), is_chief=True, clock=time.monotonic
+                event_log, fit=next(_fits), is_chief=True, clock=time.monotonic
             )
         self._listeners = [c for c in callbacks.callbacks if hasattr(c, "on_throughput")]
         every = min([SECONDS, *(each.every_n_seconds for each in self._listeners)])
@@ -104,14 +104,7 @@ class PSThroughput:
         """Training begins; what is restored is restored."""
         phase_tracker.at(step=step, epoch=begin)
         if self._recorder is not None:
-            self._recorder.start(
-                epochs=epochs,
-                initial_epoch=begin,
-                steps=steps,
-                model=self._model.name,
-                parameters=self._model.count_params(),
-                optimizer=type(self._model.optimizer).__name__,
-            )
+            self._recorder.start(self._model, epochs=epochs, initial_epoch=begin, steps=steps)
 
     def begin_epoch(self, epoch: int) -> None:
         """An epoch begins."""
@@ -156,7 +149,7 @@ class PSThroughput:
         if numbers is None:
             return
         if self._recorder is not None:
-            self._recorder.throughput(numbers.to_record())
+            self._recorder.throughput(numbers)
         with phase_tracker.during("callbacks"):
             for listener in self._listeners:
                 listener.on_throughput(numbers, is_chief=True)
