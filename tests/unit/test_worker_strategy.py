@@ -109,7 +109,7 @@ def test_the_launchers_word_stands(caplog):
 
 def test_the_launcher_counts_devices():
     home.make_for_worker(WorkerSpec(rank=0, world_size=1))
-    assert home.made_kind() == "mirrored"
+    assert home.made_info().name == "mirrored"
 
 
 def test_no_tpu(monkeypatch):

@@ -77,7 +77,7 @@ def check_gpus_per_worker(gpus: float, options: RunOptions, more: str) -> None:
         ConfigurationError: each worker uses one GPU, and would have more.
     """
     kind = strategy_info(options.strategy)
-    if gpus <= 1 or (kind is not None and kind.many_devices):
+    if gpus <= 1 or (kind is not None and kind.multi_device):
         return
     raise ConfigurationError(
         f"--gpus-per-worker {gpus:g} under --strategy {options.strategy}, where a worker uses one "

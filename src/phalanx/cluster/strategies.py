@@ -19,74 +19,82 @@ class StrategyInfo:
 
     Attributes:
         name: its word on the command line.
-        trains_on: what trains together, for messages.
-        many_workers: whether several worker processes can train under it.
-        many_devices: whether one worker may have several devices.
-        networked: whether TensorFlow connects its workers, so that even one needs an address.
-        communication_backends: the ways in which its replicas can add up, by name, besides "auto".
+        description: what trains together, for messages.
+        multi_worker: whether several worker processes can train under it.
+        multi_device: whether one worker may have several devices.
+        needs_addresses: whether TensorFlow connects its workers, so that even one needs an address.
+        uses_parameter_servers: whether workers train asynchronously and servers hold the variables.
+        is_default: whether it is TensorFlow's default strategy, beside which a script may make
+            others.
+        communication_backends: names of its all-reduce implementations, besides "auto".
     """
 
     name: str
-    trains_on: str
-    many_workers: bool
-    many_devices: bool
-    networked: bool = False
+    description: str
+    multi_worker: bool
+    multi_device: bool = False
+    needs_addresses: bool = False
+    uses_parameter_servers: bool = False
+    is_default: bool = False
     communication_backends: tuple[str, ...] = ()
 
 
-KINDS: tuple[StrategyInfo, ...] = (
+STRATEGIES: tuple[StrategyInfo, ...] = (
     StrategyInfo(
         name="single",
-        trains_on="one device",
-        many_workers=False,
-        many_devices=False,
+        description="one device",
+        multi_worker=False,
+        is_default=True,
     ),
     StrategyInfo(
         name="mirrored",
-        trains_on="the devices of one process",
-        many_workers=False,
-        many_devices=True,
+        description="the devices of one process",
+        multi_worker=False,
+        multi_device=True,
         communication_backends=("nccl", "hierarchical", "one-device"),
     ),
     StrategyInfo(
         name="multiworker",
-        trains_on="one device of each worker",
-        many_workers=True,
-        many_devices=False,
-        networked=True,
+        description="one device of each worker",
+        multi_worker=True,
+        needs_addresses=True,
         communication_backends=("ring", "nccl"),
     ),
     StrategyInfo(
         name="horovod",
-        trains_on="one device of each worker",
-        many_workers=True,
-        many_devices=False,
+        description="one device of each worker",
+        multi_worker=True,
     ),
     StrategyInfo(
         name="parameter-server",
-        trains_on="workers that train each at its own pace, and servers",
-        many_workers=True,
-        many_devices=False,
-        networked=True,
+        description="workers that train asynchronously, with parameter servers",
+        multi_worker=True,
+        needs_addresses=True,
+        uses_parameter_servers=True,
     ),
     StrategyInfo(
         name="tpu",
-        trains_on="the TPU of one process",
-        many_workers=False,
-        many_devices=False,
+        description="the TPU of one process",
+        multi_worker=False,
     ),
 )
 
-STRATEGY_NAMES: tuple[StrategyName, ...] = ("auto", *(kind.name for kind in KINDS))
+STRATEGY_NAMES: tuple[StrategyName, ...] = ("auto", *(kind.name for kind in STRATEGIES))
 COMMUNICATION_NAMES: tuple[str, ...] = (
     "auto",
-    *dict.fromkeys(name for kind in KINDS for name in kind.communication_backends),
+    *dict.fromkeys(name for kind in STRATEGIES for name in kind.communication_backends),
 )
 
 
 def strategy_info(name: StrategyName) -> StrategyInfo | None:
     """The strategy of that name; None for "auto", which is not decided yet."""
-    return next((kind for kind in KINDS if kind.name == name), None)
+    return next((kind for kind in STRATEGIES if kind.name == name), None)
+
+
+def uses_parameter_servers(name: StrategyName) -> bool:
+    """Whether workers train asynchronously under the strategy of that name."""
+    info = strategy_info(name)
+    return info is not None and info.uses_parameter_servers
 
 
 def check_communication(communication_backend: str, strategy: StrategyName) -> None:
@@ -129,4 +137,4 @@ def check_gpus(communication_backend: str, gpus: int) -> None:
 
 
 def _with_a_choice() -> list[StrategyInfo]:
-    return [kind for kind in KINDS if kind.communication_backends]
+    return [kind for kind in STRATEGIES if kind.communication_backends]

@@ -61,6 +61,11 @@ def _ask(strategy: tf.distribute.Strategy) -> ReplicaTopology:
     return ReplicaTopology(first=min(ids), local=len(ids), total=strategy.num_replicas_in_sync)
 
 
+def calls_python(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a step under `strategy` can call back into this process: a TPU's cannot."""
+    return not isinstance(strategy, tf.distribute.TPUStrategy)
+
+
 def replica_id_in_group() -> int:
     """The number, in the whole worker group, of the replica whose step is being traced or run."""
     context = tf.distribute.get_replica_context()

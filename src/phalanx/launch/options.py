@@ -16,6 +16,7 @@ from phalanx.cluster.strategies import (
     StrategyName,
     check_communication,
     strategy_info,
+    uses_parameter_servers,
 )
 from phalanx.cluster.task_types import DEFAULT_SHARDING, parse_sharding
 from phalanx.errors import ConfigurationError
@@ -137,7 +138,9 @@ def check_servers(servers: int | None, sharding: str, strategy: StrategyName) ->
     """
     _at_least("--ps", servers, 1)
     parse_sharding(sharding)
-    if strategy != "parameter-server" and (servers is not None or sharding != DEFAULT_SHARDING):
+    if not uses_parameter_servers(strategy) and (
+        servers is not None or sharding != DEFAULT_SHARDING
+    ):
         option = "--ps" if servers is not None else "--variable-partitioner"
         raise ConfigurationError(
             f"{option} is for --strategy parameter-server; found --strategy {strategy}. Leave it "
@@ -153,7 +156,7 @@ def _check_elastic(options: RunOptions) -> None:
         raise ConfigurationError(
             f"{asked} goes on with fewer workers by starting again: give --max-restarts as well."
         )
-    if options.strategy == "parameter-server":
+    if uses_parameter_servers(options.strategy):
         raise ConfigurationError(
             f"{asked} is for workers that train in step. Under --strategy parameter-server a "
             "worker that fails is replaced: give --workers one number."
@@ -178,7 +181,7 @@ def _check_switches(options: RunOptions) -> None:
             f"--fast-dev-run trains on few batches and keeps nothing; found {other} beside it. "
             "Leave one of them out."
         )
-    if options.strategy == "parameter-server":
+    if uses_parameter_servers(options.strategy):
         for option, value in (
             ("--debug", switches.debug),
             ("--overfit-batches", switches.overfit_batches),
@@ -206,18 +209,18 @@ def check_workers_fit(
     """
     kind = strategy_info(strategy)
     several_workers = workers is not None and workers > 1
-    if several_workers and kind is not None and not kind.many_workers:
+    if several_workers and kind is not None and not kind.multi_worker:
         raise ConfigurationError(
-            f"--strategy {strategy} trains on {kind.trains_on}, but there are {workers} workers. "
+            f"--strategy {strategy} trains on {kind.description}, but there are {workers} workers. "
             "Use --workers 1, or --strategy multiworker to train on all of them."
         )
     if devices is None or devices.count == 1:
         return
     asked = f"--devices-per-worker {_spelt(devices)}"
-    if kind is not None and not kind.many_devices:
+    if kind is not None and not kind.multi_device:
         raise ConfigurationError(
-            f"--strategy {strategy} trains on {kind.trains_on}; found {asked}. "
-            f"{_instead(workers, strategy, devices, kind.many_workers)}"
+            f"--strategy {strategy} trains on {kind.description}; found {asked}. "
+            f"{_instead(workers, strategy, devices, kind.multi_worker)}"
         )
     if several_workers:
         raise ConfigurationError(

@@ -84,7 +84,7 @@ def _ask_nvidia_smi(smi: str) -> int:
 def default_workers(machine: Machine, strategy: StrategyName, devices: DeviceSpec | None) -> int:
     """One worker for each GPU, else one; one as well where a worker is to have several devices."""
     kind = strategy_info(strategy)
-    if kind is not None and not kind.many_workers:
+    if kind is not None and not kind.multi_worker:
         return 1
     if devices is not None and (devices.count > 1 or devices.kind in ("cpu", "logical-gpu")):
         return 1
@@ -182,7 +182,7 @@ def plan_shards(
         check_workers_fit(workers, strategy, devices)
         return [_split_gpu(machine, devices, threads)]
     named = strategy_info(strategy)
-    if devices is None and named is not None and not named.many_workers:
+    if devices is None and named is not None and not named.multi_worker:
         return [ResourceAllocation(devices=None, threads=threads, gpus=None)]
     if devices is None and workers == 1:
         # One device a worker; what TensorFlow makes of it is its own affair.

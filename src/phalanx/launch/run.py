@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from phalanx.cluster.strategies import check_gpus
+from phalanx.cluster.strategies import check_gpus, uses_parameter_servers
 from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.launch.agent import Agent, WorkerGroupRunner
 from phalanx.launch.context import LaunchContext
@@ -141,7 +141,7 @@ def make_plan(
         devices=options.devices,
         threads=options.threads,
     )
-    servers = (options.servers or 1) if options.strategy == "parameter-server" else 0
+    servers = (options.servers or 1) if uses_parameter_servers(options.strategy) else 0
     on_cpus = all(share.devices is not None and share.devices.kind == "cpu" for share in shares)
     check_gpus(options.communication_backend, 0 if on_cpus else len(surroundings.machine.gpus))
     workers = len(shares)

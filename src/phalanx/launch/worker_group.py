@@ -72,7 +72,7 @@ class WorkerGroupSpec:
     def is_networked(self) -> bool:
         """Whether its workers need addresses."""
         kind = strategy_info(self.strategy)
-        return len(self.shares) > 1 or (kind is not None and kind.networked)
+        return len(self.shares) > 1 or (kind is not None and kind.needs_addresses)
 
     @property
     def compares(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.distributed.topology import calls_python
 from phalanx.gradients.comm_timer import now
 from phalanx.monitoring.flight_format import DIMENSIONS
 from phalanx.monitoring.flight_recorder import flight
@@ -69,7 +70,7 @@ class GraphBatchProbe:
     @classmethod
     def for_recorder(cls, strategy: tf.distribute.Strategy) -> GraphBatchProbe | None:
         """One where a flight recorder runs and graphs run on this host, not on a TPU's."""
-        if not flight.is_open or isinstance(strategy, tf.distribute.TPUStrategy):
+        if not flight.is_open or not calls_python(strategy):
             return None
         return cls()
 

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.distributed.host_collectives import on_any_worker
-from phalanx.distributed.topology import ReplicaTopology
+from phalanx.distributed.topology import ReplicaTopology, calls_python
 from phalanx.errors import ConfigurationError, NonFiniteError
 from phalanx.gradients.clipper_chain import OnNonfinite
 from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig, observing
@@ -155,8 +155,7 @@ def _nonfinite_capture(
     """What keeps the first step that goes wrong, where there is a place to keep it."""
     to = capture_dir()
     plan = function.plan
-    on_tpu = isinstance(plan.strategy, tf.distribute.TPUStrategy)  # it calls no Python
-    if health is None or to.folder is None or not plan.counted or on_tpu:
+    if health is None or to.folder is None or not plan.counted or not calls_python(plan.strategy):
         return None
     kept: NonFiniteCapture | None = function.extensions.get(NonFiniteCapture)
     if kept is None or kept.health is not health:

@@ -104,7 +104,7 @@ def prepare(spec: WorkerSpec) -> Any:
     import phalanx
     from phalanx.worker import devices, late_settings, strategy_override
     from phalanx.worker.seed import LauncherSeed
-    from phalanx.worker.strategy import made_kind, make_for_worker
+    from phalanx.worker.strategy import made_info, make_for_worker
 
     set_up_logging(spec)
     set_up_breakpoints(spec, os.environ)
@@ -116,7 +116,7 @@ def prepare(spec: WorkerSpec) -> Any:
     exit_on_sigterm()
     start_desync_check(spec)
     strategy_override.ensure_cluster_resolver(strategy)
-    if made_kind() == "single":
+    if made_info().is_default:
         strategy_override.complete_script_strategies()
     else:
         strategy_override.adopt(strategy)
@@ -151,9 +151,10 @@ def _worker_start(spec: WorkerSpec, *, replicas: int, devices: Sequence[str]) ->
 
 def _devices(strategy: Any) -> list[str]:
     from phalanx.worker.devices import local_devices
-    from phalanx.worker.strategy import made_kind
+    from phalanx.worker.strategy import made_info
 
-    if made_kind() != "multiworker":
+    info = made_info()
+    if not info.multi_worker or info.uses_parameter_servers:
         return local_devices()
     # In a cluster TensorFlow lists the others' devices too, but not here.
     return [name.rpartition("device:")[2] for name in strategy.extended.worker_devices]

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.cluster.strategies import StrategyName, check_communication
+from phalanx.cluster.strategies import (
+    StrategyInfo,
+    StrategyName,
+    check_communication,
+    strategy_info,
+)
 from phalanx.cluster.tf_config_parser import TFConfig
 from phalanx.cluster.tpu import TpuEndpoint, autodetect_tpu, metadata_server
 from phalanx.errors import ConfigurationError
@@ -94,9 +99,16 @@ def _tpu() -> TpuEndpoint | None:
     return autodetect_tpu(os.environ, metadata_server(os.environ))
 
 
-def made_kind() -> StrategyName | None:
-    """The kind of the strategy that exists in this process; None before there is one."""
-    return _made.kind if _made is not None else None
+def made_info() -> StrategyInfo:
+    """What the strategy of this process can do.
+
+    Raises:
+        RuntimeError: there is none yet.
+    """
+    info = None if _made is None else strategy_info(_made.kind)
+    if info is None:
+        raise RuntimeError("No strategy was made in this process yet.")
+    return info
 
 
 def made_strategy() -> Any:
