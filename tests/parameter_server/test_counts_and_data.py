@@ -97,7 +97,7 @@ def everything():
     trained("dataset", dataset(), validation_data=dataset())
     trained("function", of_context)
     trained("endless", dataset().repeat(), steps_per_epoch=9, epochs=3)
-    pace = phalanx.callbacks.Throughput(every_n_seconds=0.1, log=False)
+    pace = phalanx.callbacks.ThroughputMonitor(every_n_seconds=0.1, log=False)
     shown = io.StringIO()
     progress = phalanx.callbacks.DistributedProgress(stream=shown, live=False)
     watching = [pace, phalanx.callbacks.StragglerDetector(every_n_seconds=0.1), progress]

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from phalanx.callbacks import StragglerDetector, Throughput
+from phalanx.callbacks import StragglerDetector, ThroughputMonitor
 from phalanx.callbacks.callback import DistributedContext
 from phalanx.callbacks.throughput import describe
 from phalanx.monitoring.phase_tracker import PHASES
@@ -72,7 +72,7 @@ def test_a_window_is_logged_with_what_the_chief_knows(window):
     line = describe(window)
     assert "32 samples/s" in line
     assert line.count("MiB") == 1
-    Throughput(log=False).on_throughput(window, is_chief=True)
+    ThroughputMonitor(log=False).on_throughput(window, is_chief=True)
 
 
 def left(done, batches, number, worker=0):

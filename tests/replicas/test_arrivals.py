@@ -165,7 +165,7 @@ def test_a_step_that_must_be_deterministic_has_its_times_too():
         times = [float(read()), float(read())]
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-        pace = phalanx.callbacks.Throughput(every_n_seconds=0.001, log=False)
+        pace = phalanx.callbacks.ThroughputMonitor(every_n_seconds=0.001, log=False)
         x = np.ones((32, 4), "float32")
         history = phalanx.fit(model, x, x[:, :1], callbacks=[pace], verbose=0).history
         return before, times, time.time(), history

@@ -361,7 +361,7 @@ def test_records_get_the_same_numbers(mirrored2, tmp_path, monkeypatch):
 
 
 def test_two_loggers_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="2 callbacks that observe gradients"):
+    with pytest.raises(ConfigurationError, match="found 2: GradientLogger"):
         phalanx.fit(small_model(), features(8), targets(8), verbose=0,
                     callbacks=[logger(tmp_path), logger(tmp_path)])  # fmt: skip
 

@@ -255,7 +255,5 @@ def test_a_place_to_run_that_does_not_exist_is_refused():
     class Own(phalanx.callbacks.Callback):
         runs_on = "nobody"
 
-    with pytest.raises(
-        ConfigurationError, match=r"must be 'every worker' or 'chief'; found 'nobody'"
-    ):
+    with pytest.raises(ConfigurationError, match=r"must be 'all' or 'chief'; found 'nobody'"):
         phalanx.fit(small_model(), features(8), targets(8), callbacks=[Own()], **OPTIONS)

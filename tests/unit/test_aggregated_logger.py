@@ -50,7 +50,7 @@ def test_metrics_are_read_where_they_are_logged():
 
 def test_who_has_to_take_part():
     assert AggregatedLogger().runs_on == "chief"
-    assert AggregatedLogger(spread=True).runs_on == "every worker"
+    assert AggregatedLogger(spread=True).runs_on == "all"
 
 
 def three(rank, rows):
@@ -60,7 +60,7 @@ def three(rank, rows):
 @pytest.mark.parametrize(("rank", "count"), [(0, 2), (1, 0)])
 def test_the_chief_says_how_far_workers_are_apart(caplog, rank, count):
     callback = AggregatedLogger(every_n_steps=1, spread=True)
-    callback.own_metrics = lambda: {"mae": 1.0, "loss": 2.0, "matrix": [[1.0]]}
+    callback.local_metrics = lambda: {"mae": 1.0, "loss": 2.0, "matrix": [[1.0]]}
     rows = [[[2.0, 1.0]], [[1.0, 5.0]], [[4.0, 3.0]]]  # loss and mae, by name
     lines = lines_of(callback, caplog, [0], cluster=three(rank, rows))
     assert len(lines) == count

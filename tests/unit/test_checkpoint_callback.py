@@ -28,7 +28,7 @@ from phalanx.errors import CheckpointError, CheckpointMismatchError, Configurati
         (lambda: Checkpoint("c", max_to_keep=0), "0"),
         (lambda: Checkpoint("c", best=("loss", "least")), "least"),
         (lambda: Checkpoint("c", max_retries=-1), "-1"),
-        (lambda: find_checkpoint([Checkpoint("c"), Checkpoint("d")]), "2 Checkpoint"),
+        (lambda: find_checkpoint([Checkpoint("c"), Checkpoint("d")]), "found 2: Checkpoint"),
         (lambda: Checkpoint().options.folder({}), "None"),
     ],
 )

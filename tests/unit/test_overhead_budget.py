@@ -25,7 +25,7 @@ def looked_at(sampling, clock, *, steps, plain=1.0, look=1.0, tracing=(), chief=
         begun, traced = clock(), len(looks) in tracing
         clock.now += look + (1000.0 if traced else 0.0)
         interval = sampling.proposal if chief is None else chief
-        sampling.looked(step, begun, interval, traced=traced)
+        sampling.record(step, begun, interval, traced=traced)
         looks.append(step)
     return looks
 
@@ -77,7 +77,7 @@ def test_it_comes_back_when_looks_get_cheap_again():
         if sampling.is_due(step):
             begun = clock()
             clock.now += 1.0
-            sampling.looked(step, begun, sampling.proposal)
+            sampling.record(step, begun, sampling.proposal)
         else:
             clock.now += 1.0
     assert sampling.proposal == 10.0

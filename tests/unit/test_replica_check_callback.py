@@ -110,7 +110,7 @@ def test_one_check_is_enough():
     check = ReplicaConsistencyCheck(every_steps=None)
     assert find_replica_check([check]) is check
     assert find_replica_check([]).every_steps == 100
-    with pytest.raises(ConfigurationError, match="2 ReplicaChecks; give one"):
+    with pytest.raises(ConfigurationError, match="found 2: ReplicaConsistencyCheck"):
         find_replica_check([check, check])
 
 

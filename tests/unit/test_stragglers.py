@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.callbacks import StragglerDetector, Throughput
+from phalanx.callbacks import StragglerDetector, ThroughputMonitor
 from phalanx.callbacks.stragglers import StragglerStatistics, describe
 from phalanx.errors import ConfigurationError
 from phalanx.monitoring.throughput import ThroughputNumbers, WorkerTimes
@@ -136,7 +136,7 @@ def test_the_chief_says_that_it_keeps_up_again():
 
 def test_throughput_in_one_line(caplog):
     caplog.set_level("INFO")
-    callback = Throughput()
+    callback = ThroughputMonitor()
     callback.on_throughput(numbers(EVEN), is_chief=True)
     callback.on_throughput(numbers(EVEN), is_chief=False)
     assert len(callback.numbers) == 2
@@ -149,8 +149,8 @@ def test_throughput_in_one_line(caplog):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Throughput(every_n_seconds=0), "every_n_seconds must be .* found 0"),
-        (lambda: Throughput(every_n_seconds="5"), "found '5'"),
+        (lambda: ThroughputMonitor(every_n_seconds=0), "every_n_seconds must be .* found 0"),
+        (lambda: ThroughputMonitor(every_n_seconds="5"), "found '5'"),
         (lambda: StragglerDetector(factor=1.0), "factor must be a number above 1; found 1.0"),
         (lambda: StragglerDetector(windows=0), "windows must be an integer of at least 1; found 0"),
     ],

@@ -41,8 +41,8 @@ def own_callbacks():
             here = {"mine": rank() + 1, "pair": np.array([rank(), 1.0])}
             said.append((place[1:], self.all_reduce(here)))
             said.append(self.all_reduce({"mine": rank()}, how="max"))
-            said.append(self.agree(rank() == 1))
-            said.append(self.agree(rank() == 1, when="all"))
+            said.append(self.any_worker(rank() == 1))
+            said.append(self.all_workers(rank() == 1))
 
     class OnChief(phalanx.callbacks.Callback):
         runs_on = "chief"
@@ -251,7 +251,6 @@ def test_a_callback_that_raises_on_one_worker_is_named():
     [
         ("self.all_reduce({'a' if self.cluster.rank else 'b': 1})", r"worker\(s\) \[\d\] gave"),
         ("self.all_reduce({}, how='product')", "knows sum, mean, min, max; found how='product'"),
-        ("self.agree(True, when='most')", "found when='most'"),
     ],
 )
 def test_what_cannot_be_reduced_is_said(body, message, pool):

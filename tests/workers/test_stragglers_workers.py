@@ -61,7 +61,7 @@ def train(slow_in, directory):
     data = tf.data.Dataset.from_generator(rows, output_signature=spec)
     data = data.apply(tf.data.experimental.assert_cardinality(STEPS))
     callback = phalanx.callbacks.StragglerDetector(every_n_seconds=0.4)
-    throughput = phalanx.callbacks.Throughput(every_n_seconds=0.4)
+    throughput = phalanx.callbacks.ThroughputMonitor(every_n_seconds=0.4)
     phalanx.fit(model, data, epochs=1, verbose=0, callbacks=[callback, throughput])
     return [w.numpy().tolist() for w in model.weights], throughput.numbers
 
@@ -90,7 +90,7 @@ def test_a_slow_worker_is_found_and_gone_again(slow_in, tmp_path, pool):
     waited = []
     for own, (_, numbers) in enumerate(results):
         slow = next(each for each in numbers if each.step > 10)
-        waited.append(slow.shares["communication"])
+        waited.append(slow.time_fractions["communication"])
         assert [each.rank for each in slow.workers] == [0, 1, 2]
         assert len(records(tmp_path, "throughput", own)) == len(numbers)
     assert waited[1] < 0.4

@@ -28,7 +28,7 @@ def train(directory, execution):
     shown = io.StringIO()
     looks = [
         callbacks.GradientLogger(every_n_steps=7, max_overhead=None, histograms=False),
-        callbacks.Throughput(every_n_seconds=0.005),  # a few steps, however fast they are
+        callbacks.ThroughputMonitor(every_n_seconds=0.005),  # a few steps, however fast they are
         callbacks.StragglerDetector(every_n_seconds=0.005),
         callbacks.AggregatedLogger(every_n_steps=5, spread=True),
         callbacks.DistributedProgress(stream=shown),
@@ -36,7 +36,7 @@ def train(directory, execution):
     display = {"callbacks": looks, "verbose": 1} if directory else {"verbose": 0}
     options = {"validation_split": 0.1, **display}
     phalanx.fit(model, x, x[:, :1], batch_size=8, epochs=2, **options)
-    measured = [numbers.shares["communication"] for numbers in looks[1].numbers]
+    measured = [numbers.time_fractions["communication"] for numbers in looks[1].numbers]
     return [w.numpy().tolist() for w in model.weights], measured, shown.getvalue()
 
 

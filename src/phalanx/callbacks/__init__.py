@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from phalanx.callbacks.progress_bar import DistributedProgress as DistributedProgress
     from phalanx.callbacks.replica_check import ReplicaConsistencyCheck as ReplicaConsistencyCheck
     from phalanx.callbacks.stragglers import StragglerDetector as StragglerDetector
-    from phalanx.callbacks.throughput import Throughput as Throughput
+    from phalanx.callbacks.throughput import ThroughputMonitor as ThroughputMonitor
     from phalanx.callbacks.triggers import every_n_epochs as every_n_epochs
     from phalanx.callbacks.triggers import every_n_seconds as every_n_seconds
     from phalanx.callbacks.triggers import every_n_steps as every_n_steps
@@ -29,7 +29,7 @@ _HOMES = {
     "GradientLogger": "phalanx.callbacks.gradient_logger",
     "ReplicaConsistencyCheck": "phalanx.callbacks.replica_check",
     "StragglerDetector": "phalanx.callbacks.stragglers",
-    "Throughput": "phalanx.callbacks.throughput",
+    "ThroughputMonitor": "phalanx.callbacks.throughput",
     "every_n_epochs": "phalanx.callbacks.triggers",
     "every_n_steps": "phalanx.callbacks.triggers",
     "every_n_seconds": "phalanx.callbacks.triggers",

@@ -50,8 +50,8 @@ class AggregatedLogger(Callback):
         if every_n_steps is not None:
             check_count("every_n_steps", every_n_steps)
         self.logs_every_n_steps = every_n_steps or 0
-        self.runs_on = "every worker" if spread else "chief"
-        self.own_metrics: Callable[[], Mapping[str, Any]] = dict
+        self.runs_on = "all" if spread else "chief"
+        self.local_metrics: Callable[[], Mapping[str, Any]] = dict
         self._every = every_n_steps
         self._spread = spread
         self._logger = logger or _log
@@ -85,7 +85,7 @@ class AggregatedLogger(Callback):
     def _gather(self) -> Spread:
         if self.cluster.workers == 1:
             return {}
-        own = {name: value for name, value in self.own_metrics().items() if np.ndim(value) == 0}
+        own = {name: value for name, value in self.local_metrics().items() if np.ndim(value) == 0}
         names = sorted(own)
         values = np.array([float(own[name]) for name in names], np.float64)
         of_each = [arrays[0] for arrays in self.cluster.gather([values])]

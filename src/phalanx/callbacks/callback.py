@@ -53,13 +53,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     Set `runs_on` and `logs_every_n_steps` in the class, or on the object before `fit`.
 
     Attributes:
-        runs_on: "every worker", or "chief" to have the hooks called there alone.
+        runs_on: "all", or "chief" to have the hooks called there alone.
         logs_every_n_steps: at every how many batches the batch hooks need fresh `logs`, which
             cost an all-reduce; 0 for never. None lets Phalanx look at the hooks' code.
         cluster: `rank`, `workers`, `replicas` and `is_chief`, while a call runs.
     """
 
-    runs_on: Literal["every worker", "chief"] = "every worker"
+    runs_on: Literal["all", "chief"] = "all"
     logs_every_n_steps: int | None = None
     cluster: DistributedContext = DistributedContext()
 
@@ -101,28 +101,29 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         reduced = [_REDUCTIONS[how](np.stack(column), axis=0) for column in columns]
         return {n: v if np.ndim(v) else float(v) for n, v in zip(own, reduced, strict=True)}
 
-    def agree(self, flag: bool, *, when: Literal["any", "all"] = "any") -> bool:
-        """One answer for all workers; every worker must call it.
-
-        Args:
-            flag: what this worker says.
-            when: whether it takes "any" worker or "all" of them to say yes.
-
-        Returns:
-            The answer, the same on every worker.
+    def any_worker(self, flag: bool) -> bool:
+        """Whether `flag` is true on any worker; every worker must call it.
 
         Raises:
-            ConfigurationError: `when` is neither, or the callback runs on the chief alone.
+            ConfigurationError: the callback runs on the chief alone.
         """
-        if when not in ("any", "all"):
-            raise ConfigurationError(f"agree takes when='any' or 'all'; found when={when!r}.")
-        self._needs_every_worker("agree")
-        said = [bool(arrays[0][0]) for arrays in self.cluster.gather([np.array([bool(flag)])])]
-        return any(said) if when == "any" else all(said)
+        return any(self._gather_flags(flag, "any_worker"))
+
+    def all_workers(self, flag: bool) -> bool:
+        """Whether `flag` is true on all workers; every worker must call it.
+
+        Raises:
+            ConfigurationError: the callback runs on the chief alone.
+        """
+        return all(self._gather_flags(flag, "all_workers"))
+
+    def _gather_flags(self, flag: bool, method: str) -> list[bool]:
+        self._needs_every_worker(method)
+        return [bool(arrays[0][0]) for arrays in self.cluster.gather([np.array([bool(flag)])])]
 
     def _needs_every_worker(self, method: str) -> None:
         if self.runs_on == "chief" and self.cluster.workers > 1:
             raise ConfigurationError(
                 f"{type(self).__name__}.{method} needs every worker, but runs_on is 'chief', so "
-                'the others never come. Set runs_on = "every worker".'
+                'the others never come. Set runs_on = "all".'
             )

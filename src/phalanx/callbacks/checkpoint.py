@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from phalanx.callbacks.callback import Callback
+from phalanx.callbacks.fit_protocols import at_most_one
 from phalanx.callbacks.triggers import Trigger, every_n_epochs
 from phalanx.checkpoint.retention import Mode, Retention
 from phalanx.checkpoint.retry import RetryPolicy
@@ -152,16 +153,11 @@ class Checkpoint(Callback):
             )
 
 
-def find_checkpoint(callbacks: Any) -> Checkpoint | None:
+def find_checkpoint(callbacks: Iterable[Any]) -> Checkpoint | None:
     """The `Checkpoint` among a fit's callbacks, if there is one.
 
     Raises:
         ConfigurationError: there are several.
     """
-    found = [c for c in callbacks if isinstance(c, Checkpoint)]
-    if len(found) > 1:
-        raise ConfigurationError(
-            f"Asked to fit with {len(found)} Checkpoint callbacks; one can tell where training "
-            "is to go on. Give one all that you want of them (every, best)."
-        )
-    return found[0] if found else None
+    found = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
+    return at_most_one(found, advice="Give one Checkpoint all that you want (every, best).")

@@ -30,15 +30,13 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
 
     Per variable: norm, mean, standard deviation, largest absolute value, share of zeros,
     number of entries that are not finite, ratio of update to weight, and a histogram. For
-    the whole: norm before and after clipping, the share of steps that were clipped, each
+    the totals: norm before and after clipping, the share of steps that were clipped, each
     worker's cosine to the total, and the gradient noise scale with the critical batch size
     (McCandlish et al. 2018). One TensorBoard run per worker, with the mean gradient over
     its own samples, and one named "global", with the total over all of them.
 
     Steps that are not sampled run a graph with nothing of this in it.
     """
-
-    observes_gradients = True
 
     def __init__(
         self,
@@ -80,10 +78,10 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         self._runs: dict[str, TensorBoardRun] = {}
         self._shown = False
 
-    def lens(self, look: int) -> ProbeConfig:
-        """What the `look`-th sample (from 0) looks at."""
+    def probe_config(self, sample: int) -> ProbeConfig:
+        """What to compute of the gradients of sampled step `sample`, counted from 0."""
         every = int(self._histograms)
-        wanted = every > 0 and look % every == 0
+        wanted = every > 0 and sample % every == 0
         return ProbeConfig(layers=self._layers, sample_rate=self._sample_rate, histograms=wanted)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -117,14 +115,14 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
 
     def _log_own(self, step: int, view: dict[str, Any], name: str) -> None:
         scalars = _variable_scalars(view, "local")
-        scalars["gradients/norm"] = float(view["whole"]["norm"])
-        scalars["gradients/cosine_similarity"] = float(view["whole"]["cosine"])
+        scalars["gradients/norm"] = float(view["global"]["norm"])
+        scalars["gradients/cosine_similarity"] = float(view["global"]["cosine"])
         self._write(name, step, scalars, _histograms(view, "local"))
 
     def _log_total(self, step: int, view: dict[str, Any], place: ReplicaTopology) -> None:
-        whole = view["whole"]
-        before = float(whole["total_norm"])
-        after = float(whole["clipped_norm"])
+        totals = view["global"]
+        before = float(totals["total_norm"])
+        after = float(totals["clipped_norm"])
         self._clipped[0] += after < before * _CLIPPED
         self._clipped[1] += 1
         scalars = _variable_scalars(view, "total")
@@ -134,18 +132,18 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
             "gradients/clip_fraction": self._clipped[0] / self._clipped[1],
         }
         scalars |= {f"update_ratio/{p}": float(v["update_ratio"]) for p, v in _kept(view)}
-        scalars |= self._noise_scalars(whole, place)
+        scalars |= self._noise_scalars(totals, place)
         self._write(GLOBAL_RUN, step, scalars, _histograms(view, "total"))
 
-    def _noise_scalars(self, whole: dict[str, Any], place: ReplicaTopology) -> dict[str, float]:
-        batch = float(whole["batch"])
+    def _noise_scalars(self, totals: dict[str, Any], place: ReplicaTopology) -> dict[str, float]:
+        batch = float(totals["batch"])
         if place.total == 1 or batch == 0:
             return {}  # one replica has nothing to compare, a hand-written loop no counts
         self._noise.update(
-            batch / float(whole["holders"]),
-            float(whole["mean_squared_norm"]),
+            batch / float(totals["holders"]),
+            float(totals["mean_squared_norm"]),
             batch,
-            float(whole["total_norm"]) ** 2,
+            float(totals["total_norm"]) ** 2,
         )
         critical = self._noise.critical_batch_size
         return {} if critical is None else {"gradients/noise_scale": float(critical)}

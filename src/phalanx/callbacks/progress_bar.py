@@ -27,7 +27,7 @@ class DistributedProgress(Progress, Callback):
     one plain line. Given to `fit`, it takes the place of Keras's display.
     """
 
-    runs_on: Literal["every worker", "chief"] = "chief"
+    runs_on: Literal["all", "chief"] = "chief"
 
     def __init__(
         self,

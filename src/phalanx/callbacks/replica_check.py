@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from phalanx.callbacks.callback import Callback
+from phalanx.callbacks.fit_protocols import at_most_one
 from phalanx.callbacks.validation import check_count
 from phalanx.errors import ConfigurationError
 
@@ -65,13 +67,11 @@ class ReplicaConsistencyCheck(Callback):
         self.tolerance = tolerance
 
 
-def find_replica_check(callbacks: Any) -> ReplicaConsistencyCheck:
+def find_replica_check(callbacks: Iterable[Any]) -> ReplicaConsistencyCheck:
     """The one in a list of callbacks; the default where there is none.
 
     Raises:
         ConfigurationError: there are several.
     """
     found = [callback for callback in callbacks if isinstance(callback, ReplicaConsistencyCheck)]
-    if len(found) > 1:
-        raise ConfigurationError(f"Asked to fit with {len(found)} ReplicaChecks; give one.")
-    return found[0] if found else ReplicaConsistencyCheck()
+    return at_most_one(found, advice="Give one of them.") or ReplicaConsistencyCheck()

@@ -11,7 +11,7 @@ from phalanx.monitoring.throughput import ThroughputNumbers
 _log = logging.getLogger(__name__)
 
 
-class Throughput(Callback):
+class ThroughputMonitor(Callback):
     """Measures and logs throughput, under every strategy, at almost no cost.
 
     Samples a second of all workers together; median and 95th percentile of a step; the

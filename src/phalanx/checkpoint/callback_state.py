@@ -17,7 +17,7 @@ import numpy as np
 
 from phalanx.checkpoint.serialization import NotSerializableError, decode, encode
 
-_NOT_STATE = {"model", "_model", "params", "_params", "validation_data", "cluster", "own_metrics"}
+_NOT_STATE = {"model", "_model", "params", "_params", "validation_data", "cluster", "local_metrics"}
 _SET_UP_LATE = ("monitor_op", "min_delta")
 """Keras's callbacks that monitor turn `min_delta` negative where they choose their `monitor_op`, at
 the first epoch's end: those of a fresh process do so again."""

@@ -100,10 +100,10 @@ class GradientProbe:
             for i, path in enumerate(applied.paths)
             if self._lens.sees(path) and applied.local[i] is not None
         }
-        seen = self.seen.setdefault(replica, {"variables": {}, "whole": {}})
+        seen = self.seen.setdefault(replica, {"variables": {}, "global": {}})
         seen["variables"].update(variables)
-        if not seen["whole"]:
-            seen["whole"] = self._whole(replica, applied)
+        if not seen["global"]:
+            seen["global"] = self._global(replica, applied)
 
     def _draw(self, paths: Sequence[str]) -> dict[str, tf.Tensor]:
         """Whether each layer is in this step's sample: the same draw on every worker."""
@@ -141,7 +141,7 @@ class GradientProbe:
             blank |= {f"{view}_histogram": empty for view in views}
         return {**blank, "update_ratio": zero}
 
-    def _whole(self, replica: int, applied: GradientSnapshot) -> dict[str, tf.Tensor]:
+    def _global(self, replica: int, applied: GradientSnapshot) -> dict[str, tf.Tensor]:
         own = global_norm_at_any_scale(applied.local)
         chief = tf.cast(replica == 0, tf.float32)
         # Weighed by samples, the mean of |G_r|^2 is |G|^2 + tr(Sigma) * holders / batch.

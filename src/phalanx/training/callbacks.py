@@ -79,9 +79,9 @@ def _select_callbacks(stage: CallContext, callbacks: list[Any]) -> list[Any]:
 
 def _introduce(stage: CallContext, callback: Callback) -> None:
     place = stage.place
-    if callback.runs_on not in ("every worker", "chief"):
+    if callback.runs_on not in ("all", "chief"):
         raise ConfigurationError(
-            f"{type(callback).__name__}.runs_on must be 'every worker' or 'chief'; found "
+            f"{type(callback).__name__}.runs_on must be 'all' or 'chief'; found "
             f"{callback.runs_on!r}."
         )
     stage.exit.callback(setattr, callback, "cluster", callback.cluster)

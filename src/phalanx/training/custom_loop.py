@@ -8,11 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from phalanx.callbacks.fit_protocols import GradientListener
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import ConfigurationError, TrainingError
 from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig, observing
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first, patch_instance
-from phalanx.training.gradient_sampling import GradientListener, GradientSampler, TraceCache
+from phalanx.training.gradient_sampling import GradientSampler, TraceCache
 
 
 def distribute_optimizer(optimizer: Any) -> Any:
@@ -79,13 +80,13 @@ class _ObservedLoop:
         self._python = getattr(step, "python_function", step)
         self._eager = self._python is step
         self._traces = TraceCache(self._trace)
-        self._looks = GradientSampler(logger)
+        self._sampler = GradientSampler(logger)
         self._calls = 0
         self._place = ReplicaTopology()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
-        if not self._looks.sampling.is_due(self._calls):
+        if not self._sampler.sampling.is_due(self._calls):
             with optimizers_reduce_first:  # as in the calls that are looked at
                 return self._plain(*args, **kwargs)
 
@@ -93,12 +94,12 @@ class _ObservedLoop:
             result, seen = function(number, note, args, kwargs)
             return result, seen
 
-        return self._looks.look(self._calls, self._traces, on_these, lambda: self._place)
+        return self._sampler.sample(self._calls, self._traces, on_these, lambda: self._place)
 
-    def _trace(self, lens: ProbeConfig) -> Any:
+    def _trace(self, probe_config: ProbeConfig) -> Any:
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def observed(step: tf.Tensor, note: tf.Tensor, args: Any, kwargs: Any) -> Any:
-            observation = GradientProbe(lens, step=step, note=note)
+            observation = GradientProbe(probe_config, step=step, note=note)
             with optimizers_reduce_first, observing(observation):
                 result = self._python(*args, **kwargs)
             self._place = _place_of(observation)

@@ -9,11 +9,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
 
+from phalanx.callbacks.fit_protocols import (
+    ThroughputListener,
+    local_metrics_readers,
+    throughput_listeners,
+)
 from phalanx.distributed.host_collectives import all_gather_rows, on_any_worker
 from phalanx.keras_compat.model_access import steps_trained
 from phalanx.monitoring.event_log import worker_event_log
@@ -48,7 +53,7 @@ class FitInstrumentation:
         self._stream = stream
         self._callbacks = callbacks
         self._training_events = _training_events(stage)
-        self._listeners = [c for c in callbacks.callbacks if hasattr(c, "on_throughput")]
+        self._listeners = throughput_listeners(callbacks.callbacks)
         self._is_chief = stage.place.is_chief
         self._place = stage.place
         self._profiler = make_profiler()
@@ -61,9 +66,9 @@ class FitInstrumentation:
             phases=phase_tracker.totals,
         )
         self._own = LocalMetrics(reader_of(stage.model, function))
-        for callback in callbacks.callbacks:
-            if hasattr(callback, "own_metrics"):
-                callback.own_metrics = self._own.read
+        self._local_metrics_readers = local_metrics_readers(callbacks.callbacks)
+        for reader in self._local_metrics_readers:
+            reader.local_metrics = self._own.read
         self._epoch = 0
         self._step = 0
         self._executed = 0
@@ -135,7 +140,7 @@ class FitInstrumentation:
 
     def read_last(self, reader: MetricReader, outputs: Outputs) -> dict[str, float]:
         """Read the metrics where an epoch ends."""
-        if any(hasattr(callback, "own_metrics") for callback in self._callbacks.callbacks):
+        if self._local_metrics_readers:
             self._own.keep()  # a validation begins with fresh ones
         logs, (_, *others) = reader.read(outputs, (0.0, *self._keeper.propose(epoch_ends=True)))
         self._keeper.agree(*others)
@@ -246,21 +251,6 @@ _TRACING_PAYS_AFTER = 100
 _UNKNOWN = -1
 
 
-class TimingListener(Protocol):
-    """A callback that is told how fast training goes.
-
-    Attributes:
-        every_n_seconds: seconds of training between two times, by the chief's clock.
-        wants_workers: whether it needs every worker's times, which takes a small gather.
-    """
-
-    every_n_seconds: float
-    wants_workers: bool
-
-    def on_throughput(self, numbers: ThroughputNumbers, *, is_chief: bool) -> None:
-        """What the last steps took."""
-
-
 class StepTimer:
     """Times the steps of one `fit`, where some worker wants that."""
 
@@ -269,7 +259,7 @@ class StepTimer:
         stage: CallContext,
         timed: TimedSteps,
         *,
-        listeners: Sequence[TimingListener],
+        listeners: Sequence[ThroughputListener],
         is_recorded: bool,
         clock: Callable[[], float],
         phases: Callable[[], dict[Phase, float]],

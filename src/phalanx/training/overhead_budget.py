@@ -44,25 +44,25 @@ class OverheadBudget:
         """Steps from this look to the next, if this worker is the chief."""
         return float(self._interval)
 
-    def looked(self, step: int, begun: float, interval: float, *, traced: bool = False) -> None:
-        """Take note of a look at `step` that began at `begun` and has just ended.
+    def record(self, step: int, started: float, interval: float, *, traced: bool = False) -> None:
+        """Take note of a look at `step` that began at `started` and has just ended.
 
         Args:
             step: the step.
-            begun: the clock before the step.
+            started: the clock before the step.
             interval: what the chief proposed.
             traced: whether its function was traced first, which no later look pays again.
         """
         now = self._clock()
         self._next = step + max(1, int(interval))
         if self._plain_since is not None and not traced:
-            self._widen(begun, now, steps=step - 1 - self._plain_since[0])
+            self._increase_interval(started, now, steps=step - 1 - self._plain_since[0])
         self._plain_since = (step, now)
 
-    def _widen(self, begun: float, now: float, *, steps: int) -> None:
+    def _increase_interval(self, started: float, now: float, *, steps: int) -> None:
         if steps < 1 or self._max_overhead is None or self._plain_since is None:
             return
-        plain = (begun - self._plain_since[1]) / steps
-        extra = max(0.0, (now - begun) - plain)
+        plain = (started - self._plain_since[1]) / steps
+        extra = max(0.0, (now - started) - plain)
         needed = extra / (self._max_overhead * max(plain, 1e-9))
         self._interval = max(self._least, math.ceil(needed))

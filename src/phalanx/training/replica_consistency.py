@@ -154,7 +154,7 @@ class ReplicaChecks:
             every=every, max_overhead=None if share < 0 else share or 1e-9, clock=self._clock
         )
         self._compare(step, is_resumed=is_resumed, fold=checksum_components)
-        self._sampling.looked(step, self._clock(), float(every))
+        self._sampling.record(step, self._clock(), float(every))
 
     def after(self, step: int) -> None:
         """So many steps are trained: compare, if it is time.
@@ -166,7 +166,7 @@ class ReplicaChecks:
             return
         begun, traced = self._clock(), self._fold is None
         interval = self._compare(step, fold=self._traced_fold)
-        self._sampling.looked(step, begun, interval, traced=traced)
+        self._sampling.record(step, begun, interval, traced=traced)
 
     def end(self, step: int) -> None:
         """Training has come to its end: compare once more."""

@@ -10,15 +10,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from phalanx.callbacks.fit_protocols import GradientListener, gradient_listener
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.distributed.topology import ReplicaTopology, calls_python
-from phalanx.errors import ConfigurationError, NonFiniteError
+from phalanx.errors import NonFiniteError
 from phalanx.gradients.clipper_chain import OnNonfinite
 from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig, observing
 from phalanx.gradients.nonfinite import NonFiniteGuard, NonFiniteStep, install_guard
 from phalanx.keras_compat.optimizer_clippers import clippers_of, innermost
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.training.gradient_sampling import GradientListener, GradientSampler, TraceCache
+from phalanx.training.gradient_sampling import GradientSampler, TraceCache
 from phalanx.training.nonfinite_capture import NonFiniteCapture, capture_dir, capture_hint
 from phalanx.training.run_switches import runs_eagerly
 from phalanx.training.step_function import Outputs, StepFunction
@@ -39,8 +40,8 @@ class StepRunner:
         self._function = function
         self._health = _health(model, function, list(callbacks))
         self.kept = _nonfinite_capture(model, function, self._health)
-        observer = find_observer(callbacks)
-        self._observed = SampledSteps(model, function, observer) if observer else None
+        listener = gradient_listener(callbacks)
+        self._sampled = SampledSteps(model, function, listener) if listener else None
         self._trained = 0
         self._checked = 0
         self._told = False
@@ -56,9 +57,9 @@ class StepRunner:
 
     def steps_until_sample(self) -> int | None:
         """How many steps the next execution may have: a look ends it."""
-        if self._observed is None:
+        if self._sampled is None:
             return None
-        return self._observed.sampling.steps_until(self._trained)
+        return self._sampled.sampling.steps_until(self._trained)
 
     def run(self, iterator: Any, steps: int, timed: RunsOne | None = None) -> tuple[int, Outputs]:
         """Run up to `steps` steps; see `StepFunction.on_iterator`.
@@ -110,7 +111,7 @@ class StepRunner:
 
     def _sampled_step(self, steps: int) -> RunsOne | None:
         """What runs the last of the next `steps` steps, if that one is looked at."""
-        observed, last = self._observed, self._trained + steps
+        observed, last = self._sampled, self._trained + steps
         if observed is None or not observed.sampling.is_due(last):
             return None
         return lambda iterator: observed.run(iterator, last)
@@ -206,14 +207,14 @@ def _explain(paths: Sequence[str], trouble: NonFiniteStep, place: ReplicaTopolog
 
 
 class SampledSteps:
-    """Runs the observed steps of one `fit`, and shows them to its observer."""
+    """Runs the observed steps of one `fit`, and shows them to its listener."""
 
-    def __init__(self, model: Any, function: StepFunction, observer: GradientListener) -> None:
+    def __init__(self, model: Any, function: StepFunction, listener: GradientListener) -> None:
         """Get ready beside `function`; what is needed is traced when a step first needs it."""
         self._place = function.plan.place
         self._traces = _sampled_traces(model, function)
-        self._looks = GradientSampler(observer)
-        self.sampling = self._looks.sampling
+        self._sampler = GradientSampler(listener)
+        self.sampling = self._sampler.sampling
 
     def run(self, iterator: Any, step: int) -> Outputs:
         """Run one step, numbered from 1, and show its gradients.
@@ -230,7 +231,9 @@ class SampledSteps:
             return outputs, seen
 
         with flight.execution("train"):
-            outputs: Outputs = self._looks.look(step, self._traces, on_next, lambda: self._place)
+            outputs: Outputs = self._sampler.sample(
+                step, self._traces, on_next, lambda: self._place
+            )
         return outputs
 
 
@@ -253,11 +256,11 @@ class SampledTraces(TraceCache):
         self._place = function.plan.place
         self._eager = runs_eagerly(model)
 
-    def _trace(self, lens: ProbeConfig) -> Any:
+    def _trace(self, probe_config: ProbeConfig) -> Any:
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def observed(iterator: Any, step: tf.Tensor, note: tf.Tensor) -> Any:
             element = next(iterator)
-            observation = GradientProbe(lens, step=step, note=note)
+            observation = GradientProbe(probe_config, step=step, note=note)
             with observing(observation):
                 outputs = self._step.on_replicas(element)
                 self._function.capture_after(element)
@@ -274,18 +277,3 @@ def _sampled_traces(model: Any, function: StepFunction) -> SampledTraces:
         kept = function.extensions[SampledTraces] = SampledTraces(model, function)
     found: SampledTraces = kept
     return found
-
-
-def find_observer(callbacks: Any) -> GradientListener | None:
-    """The callback that observes gradients, if there is one.
-
-    Raises:
-        ConfigurationError: there are several, which would each need steps of their own.
-    """
-    found = [c for c in callbacks if getattr(c, "observes_gradients", False)]
-    if len(found) > 1:
-        raise ConfigurationError(
-            f"Asked to fit with {len(found)} callbacks that observe gradients; one can. Give one "
-            "GradientLogger the layers and histograms of all."
-        )
-    return found[0] if found else None

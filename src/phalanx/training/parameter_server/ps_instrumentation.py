@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.callbacks.fit_protocols import throughput_listeners
 from phalanx.monitoring.event_log import worker_event_log
 from phalanx.monitoring.memory import resident_bytes
 from phalanx.monitoring.phase_tracker import Phase, phase_tracker
@@ -94,7 +95,7 @@ class PSThroughput:
             self._recorder = TrainingEvents(
                 event_log, fit=next(_fits), is_chief=True, clock=time.monotonic
             )
-        self._listeners = [c for c in callbacks.callbacks if hasattr(c, "on_throughput")]
+        self._listeners = throughput_listeners(callbacks.callbacks)
         every = min([SECONDS, *(each.every_n_seconds for each in self._listeners)])
         self._pace = PSStepTimes(
             workers, every=every, clock=time.monotonic, phases=phase_tracker.totals

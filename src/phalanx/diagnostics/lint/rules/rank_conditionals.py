@@ -22,7 +22,13 @@ _HOROVOD = (
     "allgather_object", "callbacks.BroadcastGlobalVariablesCallback",
     "callbacks.MetricAverageCallback",
 )  # fmt: skip
-_TOGETHER = ("all_reduce", "all_gather", "agree", "experimental_distribute_dataset")
+_TOGETHER = (
+    "all_reduce",
+    "all_gather",
+    "any_worker",
+    "all_workers",
+    "experimental_distribute_dataset",
+)
 _DECIDES = (
     "EarlyStopping", "ReduceLROnPlateau", "LearningRateScheduler", "TerminateOnNaN",
     "BackupAndRestore", "SwapEMAWeights",
