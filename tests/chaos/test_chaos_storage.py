@@ -36,7 +36,9 @@ def breaks():
 
 def write(folder, step, patience=ONCE):
     arrays = {"kernel": np.arange(12.0).reshape(3, 4)}
-    ShardWriter(folder=folder, patience=patience).write(Snapshot(step=step, epoch=0, arrays=arrays))
+    ShardWriter(folder=folder, retry_policy=patience).write(
+        Snapshot(step=step, epoch=0, arrays=arrays)
+    )
 
 
 def assert_whole(folder, *steps):

@@ -154,7 +154,7 @@ def test_a_breakpoint_and_other_shapes_on_one_rank(command):
     assert "('rank', 1, 'rows', 4)" in done.stdout
     assert "is passed over: worker 1 has the terminal" in done.stdout
     assert (
-        "Workers do not bring the same to a collective: step 3, an all_gather: worker 1 brings "
+        "Workers call a collective with different tensors: step 3, an all_gather: worker 1 has "
         "tensor 1 (any, 3) float32, worker 0 (any, 2) float32." in done.stderr
     )
 
@@ -162,7 +162,7 @@ def test_a_breakpoint_and_other_shapes_on_one_rank(command):
 def test_a_rank_that_skips_a_batch(command):
     done = command.run("--workers", "2", "--debug", command.script(BUGS), "skip")
     assert done.code == 1
-    found = "Workers do not bring the same to a collective: worker 1 is at step"
+    found = "Workers call a collective with different tensors: worker 1 is at step"
     assert found in done.err
     assert "worker 0 at step 3 (gradients)" in done.err
 

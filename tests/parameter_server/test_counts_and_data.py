@@ -106,7 +106,7 @@ def everything():
 
     def tell_nothing(given, steps=(2, 3, 9)):
         """A worker that is lost when it has trained, and before it has told."""
-        result = given.told.result()
+        result = given.outcome.result()
         if next(lost) in steps:
             raise tf.errors.UnavailableError(None, None, "as if it were gone")
         return result
@@ -119,7 +119,7 @@ def everything():
 
         def give(self, ticket):
             made = given(self, ticket)
-            return dataclasses.replace(made, told=self._fetchers.submit(tell_nothing, made))
+            return dataclasses.replace(made, outcome=self._fetchers.submit(tell_nothing, made))
 
         StepScheduler._give = give
         try:

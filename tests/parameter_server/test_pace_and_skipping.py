@@ -41,7 +41,7 @@ def window():
     pace.begin_epoch()
     for number in range(43):
         clock.now += 0.25
-        pace.told([step(int(number % 4 == 3), 0.1 + 0.2 * (number % 4 == 3))])
+        pace.on_results([step(int(number % 4 == 3), 0.1 + 0.2 * (number % 4 == 3))])
         numbers = pace.close(number + 1)
         assert (numbers is not None) == (number == 42)
     return numbers

@@ -36,7 +36,7 @@ def snapshot(step, rows=300):
 
 def write(folder, taken, workers=1, patience=ONCE):
     writers = [
-        ShardWriter(folder=folder, rank=rank, workers=workers, patience=patience)
+        ShardWriter(folder=folder, rank=rank, workers=workers, retry_policy=patience)
         for rank in range(workers)
     ]
     threads = [threading.Thread(target=each.write, args=(taken,)) for each in writers[1:]]

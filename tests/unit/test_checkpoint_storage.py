@@ -147,7 +147,7 @@ def test_a_write_that_fails_leaves_the_last_good_one(at, folder):
     good, bad = snapshot(1), snapshot(2)
     ShardWriter(folder=folder).write(good)
     with pytest.raises(OSError, match="No space"):
-        ShardWriter(folder=Broken(folder, [], at), patience=AT_ONCE).write(bad)
+        ShardWriter(folder=Broken(folder, [], at), retry_policy=AT_ONCE).write(bad)
     assert steps_in(folder) == [1]
     assert_equal(latest(folder).arrays, good.arrays)
     ShardWriter(folder=folder).write(bad)
@@ -159,7 +159,7 @@ def test_a_write_that_fails_once_is_tried_again(at, folder):
     waits = []
     patience = RetryPolicy(max_retries=2, first=1.0, jitter=0.0, sleep=waits.append)
     taken = snapshot()
-    ShardWriter(folder=Broken(folder, [], at), patience=patience).write(taken)
+    ShardWriter(folder=Broken(folder, [], at), retry_policy=patience).write(taken)
     assert waits == [1.0]
     assert_equal(latest(folder).arrays, taken.arrays)
 

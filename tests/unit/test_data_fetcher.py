@@ -15,7 +15,7 @@ def here(position):
 
 
 def fetched(remote, count, start=0, **options):
-    fetcher = Fetcher(remote, here, **{"patience": 20, **options})
+    fetcher = Fetcher(remote, here, **{"max_wait": 20, **options})
     found = [list(fetcher.fetch(p)) for p in range(start, start + count)]
     fetcher.close()
     return found, fetcher.made_here
@@ -83,7 +83,7 @@ def test_a_stream_that_is_silent_is_waited_for_once():
         yield from ()
 
     begin = time.monotonic()
-    _, made_here = fetched(silent, 4, patience=2)
+    _, made_here = fetched(silent, 4, max_wait=2)
     assert made_here == 4
     assert time.monotonic() - begin < 7, "four times would be eight seconds"
     closed.set()

@@ -41,34 +41,33 @@ NO_BIAS = ("dense/bias", (), NO_GRADIENT)
         ([gradients(12, KERNEL), gradients(12, KERNEL)], None),
         (
             [gradients(12, KERNEL), gradients(12, WIDER), gradients(12, KERNEL)],
-            "step 12, gradients: worker 1 brings dense/kernel (4, 3) float32, the others (4, 2) "
+            "step 12, gradients: worker 1 has dense/kernel (4, 3) float32, the others (4, 2) "
             "float32",
         ),
         (
             [gradients(12, WIDER), gradients(12, KERNEL), gradients(12, KERNEL)],
-            "step 12, gradients: worker 0 brings dense/kernel (4, 3) float32, the others (4, 2) "
+            "step 12, gradients: worker 0 has dense/kernel (4, 3) float32, the others (4, 2) "
             "float32",
         ),
         (
             [gradients(3, KERNEL), gradients(3, HALF)],
-            "step 3, gradients: worker 1 brings dense/kernel (4, 2) float16, worker 0 (4, 2) "
-            "float32",
+            "step 3, gradients: worker 1 has dense/kernel (4, 2) float16, worker 0 (4, 2) float32",
         ),
         (
             [gradients(3, KERNEL, BIAS), gradients(3, KERNEL)],
-            "step 3, gradients: worker 1 brings no dense/bias, worker 0 (2,) float32",
+            "step 3, gradients: worker 1 has no dense/bias, worker 0 (2,) float32",
         ),
         (
             [gradients(3, KERNEL), gradients(3, KERNEL, BIAS)],
-            "step 3, gradients: worker 1 brings dense/bias (2,) float32, worker 0 none such",
+            "step 3, gradients: worker 1 has dense/bias (2,) float32, worker 0 none such",
         ),
         (
             [gradients(3, BIAS), gradients(3, NO_BIAS)],
-            "step 3, gradients: worker 1 brings dense/bias no gradient, worker 0 (2,) float32",
+            "step 3, gradients: worker 1 has dense/bias no gradient, worker 0 (2,) float32",
         ),
         (
             [gradients(3, KERNEL), gradients(3, BIAS)],
-            "step 3, gradients: worker 1 brings dense/bias (2,) float32 in place of dense/kernel "
+            "step 3, gradients: worker 1 has dense/bias (2,) float32 in place of dense/kernel "
             "(4, 2) float32",
         ),
         (
@@ -104,7 +103,7 @@ def meet():
         done = threading.Event()
 
         def guest(rank):
-            mine = ExchangeClient(address, rank, patience=patience)
+            mine = ExchangeClient(address, rank, timeout=patience)
             for each in before:
                 mine.exchange_signatures(each)
             if brought[rank] is not None:
@@ -115,14 +114,14 @@ def meet():
         guests = [threading.Thread(target=guest, args=(rank,)) for rank in range(1, len(brought))]
         for thread in guests:
             thread.start()
-        host = ExchangeServer(address, len(brought), patience=patience)
+        host = ExchangeServer(address, len(brought), timeout=patience)
         for each in before:
             host.exchange_signatures(each)
         heard[0] = host.exchange_signatures(brought[0])
         done.set()
         for thread in guests:
             thread.join(60)
-        return [(heard[rank].said, heard[rank].is_gone) for rank in sorted(heard)]
+        return [(heard[rank].message, heard[rank].is_lost) for rank in sorted(heard)]
 
     return meet
 
@@ -136,7 +135,7 @@ def test_workers_that_bring_the_same_go_on(meet):
 def test_all_hear_who_differs(meet):
     heard = meet(gradients(1, KERNEL), gradients(1, KERNEL), gradients(1, WIDER))
     assert len(set(heard)) == 1
-    assert heard[0][0].startswith("step 1, gradients: worker 2 brings dense/kernel (4, 3) float32")
+    assert heard[0][0].startswith("step 1, gradients: worker 2 has dense/kernel (4, 3) float32")
 
 
 def test_a_worker_that_has_ended_is_named(meet):
@@ -202,41 +201,41 @@ def silent_chief():
 
 def test_a_chief_that_has_ended_is_named(silent_chief):
     address, hang_up = silent_chief
-    guest = ExchangeClient(address, 1, patience=60.0)
+    guest = ExchangeClient(address, 1, timeout=60.0)
     hang_up()
     answer = guest.exchange_signatures(gradients(7))
-    assert answer.said == "worker 0 has ended; here it is at step 7 (gradients)"
-    assert answer.is_gone
+    assert answer.message == "worker 0 has ended; here it is at step 7 (gradients)"
+    assert answer.is_lost
 
 
 def test_a_chief_that_does_not_answer_is_named(silent_chief):
     address, _ = silent_chief
-    answer = ExchangeClient(address, 1, patience=0.1).exchange_signatures(gradients(7))
-    assert answer.said == "worker 0 has not come for 0 s; here it is at step 7 (gradients)"
-    assert not answer.is_gone
+    answer = ExchangeClient(address, 1, timeout=0.1).exchange_signatures(gradients(7))
+    assert answer.message == "worker 0 has not answered for 0 s; here it is at step 7 (gradients)"
+    assert not answer.is_lost
 
 
 def test_a_guest_tries_until_the_chief_listens():
     (port,) = pick_free_ports(1)
     address, hosts = ("127.0.0.1", port), []
-    host = threading.Thread(target=lambda: hosts.append(ExchangeServer(address, 2, patience=60.0)))
+    host = threading.Thread(target=lambda: hosts.append(ExchangeServer(address, 2, timeout=60.0)))
 
     def listens_now(_):
         if not host.ident:
             host.start()
 
-    ExchangeClient(address, 1, patience=60.0, sleep=listens_now)
+    ExchangeClient(address, 1, timeout=60.0, sleep=listens_now)
     host.join(60)
     assert hosts
     with pytest.raises(OSError, match="refused"):
-        ExchangeClient(address, 1, patience=60.0, startup=0.0)
+        ExchangeClient(address, 1, timeout=60.0, startup=0.0)
 
 
 class Heard:
     """A meeting at which this is heard."""
 
     def __init__(self, said="", *, is_gone=False):
-        self.answer = Verdict(said, is_gone=is_gone)
+        self.answer = Verdict(said, is_lost=is_gone)
 
     def exchange_signatures(self, brought):
         self.brought = brought
@@ -264,7 +263,7 @@ def test_who_differs_is_an_error():
     Check(Heard(), workers=2).compare("gradients", [], in_step=True)
     check = Check(Heard("worker 1 is at step 11"), workers=2)
     with pytest.raises(
-        WorkerMismatchError, match=r"to a collective: worker 1 is at step 11\. Every"
+        WorkerMismatchError, match=r"with different tensors: worker 1 is at step 11\. Every"
     ):
         check.compare("gradients", [], in_step=True)
 

@@ -52,7 +52,7 @@ def test_what_is_written_is_read(ring, pages, tmp_path):
     ring.write(step)
     flight = read(pages, tmp_path)
     assert (flight.rank, flight.attempt, flight.workers, flight.pid) == (2, 1, 3, 77)
-    assert (flight.host, flight.begun, flight.ended) == ("alpha", 1001 * SECOND, None)
+    assert (flight.host, flight.started, flight.ended) == ("alpha", 1001 * SECOND, None)
     first, second = flight.events
     assert (first.kind, first.name, first.step, first.how) == ("phase", "compute", 4, "done")
     assert (first.begin, first.end) == (1002 * SECOND, 1004 * SECOND)
@@ -250,7 +250,7 @@ def test_a_step_that_takes_long_is_looked_at_while_it_does(recorder, tmp_path):
     arrivals = Arrivals()
     arrivals.told = SpanListener(batches=1, when=2**62, signature="", dimensions=())
     with recorder.execution("train", 1, arrivals):
-        recorder._look()
+        recorder._poll()
         (event,) = (e for e in events_of(tmp_path) if e.kind == "train")
         assert event.is_open
         assert event.done == 1

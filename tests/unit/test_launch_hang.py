@@ -357,4 +357,4 @@ def test_how_long_is_far_too_long(looks, timeout, patience):
     pace = StepTimeTracker()
     for now, step in looks:
         pace.take(now, [None, step])
-    assert pace.patience(timeout) == patience
+    assert pace.stall_threshold(timeout) == patience

@@ -46,7 +46,7 @@ class Data:
     def ticket(self, position):
         return position
 
-    def untold(self):
+    def unreported(self):
         return ()
 
     def is_news(self, worker, batch):

@@ -37,7 +37,7 @@ def test_layer_operation_sample_and_cause_are_named(case):
     assert [s.index for s in found.samples] == [5]
     assert (found.samples[0].in_batch, found.samples[0].row) == (13, 105)
     assert found.cause.kind == case.split()[-1]
-    assert said in found.cause.said
+    assert said in found.cause.summary
     assert found.variable == "m/first/kernel"
 
 
@@ -47,15 +47,15 @@ def test_a_layer_that_overflows_in_float16_is_told_from_one_that_does_in_float32
     found = replayed([layer, head(dtype="float32")], x)
     assert (found.layer, found.dtype, found.cause.kind) == ("m/odd", "float16", "float16")
     assert [s.index for s in found.samples] == [2]
-    assert "gives up to 9e+04" in found.cause.said
-    assert "float16 ends at 65504" in found.cause.said
+    assert "gives up to 9e+04" in found.cause.summary
+    assert "float16 ends at 65504" in found.cause.summary
 
 
 def test_a_small_number_that_float16_takes_as_0():
     layer = Of(lambda x: x / (x * 0 + 1e-8), name="odd", dtype="mixed_float16")
     found = replayed([layer, head(dtype="float32")], rows() * 1e-4)
     assert (found.layer, found.operation, found.cause.kind) == ("m/odd", "RealDiv", "float16")
-    assert "a division by 32 of 32 numbers that are 0" in found.cause.said
+    assert "a division by 32 of 32 numbers that are 0" in found.cause.summary
 
 
 def test_a_loss_scale_that_overflows_in_the_backward_pass():
@@ -86,7 +86,7 @@ def test_a_bad_target_shows_in_the_loss():
     y[7] = np.nan
     found = replayed([head()], rows(), y)
     assert (found.phase, found.layer) == ("data", "mse")
-    assert found.cause.said == "y holds 1 numbers that are not finite"
+    assert found.cause.summary == "y holds 1 numbers that are not finite"
 
 
 def test_weights_that_were_bad_before_are_named():
@@ -101,7 +101,7 @@ def test_activations_that_grow_from_layer_to_layer():
     ]
     found = replayed([*layers, head()], rows())
     assert found.cause.kind == "explosion"
-    assert "activations grow from" in found.cause.said
+    assert "activations grow from" in found.cause.summary
     assert found.layer == "m/d6"
 
 

@@ -41,7 +41,7 @@ def cause(operation, *inputs, output=(np.inf,), dtype="float32", in_float32=None
 def test_the_cause_is_known_by_operation_and_numbers(operation, inputs, kind, said):
     found = cause(operation, *inputs)
     assert found.kind == kind
-    assert said in found.said
+    assert said in found.summary
 
 
 def test_a_power_divides_overflows_or_takes_a_root():
@@ -51,23 +51,23 @@ def test_a_power_divides_overflows_or_takes_a_root():
     assert cause("Pow", [0.0, 1e30], 2.0, output=[0.0, inf]).kind == "explosion"
     root = cause("Pow", [-1.0, 0.0, 4.0], 0.5, output=[nan, 0.0, 2.0])
     assert root.kind == "root"
-    assert "1 of 3 numbers" in root.said
+    assert "1 of 3 numbers" in root.summary
 
 
 def test_what_is_no_number_is_not_called_an_overflow():
     found = cause("Acos", [2.0], output=[np.nan])
     assert found.kind == "unknown"
-    assert found.said == "Acos of numbers up to 2 gives no number in float32"
+    assert found.summary == "Acos of numbers up to 2 gives no number in float32"
 
 
 def test_half_precision_is_to_blame_only_where_float32_stays_finite():
     half = {"output": [np.inf], "dtype": "float16"}
     assert cause("Log", [0.0], **half).kind == "logarithm"
     found = cause("Mul", [300.0], [300.0], in_float32=9e4, **half)
-    assert (found.kind, "float16 ends at 65504" in found.said) == ("float16", True)
+    assert (found.kind, "float16 ends at 65504" in found.summary) == ("float16", True)
     found = cause("Reciprocal", [0.0], in_float32=1e10, output=[np.inf], dtype=BF16)
     assert found.kind == "float16"
-    assert "in bfloat16 a small number has become 0: a division by 1 of 1" in found.said
+    assert "in bfloat16 a small number has become 0: a division by 1 of 1" in found.summary
 
 
 def test_growth_is_that_of_the_innermost_layers():
@@ -160,7 +160,7 @@ def test_bad_data_is_named_by_its_place_among_several_inputs():
     base = captured_of(model, rows())
     batch = ([rows(), rows(3, np.inf)], np.ones((ROWS, 1), np.float32), None)
     found = Replay(model, CaptureInfo(**{**vars(base), "batches": (batch,)})).run()
-    assert found.cause.said == "x[1] holds 4 numbers that are not finite"
+    assert found.cause.summary == "x[1] holds 4 numbers that are not finite"
     batch = ([rows(), rows()], np.ones((ROWS, 1), np.float32), None)
     assert Replay(model, CaptureInfo(**{**vars(base), "batches": (batch,)})).run().phase == ""
 

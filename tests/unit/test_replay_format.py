@@ -55,14 +55,14 @@ def samples(count, row=None, place=""):
 SAID = {
     "bad data": found(
         phase="data", layer="m/head", variable="m/head/kernel", given=(HOLED,), dtype="float32",
-        samples=samples(1, row=103), cause=Cause(kind="data", said="why", remedy="what to do"),
+        samples=samples(1, row=103), cause=Cause(kind="data", summary="why", remedy="what to do"),
     ),
     "bad data that shows nowhere": found(phase="data", given=(HOLED,), samples=samples(1)),
     "bad weights": found(phase="weights", layer="m/head", variable="m/head/kernel"),
     "an operation": found(
         phase="forward", layer="m/odd", operation="Mul", variable="m/first/kernel",
         given=(GIVEN, HOLED), dtype="float16", samples=samples(2, place="a.csv:6"),
-        cause=Cause(kind="float16", said="why", remedy="what to do"),
+        cause=Cause(kind="float16", summary="why", remedy="what to do"),
     ),
     "no operation, and no sample by itself": found(phase="backward"),
     "many samples": found(phase="forward", layer="m/odd", samples=samples(14, row=100)),

@@ -104,7 +104,7 @@ def test_replicas_that_begin_unlike_are_told_once(mirrored2, said):
         None,
         "replica",
     )
-    assert (apart.what.name, apart.what.odd, apart.what.alike) == ("m/d0/bias", (1,), 0)
+    assert (apart.what.name, apart.what.odd, apart.what.reference) == ("m/d0/bias", (1,), 0)
     assert (apart.what.by.largest, apart.what.by.entries, apart.what.by.size) == (0.5, 4, 4)
     assert apart.what.count == 1
 
@@ -130,14 +130,14 @@ def test_the_one_of_three_that_is_unlike_the_others_is_named(mirrored3, said):
     change(model.layers[0].bias, halves, replica=0)
     checks_of(model, mirrored3).begin(0, is_resumed=False)
     ((_, apart),) = said
-    assert (apart.what.name, apart.what.odd, apart.what.alike) == ("m/d0/bias", (0,), 1)
+    assert (apart.what.name, apart.what.odd, apart.what.reference) == ("m/d0/bias", (0,), 1)
 
 
 def test_the_words_for_it(snapshot):
     by = VariableDifference(
         largest=0.5, share=0.25, entries=3, size=12, index=(2, 3), values=(1.25, 0.123456789)
     )
-    unlike = Unlike(name="m/replica/kernel", odd=(1,), alike=0, by=by, count=2, of=9)
+    unlike = Unlike(name="m/replica/kernel", odd=(1,), reference=0, by=by, count=2, of=9)
     scalar = replace(unlike, odd=(1, 2), by=replace(by, size=1, entries=1, index=()))
     page = [
         Apart(what=unlike, step=4, first_difference_at=2, noun="worker"),

@@ -60,10 +60,10 @@ def test_every_kind_has_a_row_in_the_time_line(run):
 
 def test_every_kind_is_told_while_the_run_goes_on(run):
     watched = Watched(run)
-    watched.look()
+    watched.update()
     console = Console(file=io.StringIO(), width=120)
     console.print(live_page(watched.run, name="eventful", now=120.0))
     told = console.file.getvalue()
-    last = [": ".join(happened(event)) for event in watched.run.told[-3:]]
+    last = [": ".join(happened(event)) for event in watched.run.notable[-3:]]
     assert [each in told for each in last] == [True] * 3
-    assert [EVENT_TYPES[kind] for kind in RECORDS] == [type(event) for event in watched.run.told]
+    assert [EVENT_TYPES[kind] for kind in RECORDS] == [type(event) for event in watched.run.notable]

@@ -35,12 +35,12 @@ class Made:
         return self
 
     def states(self, now):
-        self.watched.look()
+        self.watched.update()
         run = self.watched.run
         return [health_of(worker, run, now).state for _, worker in sorted(run.workers.items())]
 
     def why(self, rank, now):
-        self.watched.look()
+        self.watched.update()
         return health_of(self.watched.run.workers[rank], self.watched.run, now).why
 
 
@@ -220,7 +220,7 @@ def test_the_states_of_the_run(made):
 
 def page_of(made, now, **options):
     console = Console(file=io.StringIO(), width=options.get("width", 120))
-    made.watched.look()
+    made.watched.update()
     console.print(
         live_page(made.watched.run, name="made", now=now, damages=made.watched.damages, **options)
     )
@@ -272,7 +272,7 @@ def test_trouble_is_said_in_words_and_colour(made):
     made.at(1.0, None, "worker_exit", attempt=0, rank=1, code=1, signal=None,
             terminated_by_launcher=False, summary="MemoryError: [bold]no[/bold]")  # fmt: skip
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard")
-    made.watched.look()
+    made.watched.update()
     console.print(live_page(made.watched.run, name="made", now=2.0))
     text = console.file.getvalue()
     assert "worker 1 failed: MemoryError: [bold]no[/bold] (exit code 1)" in text
@@ -305,8 +305,8 @@ def test_what_happened_and_what_is_damaged_is_said(made):
 
 def test_the_made_run_at_its_end(tmp_path):
     watched = Watched(make_run(tmp_path))
-    watched.look()
+    watched.update()
     assert watched.is_over
     states = [health_of(w, watched.run, BEGAN + 99).state for w in watched.run.workers.values()]
     assert states == ["ended"] * 3
-    assert [type(each).__name__ for each in watched.run.told].count("Restart") == 1
+    assert [type(each).__name__ for each in watched.run.notable].count("Restart") == 1

@@ -126,7 +126,7 @@ def test_unknown_kinds_are_passed_over_and_unfit_records_counted(tmp_path):
         writer.write("train_metrics", logs={})
     data = load_run(tmp_path)
     assert data.events == ()
-    assert data.damage == (CorruptLines(file="worker-0.jsonl", unfit=1),)
+    assert data.damage == (CorruptLines(file="worker-0.jsonl", invalid=1),)
 
 
 def test_files_that_come_later_are_followed_too(tmp_path):
@@ -154,7 +154,7 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path):
 
 def test_damage_is_said_in_words():
     damage = CorruptLines(
-        file="worker-1.jsonl", damaged=(2, 4, 5, 6, 7, 8, 9), newer=(3,), unfit=1, unfinished=True
+        file="worker-1.jsonl", damaged=(2, 4, 5, 6, 7, 8, 9), newer=(3,), invalid=1, unfinished=True
     )
     assert format_damage(damage) == (
         "worker-1.jsonl: lines 2, 4, 5, 6, 7 and 2 more are damaged and left out; line 3 is from "
@@ -231,7 +231,7 @@ def test_whatever_the_fields_hold_they_are_shown(tmp_path, lines):
         for kind, values in lines:
             file.write(json.dumps({"v": 1, "t": 1.5, "kind": kind, **values}) + "\n")
     data = load_run(tmp_path)
-    assert len(data.events) + sum(damage.unfit for damage in data.damage) == len(lines)
+    assert len(data.events) + sum(damage.invalid for damage in data.damage) == len(lines)
     json.loads(to_json([data], now=2.0))
     run = LiveRun()
     run.take(data.events)

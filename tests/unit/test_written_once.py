@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.worker.written_once import PATIENCE, PATIENCE_ELSEWHERE, WrittenOnce
+from phalanx.worker.written_once import TIMEOUT, TIMEOUT_ELSEWHERE, WrittenOnce
 
 
 class Clock:
@@ -65,7 +65,7 @@ def test_a_path_of_its_own_is_waited_for_once(workers, clock):
     write(workers[0], written, "chief", "dir/ckpt-1")
     assert write(workers[1], written, "other", "dir/own/ckpt-1") == "other"
     waited = clock.now
-    assert waited == pytest.approx(PATIENCE_ELSEWHERE, abs=0.2)
+    assert waited == pytest.approx(TIMEOUT_ELSEWHERE, abs=0.2)
     assert write(workers[1], written, "other", "dir/own/ckpt-2") == "other"
     assert clock.now == waited
 
@@ -73,7 +73,7 @@ def test_a_path_of_its_own_is_waited_for_once(workers, clock):
 def test_a_worker_writes_alone_where_the_chief_does_not_come(workers, clock):
     written = []
     assert write(workers[1], written, "other") == "other"
-    assert clock.now == pytest.approx(PATIENCE, abs=0.2)
+    assert clock.now == pytest.approx(TIMEOUT, abs=0.2)
     write(workers[0], written, "chief")  # late
     clock.then[clock.now + 3] = lambda: write(workers[0], written, "chief", "dir/ckpt-2")
     assert write(workers[1], written, "other", "dir/ckpt-2") == "nothing"
@@ -105,7 +105,7 @@ def test_a_chief_that_writes_is_waited_for_however_long(workers, clock):
         restore.set()
         chief.join()
 
-    clock.then[10 * PATIENCE] = end
+    clock.then[10 * TIMEOUT] = end
     assert write(workers[1], written, "other", "a") == "nothing"
     assert written == ["chief"]
 

@@ -30,7 +30,7 @@ class CheckpointOptions:
         every: when.
         retention: which checkpoints stay.
         async_save: whether writing goes on beside training.
-        patience: how often to try again.
+        retry_policy: how often to try again.
         resume: whether to go on from the newest.
         on_failure: what a checkpoint that could not be written does.
         data: how the place in a `tf.data` pipeline is found again.
@@ -41,7 +41,7 @@ class CheckpointOptions:
     every: Trigger
     retention: Retention
     async_save: bool
-    patience: RetryPolicy
+    retry_policy: RetryPolicy
     resume: bool
     on_failure: OnFailure
     data: Data
@@ -135,7 +135,7 @@ class Checkpoint(Callback):
             every=every or every_n_epochs(),
             retention=Retention(max_to_keep=max_to_keep, best=best),
             async_save=async_save,
-            patience=RetryPolicy(max_retries=max_retries),
+            retry_policy=RetryPolicy(max_retries=max_retries),
             resume=resume,
             on_failure=on_failure,
             data=data,

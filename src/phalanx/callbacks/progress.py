@@ -46,7 +46,7 @@ class Progress(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         self._live = live and verbose == 1
         self._clock = clock
         self._stream = stream
-        self._begun = 0.0
+        self._started = 0.0
         self._drawn: Mapping[str, Any] | None = None
         self._width = 0
 
@@ -64,7 +64,7 @@ class Progress(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         self._finish(logs)
 
     def _start(self) -> None:
-        self._begun = self._clock()
+        self._started = self._clock()
         self._drawn = None
         self._seen = 0
 
@@ -95,7 +95,7 @@ class Progress(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
     def seconds(self) -> float:
         """How long the epoch has run."""
-        return self._clock() - self._begun
+        return self._clock() - self._started
 
     def _over_the_last(self, line: str) -> str:
         """The line with blanks over what the one before had more."""

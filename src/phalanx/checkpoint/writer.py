@@ -134,7 +134,7 @@ class ShardWriter:
         rank: this worker, from 0; worker 0 commits.
         workers: how many write.
         attempt: tells this start of the worker group from others, whose leftovers may lie there.
-        patience: how often to try again.
+        retry_policy: how often to try again.
         peer_timeout: seconds that the chief waits for the others' shards.
         is_given_up: whether the chief is to wait for the others no longer.
         staging: the memory that a share is copied to; the next one is copied over it.
@@ -146,7 +146,7 @@ class ShardWriter:
     rank: int = 0
     workers: int = 1
     attempt: str = "0"
-    patience: RetryPolicy = field(default_factory=RetryPolicy)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     peer_timeout: float = 120.0
     is_given_up: Callable[[], bool] = lambda: False
     staging: Staging = field(default_factory=Staging)
@@ -266,4 +266,4 @@ class ShardWriter:
         return f"shard-{rank}-of-{self.workers}.{self.attempt}.safetensors"
 
     def _try(self, what: str, action: Callable[[], Any]) -> Any:
-        return self.patience.call_with_retry(what, action)
+        return self.retry_policy.call_with_retry(what, action)

@@ -51,8 +51,8 @@ def check(
     scripts = [script for path in paths for script in scripts_in(path)]
     findings = [finding for script in scripts for finding in check_file(script)]
     if as_json:
-        told = [asdict(finding) for finding in findings]
-        written = {"schema": SCHEMA, "scripts": len(scripts), "findings": told}
+        rows = [asdict(finding) for finding in findings]
+        written = {"schema": SCHEMA, "scripts": len(scripts), "findings": rows}
         sys.stdout.write(json.dumps(written, indent=2) + "\n")
     else:
         show(findings, len(scripts), Console(highlight=False))
@@ -91,7 +91,7 @@ def summary(findings: Sequence[Finding], scripts: int) -> str:
     """How much was found in how many scripts."""
     from phalanx.diagnostics.lint.finding import SEVERITIES
 
-    looked = f"{scripts} script{'s' * (scripts != 1)}"
+    checked = f"{scripts} script{'s' * (scripts != 1)}"
     counts = Counter(finding.severity for finding in findings)
     parts = [f"{counts[s]} {s}{'s' * (counts[s] != 1)}" for s in SEVERITIES if counts[s]]
-    return f"{looked}: {', '.join(parts)}" if parts else f"{looked}: nothing found"
+    return f"{checked}: {', '.join(parts)}" if parts else f"{checked}: nothing found"

@@ -55,7 +55,7 @@ def bench(
     """Measure in a process of its own, and leave with its exit code."""
     if not seconds > 0:
         raise ConfigurationError(f"--seconds must be more than 0; found {seconds}.")
-    _look("bench", str(seconds), script, arguments or [])
+    _run_probe("bench", str(seconds), script, arguments or [])
 
 
 @app.command("inspect", help=INSPECT_HELP, context_settings=_OWN_OPTIONS)
@@ -67,10 +67,10 @@ def inspect(
     """Look in a process of its own, and leave with its exit code: 1 where something is wrong."""
     if workers < 1:
         raise ConfigurationError(f"--workers must be at least 1; found {workers}.")
-    _look("inspect", str(workers), script, arguments or [])
+    _run_probe("inspect", str(workers), script, arguments or [])
 
 
-def _look(command: str, number: str, script: str, arguments: list[str]) -> None:
+def _run_probe(command: str, number: str, script: str, arguments: list[str]) -> None:
     is_function = ":" in script and not Path(script).exists()
     if not is_function:
         check_script(Path(script))

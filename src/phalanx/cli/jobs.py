@@ -45,12 +45,12 @@ def status(job: Job, run_dir: RunDir = Path("runs")) -> None:
     found = find_job(job, run_dir)
     match found.kind:
         case "slurm":
-            said = slurm_client.status(found, run_command)
+            states = slurm_client.status(found, run_command)
         case "ray":
-            said = ray_client.status(found, ray_client.connect(str(found.address)))
+            states = ray_client.status(found, ray_client.connect(str(found.address)))
         case _:
-            said = kubernetes_client.status(found, kubernetes_client.connect())
-    typer.echo(said)
+            states = kubernetes_client.status(found, kubernetes_client.connect())
+    typer.echo(states)
 
 
 def logs(
@@ -62,12 +62,12 @@ def logs(
     found = find_job(job, run_dir)
     match found.kind:
         case "slurm":
-            said = _log_of(found)
+            states = _log_of(found)
         case "ray":
-            said = ray_client.logs(found, ray_client.connect(str(found.address)))
+            states = ray_client.logs(found, ray_client.connect(str(found.address)))
         case _:
-            said = kubernetes_client.logs(found, pod, kubernetes_client.connect())
-    typer.echo(said, nl=False)
+            states = kubernetes_client.logs(found, pod, kubernetes_client.connect())
+    typer.echo(states, nl=False)
 
 
 def cancel(job: Job, run_dir: RunDir = Path("runs")) -> None:

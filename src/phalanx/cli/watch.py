@@ -55,7 +55,7 @@ def watch(
     console = Console()
     try:
         if once:
-            watched.look()
+            watched.update()
             console.print(page(watched, console, time.time()))
         elif console.is_terminal:
             follow_live(watched, console, interval or TERMINAL_SECONDS)
@@ -118,7 +118,7 @@ def _follow(
     sleep: Callable[[float], None],
 ) -> None:
     while True:
-        watched.look()
+        watched.update()
         show()
         if watched.is_over:
             return

@@ -79,14 +79,14 @@ def detect(
         return _detect_only(environment, me, kind)
     if WORKER_VARIABLE in environment:
         return None  # a run inside a worker is one of its own
-    looks = probe_all(environment, me=me)
-    chosen = next((one for one in looks if one.places or one.error), None)
+    detections = probe_all(environment, me=me)
+    chosen = next((one for one in detections if one.places or one.error), None)
     if chosen is None:
         return None
     if chosen.error is not None:
         raise chosen.error
     if chosen.kind not in INNERMOST:
-        _check_conflict(chosen, looks)
+        _check_conflict(chosen, detections)
     return _with_job(chosen.places, environment)
 
 
@@ -126,10 +126,10 @@ def _with_job(
     return replace(places, job=environment.get(host_list.JOB) or None)
 
 
-def _check_conflict(chosen: Detection, looks: list[Detection]) -> None:
+def _check_conflict(chosen: Detection, detections: list[Detection]) -> None:
     """A second cluster must say the same, or be of one launcher, which says nothing."""
     assert chosen.places is not None
-    for other in looks:
+    for other in detections:
         if other.kind == chosen.kind:
             continue
         if other.error is not None:

@@ -150,9 +150,9 @@ class BatchIterator:
         if self._asked is not None:
             sizes.append(self._asked - step)
         if self.source.num_batches is not None:
-            begun = self._position % self.source.num_batches
+            offset = self._position % self.source.num_batches
             # A pass that has just ended is full for this epoch and empty for the next.
-            sizes.append(self.source.num_batches - (begun or (step and self.source.num_batches)))
+            sizes.append(self.source.num_batches - (offset or (step and self.source.num_batches)))
         size = min(sizes)
         if size > 0 and self.ready is not None:
             self._open()

@@ -174,7 +174,7 @@ def assert_same_split(data: Any, replicas: int) -> Any:
             )
         return data
     rows = [rows_in(v) for v in tensors]
-    alike = [
+    same_rows = [
         tf.equal(
             rows_of(replica, replicas, one)[1] * rows[0],
             rows_of(replica, replicas, rows[0])[1] * one,
@@ -182,10 +182,10 @@ def assert_same_split(data: Any, replicas: int) -> Any:
         for one in rows[1:]
         for replica in range(replicas)
     ]
-    if not alike:
+    if not same_rows:
         return data
-    said = f"The tensors of a batch have unlike numbers of rows: those below. {advice}"
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(alike), [said, *rows])]):
+    message = f"The tensors of a batch have unlike numbers of rows: those below. {advice}"
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(same_rows), [message, *rows])]):
         return keras.tree.map_structure(lambda v: None if v is None else tf.identity(v), data)
 
 

@@ -25,12 +25,12 @@ class _Calls:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running = 0
-        self._begun = 0
+        self._started = 0
         self._over = False
 
     def begin(self) -> None:
         with self._changed:
-            self._begun += 1
+            self._started += 1
             if self._over:
                 raise RuntimeError("Python is ending: no more data is made.")
             self._running += 1
@@ -44,13 +44,13 @@ class _Calls:
         """Refuse what comes, wait for what runs, then until nobody asks any more."""
         until = time.monotonic() + _MOST
         with self._changed:
-            if not self._begun:
+            if not self._started:
                 return
             self._over = True
             self._changed.wait_for(lambda: self._running == 0, timeout=_MOST)
-            begun = -1
-            while begun != self._begun and time.monotonic() < until:
-                begun = self._begun
+            started = -1
+            while started != self._started and time.monotonic() < until:
+                started = self._started
                 self._changed.wait(_QUIET)
 
 

@@ -78,7 +78,7 @@ def reduce_and_apply(
         )
     to_sum = own if share is None or weighted or replicas == 1 else scale(own, share.weight)
     paths = _paths(variables)
-    sliced = _sliced_alike(to_sum, share)
+    sliced = _same_slices(to_sum, share)
     to_sum = [g.values if i in sliced else g for i, g in enumerate(to_sum)]
     checked = _checked_sum(to_sum, paths, share, health, replicas)
     total = _plain_sum(to_sum, paths, replicas) if checked is None else checked.total
@@ -101,7 +101,7 @@ def reduce_and_apply(
     observation.record(replica, seen)
 
 
-def _sliced_alike(
+def _same_slices(
     gradients: Sequence[Gradient], share: ReplicaBatch | None
 ) -> dict[int, tf.IndexedSlices]:
     """The sparse gradients, by place, that have the same slices on every replica.

@@ -71,13 +71,13 @@ def all_reduce_with_loss_flag(
     is_bad = ~tf.math.is_finite(loss)
     if replicas == 1:
         return ReducedGradients(total=list(gradients), finite=~is_bad, own=lambda: _both(is_bad))
-    brought = [*gradients, tf.cast(is_bad, tf.float32)]
-    *total, bad = all_reduce_packed(brought, [*names, _NAME], what="gradients").values
+    tensors = [*gradients, tf.cast(is_bad, tf.float32)]
+    *total, bad = all_reduce_packed(tensors, [*names, _NAME], what="gradients").values
     return ReducedGradients(total=total, finite=bad < 1, own=lambda: _both(is_bad))
 
 
-def _inspected(brought: Sequence[tf.Tensor], replicas: int) -> Own:
-    return ~each_is_finite(brought), can_overflow(brought, replicas)
+def _inspected(tensors: Sequence[tf.Tensor], replicas: int) -> Own:
+    return ~each_is_finite(tensors), can_overflow(tensors, replicas)
 
 
 def _both(is_bad: tf.Tensor) -> Own:

@@ -33,7 +33,7 @@ def compared(
         free_axis: the dimension in which workers may differ.
 
     Raises:
-        WorkerMismatchError: a worker brings something else.
+        WorkerMismatchError: a worker gives other tensors.
         WorkerLostError: a worker has ended.
     """
     check = current_check()

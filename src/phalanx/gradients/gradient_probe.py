@@ -96,7 +96,7 @@ class GradientProbe:
         self.replicas = applied.replicas
         keep = self._draw(applied.paths)
         variables = {
-            path: self._look(replica, i, applied, keep)
+            path: self._sample(replica, i, applied, keep)
             for i, path in enumerate(applied.paths)
             if self._lens.sees(path) and applied.local[i] is not None
         }
@@ -112,7 +112,7 @@ class GradientProbe:
         drawn = tf.random.stateless_uniform([len(layers)], seed) < self._lens.sample_rate
         return {layer: drawn[i] for i, layer in enumerate(layers)}
 
-    def _look(
+    def _sample(
         self, replica: int, i: int, applied: GradientSnapshot, keep: dict[str, tf.Tensor]
     ) -> dict[str, Any]:
         views = {"local": applied.local[i]}

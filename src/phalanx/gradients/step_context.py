@@ -52,8 +52,8 @@ class ReplicaBatch:
         static_count: rows of this replica's data, where they are known while the step is traced.
         weight: count / total, scalar float32.
         may_be_empty: whether `count` can be 0; False saves the guards against it.
-        is_alike: whether every replica assigns a Keras variable the same value in a step, so
-            that one without samples does too.
+        is_replica_invariant: whether every replica assigns a Keras variable the same value in
+            a step, so that one without samples does too.
         assigned: Keras variables that the step assigned before its gradient was applied,
             by id, in order of first assignment.
         loss: the replica's loss as its optimizer was given it, scalar, once that is known.
@@ -73,14 +73,14 @@ class ReplicaBatch:
         start: Any = 0,
         static_count: int | None = None,
         may_be_empty: bool = True,
-        is_alike: Callable[[Any], bool] = is_seed,
+        is_replica_invariant: Callable[[Any], bool] = is_seed,
     ) -> None:
         self._count = count
         self._total = total
         self._start = start
         self.static_count = static_count
         self.may_be_empty = may_be_empty
-        self.is_alike = is_alike
+        self.is_replica_invariant = is_replica_invariant
         self._weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
         self.assigned: dict[int, Any] = {}
         self.before: dict[int, Any] = {}

@@ -61,9 +61,9 @@ def _in_turn(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         asked = signature.bind(*args, **kwargs)
         asked.apply_defaults()
-        wishes = {name: str(value) for name, value in asked.arguments.items()}
+        argument_texts = {name: str(value) for name, value in asked.arguments.items()}
         attempt = f"{spec.run_dir} {spec.attempt}"
-        key = _name_of(wishes)
+        key = _name_of(argument_texts)
         _calls[attempt, key] += 1
         turn = _calls[attempt, key]
         with _lock(asked.arguments) as folder:
@@ -112,8 +112,8 @@ def _cache(asked: Any) -> Path:
     return Path("/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()) / ".keras"
 
 
-def _name_of(wishes: Mapping[str, str]) -> str:
-    return sha256(json.dumps(wishes, sort_keys=True).encode()).hexdigest()[:24]
+def _name_of(argument_texts: Mapping[str, str]) -> str:
+    return sha256(json.dumps(argument_texts, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def _read(note: Path) -> dict[str, Any]:

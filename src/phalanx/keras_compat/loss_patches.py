@@ -241,7 +241,7 @@ def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
             share.assigned[id(self)] = self
             if share.wants_before:
                 share.before[id(self)] = tf.identity(self.value)
-        if in_many_replicas() and share.may_be_empty and not share.is_alike(self):
+        if in_many_replicas() and share.may_be_empty and not share.is_replica_invariant(self):
             value = tf.where(share.count > 0, tf.cast(value, self.value.dtype), self.value)
         return original(self, value)
 

@@ -155,7 +155,7 @@ def _averaged(optimizer: Any, gradients: Sequence[Gradient], variables: Any) -> 
     strategy = tf.distribute.get_strategy()
     workers = strategy.num_replicas_in_sync
     if workers > 1 and not is_distributed(optimizer):  # Horovod's loops read shards of their own
-        _tell_of_plain_loops(workers)
+        _warn_of_plain_loops(workers)
     own = scale(list(gradients), tf.constant(1 / workers))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -166,7 +166,7 @@ def _averaged(optimizer: Any, gradients: Sequence[Gradient], variables: Any) -> 
 
 
 @functools.cache
-def _tell_of_plain_loops(workers: int) -> None:
+def _warn_of_plain_loops(workers: int) -> None:
     if tf.distribute.get_strategy().collectives.rank == 0:
         _log.warning(
             "A loop of the script's own applies gradients: each of the %d workers computes whole "

@@ -237,10 +237,10 @@ def _local_rows(rows: ReplicaRows, shape: Any) -> _Own | None:
     if batches == 1:
         return _Own(parts=((first, leading),), total=whole)
     each, times = leading // batches, times // batches
-    alike = tf.equal(times * batches * count, leading)
+    is_equal = tf.equal(times * batches * count, leading)
     parts = []
     for i in range(batches):
-        begin = tf.where(alike, i * total * times + start * times, first + i * each)
+        begin = tf.where(is_equal, i * total * times + start * times, first + i * each)
         parts.append((begin, each if i < batches - 1 else leading - each * i))
     return _Own(parts=tuple(parts), total=whole)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phalanx.monitoring.event_log import last_record, records_path
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 """Between two looks at whether a checkpoint was saved."""
 
 
@@ -148,15 +148,15 @@ class ScaleUpMonitor:
         self._size = size
         self._records = records_path(run_dir, 0)
         self._now = now
-        self._began = self._looked = now()
+        self._began = self._polled = now()
         self.wanted = False
 
     def wants_save(self) -> bool:
         """Whether there has been a checkpoint since the attempt began, and it is time."""
         now = self._now()
-        if self._size.is_whole or self.wanted or now < self._looked + LOOK_SECONDS:
+        if self._size.is_whole or self.wanted or now < self._polled + POLL_SECONDS:
             return self.wanted
-        self._looked = now
+        self._polled = now
         if self._size.may_grow(now):
             saved = last_record(self._records, "checkpoint", "t")
             self.wanted = saved is not None and saved["t"] > self._began

@@ -90,23 +90,27 @@ def headline(message: str) -> str:
 
 def gist(message: str) -> str:
     """The line of an error's message that says what was wrong."""
-    told = [plain_line(line) for line in message.splitlines()]
-    told = [line for line in told if line and not _COUNTS.match(line)]
-    for line in told:
+    lines_of_message = [plain_line(line) for line in message.splitlines()]
+    lines_of_message = [line for line in lines_of_message if line and not _COUNTS.match(line)]
+    for line in lines_of_message:
         if "assertion failed:" in line:
             return line[line.index("assertion failed:") :]
-    if not told:
+    if not lines_of_message:
         return "no message"
-    if told[0].startswith(_KERAS) and len(told) > 1:
+    if lines_of_message[0].startswith(_KERAS) and len(lines_of_message) > 1:
         # Keras calls a layer to learn its shapes, and puts that before what the layer raised.
-        inner = 2 if told[1].endswith(_ENCOUNTERED) and len(told) > 2 else 1
-        return f"{told[inner]} ({told[0].removeprefix(_KERAS).rstrip('.')})"
-    if not told[0].startswith((_GRAPH, _DETECTED)):
-        return told[0]
+        inner = 2 if lines_of_message[1].endswith(_ENCOUNTERED) and len(lines_of_message) > 2 else 1
+        return f"{lines_of_message[inner]} ({lines_of_message[0].removeprefix(_KERAS).rstrip('.')})"
+    if not lines_of_message[0].startswith((_GRAPH, _DETECTED)):
+        return lines_of_message[0]
     lines = (_numberless(line) for line in message.splitlines())
-    said = [plain_line(line) for line in lines if not _FRAME.match(line)]
-    said = [line for line in said if line and not line.startswith(_GRAPH)]
-    return next((line for line in said if not _COUNTS.match(line)), told[0])
+    lines_of_traceback = [plain_line(line) for line in lines if not _FRAME.match(line)]
+    lines_of_traceback = [
+        line for line in lines_of_traceback if line and not line.startswith(_GRAPH)
+    ]
+    return next(
+        (line for line in lines_of_traceback if not _COUNTS.match(line)), lines_of_message[0]
+    )
 
 
 def plain_line(line: str) -> str:

@@ -68,7 +68,7 @@ class StepTimeTracker:
         """Seconds that a step takes; None before enough have been seen."""
         return median(self._recent) if len(self._recent) >= _LEAST_INTERVALS else None
 
-    def patience(self, timeout: float) -> float | None:
+    def stall_threshold(self, timeout: float) -> float | None:
         """Seconds without anything new that are worth a word; None where nobody can tell.
 
         Args:
@@ -76,8 +76,10 @@ class StepTimeTracker:
         """
         if self.usual is None:
             return None
-        patience = max(TIMES_AS_LONG * self.usual, LEAST_SECONDS)
-        return patience if not timeout or patience <= MOST_OF_TIMEOUT * timeout else None
+        stall_threshold = max(TIMES_AS_LONG * self.usual, LEAST_SECONDS)
+        return (
+            stall_threshold if not timeout or stall_threshold <= MOST_OF_TIMEOUT * timeout else None
+        )
 
 
 EXIT_CODE = 124
@@ -114,19 +116,19 @@ class HangDetector:
     pace: StepTimeTracker = field(default_factory=StepTimeTracker)
 
     def __post_init__(self) -> None:
-        self._begun = self._looked = self.now()
-        self._told = False
+        self._started = self._polled = self.now()
+        self._has_reported = False
 
     def is_stuck(self) -> bool:
         """Whether nobody has moved for too long; `verdict` then says more."""
         pause = min(self.timeout / 10, _LONGEST_PAUSE) if self.timeout else _LONGEST_PAUSE
-        if self.verdict is not None or self.now() < self._looked + pause:
+        if self.verdict is not None or self.now() < self._polled + pause:
             return self.verdict is not None
-        self._looked = self.now()
+        self._polled = self.now()
         positions = {rank: self._position(rank) for rank in self._running()}
-        self.pace.take(self._looked, [position.step for position in positions.values()])
+        self.pace.take(self._polled, [position.step for position in positions.values()])
         everybody = list(positions.values())
-        if self.timeout and stands_still(everybody, self.timeout, self._looked):
+        if self.timeout and stands_still(everybody, self.timeout, self._polled):
             self.verdict = self._verdict(self._find(positions))
         else:
             self._check_for_stall(positions)
@@ -139,11 +141,13 @@ class HangDetector:
             self.seen = "\n".join([*lines_about(found, self.now()), self._format_stacks()])
 
     def _check_for_stall(self, positions: Mapping[int, WorkerProgress]) -> None:
-        patience = self.pace.patience(self.timeout)
-        if patience is None or not stands_still(list(positions.values()), patience, self._looked):
-            self._told = False
-        elif not self._told:
-            self._told = True
+        stall_threshold = self.pace.stall_threshold(self.timeout)
+        if stall_threshold is None or not stands_still(
+            list(positions.values()), stall_threshold, self._polled
+        ):
+            self._has_reported = False
+        elif not self._has_reported:
+            self._has_reported = True
             usual = f"a step takes {self.pace.usual:.2g} s as a rule"
             self.on_stall(f"{diagnose_wait(self._find(positions), self.now())} ({usual})")
 
@@ -152,8 +156,8 @@ class HangDetector:
 
     def _position(self, rank: int) -> WorkerProgress:
         found = last_position(records_path(self.paths.run, rank))
-        if found is None or found.since < self._begun:  # of an attempt before, if any
-            return WorkerProgress(phase="start", since=self._begun)
+        if found is None or found.since < self._started:  # of an attempt before, if any
+            return WorkerProgress(phase="start", since=self._started)
         return found
 
     def _find(self, positions: Mapping[int, WorkerProgress]) -> dict[int, WorkerStatus]:

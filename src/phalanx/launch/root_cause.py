@@ -157,8 +157,8 @@ def failure_report(
     """
     lines = [f"Worker {cause.rank} failed first: {cause.what}"]
     if cause.failure is not None and cause.failure.traceback:
-        told = _without_repetition(cause.failure)
-        lines += [f"  {line}" for line in _last_lines(told)]
+        shown_traceback = _without_repetition(cause.failure)
+        lines += [f"  {line}" for line in _last_lines(shown_traceback)]
     elif cause.failure is None:
         tail = _log_tail(log)
         if tail:
@@ -202,9 +202,9 @@ def _without_repetition(failure: FailureRecord) -> list[str]:
     summary, place = failure.summary, failure.message.partition("\n")[0]
     kept: list[str] = []
     for line in without_style(failure.traceback.rstrip()).splitlines():
-        said = _MODULE.sub("", plain_line(line)).removeprefix(f"{failure.type}: ")
-        is_place = bool(_PLACE.match(said)) and place.startswith(said)
-        if not is_place and (len(said) < _LONG or said not in summary):
+        line_text = _MODULE.sub("", plain_line(line)).removeprefix(f"{failure.type}: ")
+        is_place = bool(_PLACE.match(line_text)) and place.startswith(line_text)
+        if not is_place and (len(line_text) < _LONG or line_text not in summary):
             kept.append(line)
     return kept
 
@@ -242,5 +242,5 @@ def _log_tail(log: Path, most: int = 8192) -> list[str]:
         return []
     assembler = LineAssembler()
     lines = assembler.feed(text.rstrip().encode()) + assembler.close()
-    told = [without_style(line) for line in lines if not is_startup_noise(line)]
-    return told[-_TRACEBACK_LINES:]
+    shown_traceback = [without_style(line) for line in lines if not is_startup_noise(line)]
+    return shown_traceback[-_TRACEBACK_LINES:]

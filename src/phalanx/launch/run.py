@@ -176,8 +176,8 @@ def _about_idle_gpus(machines: Sequence[Machine], plan: WorkerGroupSpec) -> list
     shares_of: list[list[ResourceAllocation]] = [[] for _ in machines]
     for rank, share in enumerate(plan.shares):
         shares_of[plan.node_of(rank)].append(share)
-    told = [idle_gpus(*each) for each in zip(machines, shares_of, strict=True)]
-    return [sentence for sentence in told if sentence]
+    idle = [idle_gpus(*each) for each in zip(machines, shares_of, strict=True)]
+    return [sentence for sentence in idle if sentence]
 
 
 def _run_record(

@@ -95,7 +95,7 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self._endings: dict[int, WorkerExit] = {}
-        self._told: set[int] = set()
+        self._signalled: set[int] = set()
         self._asked = False
         self._answered = 0
 
@@ -115,7 +115,7 @@ class Supervisor:
         """True when all ended well; False at the moment from which the rest must end."""
         end = float("inf")
         while True:
-            self._look()
+            self._poll()
             if self.interrupted() > self._answered:
                 if self._answered or not self.may_save():
                     return False
@@ -138,7 +138,7 @@ class Supervisor:
             return  # They know; a further signal would end them.
         self._asked = True
         for rank in set(self._running()) - self.ps_tasks:  # those are needed until the end
-            self._told.add(rank)
+            self._signalled.add(rank)
             self.handles[rank].ask(signal.SIGTERM)
 
     def _is_lost(self) -> bool:
@@ -155,11 +155,11 @@ class Supervisor:
         seconds = float("inf")
         if self._failures():
             seconds = self.timeouts.failure_settle
-        told = [failure for failure in map(self.failure_of, self._running()) if failure]
-        failures = [*told, *(each.failure for each in self._failures() if each.failure)]
+        written = [failure for failure in map(self.failure_of, self._running()) if failure]
+        failures = [*written, *(each.failure for each in self._failures() if each.failure)]
         if any(failure.type == TIMED_OUT for failure in failures):
             self.on_timeout()
-        if told:
+        if written:
             # It said that it failed but does not end: something holds it up.
             seconds = min(seconds, self.timeouts.self_exit)
         if self._asked or any(each.has_saved for each in self._endings.values()):
@@ -170,7 +170,7 @@ class Supervisor:
         """SIGTERM to all, then wait; a second signal to the launcher cuts the wait short."""
         signals_so_far = self.interrupted()
         for rank in self._running():
-            self._told.add(rank)
+            self._signalled.add(rank)
             self.handles[rank].signal(signal.SIGTERM)
         by_signal = signals_so_far and not self._asked
         wait = self.timeouts.sigkill if by_signal else self.timeouts.sigkill_after_failure
@@ -179,19 +179,19 @@ class Supervisor:
             if self.interrupted() > signals_so_far:
                 return
             self.clock.sleep(self.timeouts.poll_interval)
-            self._look()
+            self._poll()
 
     def _kill(self) -> None:
         """SIGKILL to whoever is left, and collect them all."""
         for rank in self._running():
-            self._told.add(rank)
+            self._signalled.add(rank)
             self.handles[rank].signal(signal.SIGKILL)
         while self._running():
-            self._look()
+            self._poll()
             if self._running():
                 self.clock.sleep(self.timeouts.poll_interval)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for rank in self._running():
             code = self.handles[rank].poll()
             if code is not None:
@@ -199,7 +199,7 @@ class Supervisor:
                     rank=rank,
                     exit_code=code,
                     at=self.clock.now(),
-                    terminated_by_launcher=rank in self._told,
+                    terminated_by_launcher=rank in self._signalled,
                     failure=self.failure_of(rank),
                 )
                 self.on_end(ending)
@@ -207,7 +207,7 @@ class Supervisor:
         self.on_poll()
 
     def _terminate(self, ending: WorkerExit) -> None:
-        successor = self.replacement(ending) if ending.failed and not self._told else None
+        successor = self.replacement(ending) if ending.failed and not self._signalled else None
         if successor is None:
             self._endings[ending.rank] = ending
         else:

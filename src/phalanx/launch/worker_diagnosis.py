@@ -30,10 +30,14 @@ def merge_flight_status(position: WorkerProgress, file: Path) -> WorkerProgress:
     A recorder that says something else than the heartbeat was left behind by another process.
     """
     flight = read_flight(file)
-    told = None if flight is None else position_of(flight)
-    if told is None or told.failed or told.phase not in (position.phase, "input"):
+    location = None if flight is None else position_of(flight)
+    if location is None or location.failed or location.phase not in (position.phase, "input"):
         return position
-    return told if position.phase in ("compute", "input") else replace(told, since=position.since)
+    return (
+        location
+        if position.phase in ("compute", "input")
+        else replace(location, since=position.since)
+    )
 
 
 def position_of(flight: Flight) -> WorkerProgress | None:
@@ -63,7 +67,7 @@ def position_of(flight: Flight) -> WorkerProgress | None:
     if not at.is_open:  # The phase that it failed in, and not what came after.
         before = [e for e in events if e.kind == "phase" and e.begin <= at.begin]
         name = before[-1].name if before else name
-    within = _within(at, name, was_looked_at=flight.alive >= at.begin)
+    within = _within(at, name, was_sampled=flight.alive >= at.begin)
     return replace(within, epoch=epoch, batch=batch, failed=not at.is_open)
 
 
@@ -97,27 +101,27 @@ def _has_trained(position: WorkerProgress) -> bool:
     return trains or position.failed or position.waits_in is not None
 
 
-def _within(event: FlightEvent, phase: str, *, was_looked_at: bool) -> WorkerProgress:
+def _within(event: FlightEvent, phase: str, *, was_sampled: bool) -> WorkerProgress:
     """The position of a worker in the middle of a step, or a collective.
 
     Args:
         event: the step or the collective.
         phase: the phase that goes on.
-        was_looked_at: whether the recorder has looked which batches came since it began.
+        was_sampled: whether the recorder has looked which batches came since it began.
     """
-    begun = event.begin / _NANO
+    started = event.begin / _NANO
     if event.kind == "collective":
         return WorkerProgress(
-            phase=phase, since=begun, step=event.step, waits=True, waits_in=event.name
+            phase=phase, since=started, step=event.step, waits=True, waits_in=event.name
         )
     before = _trained_before(event)
     if event.done is None:  # Nobody tells of its batch: the phase may.
         waits = phase != "input"
-        return WorkerProgress(phase=phase, since=begun, step=before, waits=waits)
-    if event.is_open and not was_looked_at:
-        return WorkerProgress(phase=phase, since=begun, step=before)
+        return WorkerProgress(phase=phase, since=started, step=before, waits=waits)
+    if event.is_open and not was_sampled:
+        return WorkerProgress(phase=phase, since=started, step=before)
     if event.done == 0 or event.came is None:
-        return WorkerProgress(phase="input", since=begun, step=before, waits=False)
+        return WorkerProgress(phase="input", since=started, step=before, waits=False)
     is_train = event.kind == "train"
     ended = event.done - 1 if is_train else 0
     step = None if before is None else before + ended
@@ -149,8 +153,8 @@ def _of_this_call(events: Sequence[FlightEvent]) -> list[FlightEvent]:
     last = max(
         (e.number for e in events if e.number not in between and e.name != "idle"), default=0
     )
-    begun = max((number for number in between if number < last), default=0)
-    return [e for e in events if e.kind != "phase" and e.number > begun and e.signature]
+    started = max((number for number in between if number < last), default=0)
+    return [e for e in events if e.kind != "phase" and e.number > started and e.signature]
 
 
 def _failed(doing: Sequence[FlightEvent]) -> FlightEvent | None:
@@ -182,8 +186,8 @@ def diagnose_wait(found: Mapping[int, WorkerStatus], now: float) -> str:
     others = [each for rank, each in found.items() if rank not in late]
     verb = "waits" if len(others) == 1 else "wait"
     who = "the other" if len(others) == 1 else "the others"
-    told = ", ".join(_late(rank, found[rank], now) for rank in late)
-    return f"{told}; {who} {verb}{_place_of_all(others)}"
+    location = ", ".join(_late(rank, found[rank], now) for rank in late)
+    return f"{location}; {who} {verb}{_place_of_all(others)}"
 
 
 def diagnose_failure(found: Mapping[int, WorkerStatus], cause: int) -> str:
@@ -193,9 +197,9 @@ def diagnose_failure(found: Mapping[int, WorkerStatus], cause: int) -> str:
     """
     before = {rank: replace(each, gone=None) for rank, each in found.items()}
     until = max((each.until or 0.0 for each in found.values()), default=0.0)
-    told = diagnose_wait(before, until)
-    if not told.startswith(_NOBODY):
-        return told
+    location = diagnose_wait(before, until)
+    if not location.startswith(_NOBODY):
+        return location
     each = found[cause]
     batch = f", its last batch {each.position.batch}" if each.position.batch else ""
     return f"it was {each.activity}{each.position.after}{batch}"
@@ -224,8 +228,8 @@ def diff_batch_specs(found: Mapping[int, WorkerStatus]) -> list[str]:
     if len(kinds) < 2:
         return []
     by_form = [([r for r, form in forms.items() if form == kind], kind) for kind in kinds]
-    told = "; ".join(f"{_workers(ranks)}: {kind}" for ranks, kind in by_form)
-    return [f"Their last batches differ: {told}."]
+    location = "; ".join(f"{_workers(ranks)}: {kind}" for ranks, kind in by_form)
+    return [f"Their last batches differ: {location}."]
 
 
 def batch_spec(batch: str) -> str:
@@ -264,7 +268,7 @@ def _parted(found: Mapping[int, WorkerStatus]) -> str | None:
         places.setdefault(key, []).append(rank)
     if len(places) < 2:
         return None
-    told = "; ".join(
+    location = "; ".join(
         f"{_workers(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in the {place}"
         f"{found[ranks[0]].position.after}"
         for (place, _), ranks in places.items()
@@ -272,8 +276,10 @@ def _parted(found: Mapping[int, WorkerStatus]) -> str | None:
     steps = {rank: each.position.step or 0 for rank, each in found.items()}
     behind = [rank for rank, step in sorted(steps.items()) if step < max(steps.values())]
     if behind:
-        return f"{told}: {_workers(behind)} left out a step, or took one that the others left out"
-    return f"{told}: they have parted"
+        return (
+            f"{location}: {_workers(behind)} left out a step, or took one that the others left out"
+        )
+    return f"{location}: they have parted"
 
 
 def _place(each: WorkerStatus) -> str:

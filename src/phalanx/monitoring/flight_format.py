@@ -94,9 +94,9 @@ class FlightEvent:
     @property
     def batch(self) -> str:
         """The signature of the last batch, its dimensions filled in as far as known."""
-        told = iter(self.dimensions)
+        sizes = iter(self.dimensions)
         pieces = self.signature.split("?")
-        between = [str(next(told, "?")) for _ in pieces[1:]]
+        between = [str(next(sizes, "?")) for _ in pieces[1:]]
         return "".join(a + b for a, b in zip(pieces, [*between, ""], strict=True))
 
 
@@ -110,7 +110,7 @@ class Flight:
         workers: how many there are.
         pid: its process.
         host: where that runs.
-        begun: when it began, in nanoseconds since the epoch.
+        started: when it began, in nanoseconds since the epoch.
         alive: when it last said that it is alive.
         ended: when it came to its end by itself; None where it did not.
         events: its last events, by number.
@@ -121,7 +121,7 @@ class Flight:
     workers: int
     pid: int
     host: str
-    begun: int
+    started: int
     alive: int
     ended: int | None
     events: tuple[FlightEvent, ...]

@@ -28,7 +28,7 @@ def read_flight(path: Path) -> Flight | None:
     if len(raw) < HEADER_SIZE or not raw.startswith(MAGIC):
         return None
     _, texts_size, slot_size, slots, *numbers, host = HEADER.unpack_from(raw)
-    rank, attempt, workers, pid, begun, alive, ended = numbers
+    rank, attempt, workers, pid, started, alive, ended = numbers
     if slot_size != SLOT.size:
         return None
     texts = _texts(raw[HEADER_SIZE : HEADER_SIZE + texts_size])
@@ -43,7 +43,7 @@ def read_flight(path: Path) -> Flight | None:
         workers=workers,
         pid=pid,
         host=host.rstrip(b"\0").decode("utf-8", "replace"),
-        begun=begun,
+        started=started,
         alive=alive,
         ended=ended or None,
         events=tuple(events),

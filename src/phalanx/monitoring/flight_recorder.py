@@ -121,7 +121,7 @@ class FlightRecorder:
         """A collective, for the length of a block: it sends `size` bytes from here."""
         return RecordedSpan(self, "collective", name, size=size)
 
-    def begun(self, block: RecordedSpan) -> None:
+    def on_begin(self, block: RecordedSpan) -> None:
         """A block of steps or a collective begins."""
         if (ring := self._ring) is None:
             return
@@ -139,18 +139,18 @@ class FlightRecorder:
             )
         self._under_way.append(block)
 
-    def ended(self, block: RecordedSpan, how: Ending, done: int | None) -> None:
+    def on_end(self, block: RecordedSpan, how: Ending, done: int | None) -> None:
         """It has ended."""
         ring, event = self._ring, block.event
         if event is None:
             return
-        told = self._poll_arrivals(block) if ring is not None else None
+        listener = self._poll_arrivals(block) if ring is not None else None
         self._under_way.remove(block)
         if block.kind == "train" and how == "done":
             self._step += block.steps if done is None else done
         if ring is not None:
             with self._lock:
-                block.take(told, ring)
+                block.take(listener, ring)
                 ring.end(event, how)
 
     def _poll_arrivals(self, block: RecordedSpan) -> SpanListener | None:
@@ -167,21 +167,21 @@ class FlightRecorder:
         closed = self._closed
         while not closed.wait(_SECONDS):
             try:
-                self._look()
+                self._poll()
             except Exception:  # It is an onlooker: whatever it finds, training goes on.
                 _log.debug("the flight recorder could not look", exc_info=True)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Say that the process lives; see which batches came for steps that take long."""
         ring, under_way = self._ring, self._under_way[-1:]
         if ring is None:
             return
         ring.alive()
         for block in under_way:
-            told = block.ask()  # Not under the lock: training must not wait for it.
+            listener = block.ask()  # Not under the lock: training must not wait for it.
             with self._lock:
                 if block in self._under_way and block.event is not None:
-                    block.take(told, ring)
+                    block.take(listener, ring)
                     ring.write(block.event)
         self._pages.publish()
 

@@ -41,10 +41,10 @@ class BatchArrivals(Protocol):
 class Recorder(Protocol):
     """Hears of blocks."""
 
-    def begun(self, block: RecordedSpan) -> None:
+    def on_begin(self, block: RecordedSpan) -> None:
         """It begins."""
 
-    def ended(self, block: RecordedSpan, how: Ending, done: int | None) -> None:
+    def on_end(self, block: RecordedSpan, how: Ending, done: int | None) -> None:
         """It has ended."""
 
 
@@ -89,7 +89,7 @@ class RecordedSpan:
         self.already = 0
 
     def __enter__(self) -> Self:
-        self._recorder.begun(self)
+        self._recorder.on_begin(self)
         return self
 
     def __exit__(
@@ -101,7 +101,7 @@ class RecordedSpan:
         if self.event is not None:
             out = kind is not None and issubclass(kind, StopIteration)
             how: Ending = "done" if kind is None else "out of data" if out else "failed"
-            self._recorder.ended(self, how, self.done)
+            self._recorder.on_end(self, how, self.done)
 
     def ask(self) -> SpanListener | None:
         """Which of its batches have come; None where nobody tells."""
@@ -113,15 +113,15 @@ class RecordedSpan:
             _log.debug("the flight recorder could not ask for arrivals", exc_info=True)
             return None
 
-    def take(self, told: SpanListener | None, ring: Ring) -> None:
+    def take(self, listener: SpanListener | None, ring: Ring) -> None:
         """Take in which batches have come."""
-        if told is None or (event := self.event) is None:
+        if listener is None or (event := self.event) is None:
             return
-        when = event.begin if told.when is None else told.when
+        when = event.begin if listener.when is None else listener.when
         if when < event.begin - _CLOCKS_DIFFER:
             event.done = self.already
             return
-        event.done = self.already + told.batches
+        event.done = self.already + listener.batches
         event.came = when
-        event.signature = ring.text(told.signature)
-        event.dimensions = padded_dimensions(told.dimensions)
+        event.signature = ring.text(listener.signature)
+        event.dimensions = padded_dimensions(listener.dimensions)

@@ -25,10 +25,10 @@ def saving(
 
     Under `phalanx run` the chief writes a `checkpoint` record once it is saved.
     """
-    begun = clock()
+    started = clock()
     with own_pulse.during("checkpoint"):
         yield
-    seconds = clock() - begun
+    seconds = clock() - started
     spec = WorkerSpec.from_environment(os.environ)
     if spec is None or spec.run_dir is None or not spec.is_chief:
         return

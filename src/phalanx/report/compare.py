@@ -28,7 +28,7 @@ from phalanx.report.summary import Summary, summarize
 Curves = Sequence[tuple[str, Sequence[Series]]]
 """(a run's name, its lines) for each run."""
 
-_LOOKS: dict[str, dict[str, Any]] = {
+_LAYOUT: dict[str, dict[str, Any]] = {
     "step": {"width": 1.2, "opacity": 0.7},
     "epoch": {"width": 2.2, "mode": "lines+markers"},
     "validation": {"width": 2.0, "dash": "dash", "mode": "lines+markers"},
@@ -120,18 +120,18 @@ def metrics_table(summaries: Sequence[tuple[str, Summary]]) -> Table:
     return Table(title="Metrics", columns=columns, rows=rows, numeric=range(1, 2 * len(names)))
 
 
-def differences(title: str, told: Mapping[str, Mapping[str, str]]) -> Table:
+def differences(title: str, by_run: Mapping[str, Mapping[str, str]]) -> Table:
     """The rows in which the runs differ."""
     rows = []
-    for key in dict.fromkeys(key for each in told.values() for key in each):
-        values = [each.get(key, formatting.MISSING) for each in told.values()]
+    for key in dict.fromkeys(key for each in by_run.values() for key in each):
+        values = [each.get(key, formatting.MISSING) for each in by_run.values()]
         if len(set(values)) > 1:
             rows.append((key, *values))
-    return Table(title=f"{title}: what differs", columns=("", *told), rows=rows)
+    return Table(title=f"{title}: what differs", columns=("", *by_run), rows=rows)
 
 
 def _learning(named: Sequence[tuple[str, RunData]]) -> list[Figure]:
-    curves = [(name, [s for s in metrics(data) if s.kind in _LOOKS]) for name, data in named]
+    curves = [(name, [s for s in metrics(data) if s.kind in _LAYOUT]) for name, data in named]
     found = [
         _over_each_other(
             f"metric-{safe(metric)}", metric,
@@ -182,7 +182,7 @@ def _over_each_other(key: str, title: str, curves: Curves, *, y: str = "") -> Fi
     notes: list[str] = []
     for i, (run, series) in enumerate(curves):
         own = [replace(each, name=f"{run}: {each.name}") for each in series]
-        traces += [line(each, colour=colour(i), **_LOOKS[each.kind]) for each in own]
+        traces += [line(each, colour=colour(i), **_LAYOUT[each.kind]) for each in own]
         notes += not_finite_note(own)
     plot = plot_of(traces, y=y or title, height=340)
     plot.update_layout(showlegend=True)

@@ -34,9 +34,9 @@ def format_damage(damage: CorruptLines) -> str:
         parts.append(f"{_lines(damage.damaged)} damaged and left out")
     if damage.newer:
         parts.append(f"{_lines(damage.newer)} from a later version of Phalanx and left out")
-    if damage.unfit:
-        plural = "s lack" if damage.unfit > 1 else " lacks"
-        parts.append(f"{damage.unfit} record{plural} what it needs: left out")
+    if damage.invalid:
+        plural = "s lack" if damage.invalid > 1 else " lacks"
+        parts.append(f"{damage.invalid} record{plural} what it needs: left out")
     if damage.unfinished:
         parts.append("the last line is not whole")
     if damage.error:

@@ -23,7 +23,7 @@ class CorruptLines:
         file: its name.
         damaged: numbers of the lines that are no record.
         newer: numbers of the lines that a later version of Phalanx wrote.
-        unfit: how many records lack what their kind needs.
+        invalid: how many records lack what their kind needs.
         unfinished: whether the file ends within a line.
         error: why the file could not be read (further), if so.
     """
@@ -31,14 +31,14 @@ class CorruptLines:
     file: str
     damaged: tuple[int, ...] = ()
     newer: tuple[int, ...] = ()
-    unfit: int = 0
+    invalid: int = 0
     unfinished: bool = False
     error: str | None = None
 
     @property
     def is_any(self) -> bool:
         """Whether there is something to tell."""
-        found = (self.damaged, self.newer, self.unfit, self.unfinished, self.error)
+        found = (self.damaged, self.newer, self.invalid, self.unfinished, self.error)
         return any(found)
 
 
@@ -51,7 +51,7 @@ class FileReader:
         self._tail = RecordTail(path)
         self._attempt = 0
         self._fit: int | None = None
-        self._unfit = 0
+        self._invalid = 0
         self._error: str | None = None
 
     @property
@@ -61,7 +61,7 @@ class FileReader:
             file=self._tail.path.name,
             damaged=tuple(self._tail.damaged),
             newer=tuple(self._tail.newer),
-            unfit=self._unfit,
+            invalid=self._invalid,
             unfinished=self._tail.unfinished,
             error=self._error,
         )
@@ -95,7 +95,7 @@ class FileReader:
                 fit=self._fit,
             )
         except EventFieldError:
-            self._unfit += 1
+            self._invalid += 1
             return None
         if kind == "fit_end":
             self._fit = None

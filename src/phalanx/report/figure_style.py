@@ -58,7 +58,7 @@ def colour(index: int) -> str:
 
 
 def line(
-    series: Series, *, colour: str, name: str | None = None, mode: str = "lines", **looks: Any
+    series: Series, *, colour: str, name: str | None = None, mode: str = "lines", **style: Any
 ) -> go.Scatter:
     """One curve, thinned to what a screen can show; where it is not finite it has a gap."""
     short = thinned(series, MOST_POINTS)
@@ -68,9 +68,9 @@ def line(
         customdata=[round(second, 3) for second in short.seconds],
         name=escape(series.name if name is None else name),
         mode=mode if len(short.values) > 1 else "markers",
-        line={"color": colour, "width": looks.get("width", 1.6), "dash": looks.get("dash")},
-        marker={"color": colour, "size": looks.get("size", 7)},
-        opacity=looks.get("opacity", 1.0),
+        line={"color": colour, "width": style.get("width", 1.6), "dash": style.get("dash")},
+        marker={"color": colour, "size": style.get("size", 7)},
+        opacity=style.get("opacity", 1.0),
         hovertemplate="%{y:.5g} at %{x:.6~g}",
     )
 

@@ -14,7 +14,7 @@ E = TypeVar("E", bound=Event)
 MISSING = "-"
 
 
-def told(events: Iterable[E], say: Callable[[E], str]) -> list[tuple[Event, str]]:
+def formatted(events: Iterable[E], say: Callable[[E], str]) -> list[tuple[Event, str]]:
     """Each event with its words."""
     return [(event, say(event)) for event in events]
 

@@ -41,8 +41,8 @@ class LiveWorker:
 
     rank: int
     attempt: int
-    heard: float
-    begun: bool = False
+    last_seen: float
+    has_started: bool = False
     host: str | None = None
     pid: int | None = None
     phase: str | None = None
@@ -62,16 +62,16 @@ class LiveWorker:
         """Add what happened to it."""
         match event:
             case HeartbeatEvent():
-                self.begun = True
+                self.has_started = True
                 self.phase, self.phase_seconds = event.phase, event.phase_seconds
                 self._is_at(event.step, event.epoch)
                 self.memory_bytes = event.memory_bytes or self.memory_bytes
             case TrainMetrics() | EpochMetrics():
-                self.begun = True
+                self.has_started = True
                 self._is_at(event.step, event.epoch)
                 self.loss = event.logs.get("loss", self.loss)
             case ThroughputEvent():
-                self.begun = True
+                self.has_started = True
                 self._is_at(event.step, None)
                 self.samples_per_second = event.samples_per_second
                 self.step_seconds = event.step_seconds.get("p50")
@@ -79,7 +79,7 @@ class LiveWorker:
             case Gradients() if event.run != TOTAL:
                 self.gradient_norm = event.values.get("gradients/norm", self.gradient_norm)
             case WorkerStart():
-                self.begun = True
+                self.has_started = True
                 self.host, self.pid = event.host, event.pid
             case Straggler():
                 self.straggler = None if event.resolved else event
@@ -99,33 +99,33 @@ class LiveRun:
 
     Attributes:
         began: when the first sign of life came; None before that.
-        heard: when the last one came.
+        last_seen: when the last one came.
         fit: the newest call of `fit`.
         logs: the newest reading of the metrics, `batch` where in the epoch that was.
         epoch: the newest epoch that ended.
         total_norm: the norm of the total gradient, when it was last looked at.
-        told: what happened besides, the newest last.
+        notable: what happened besides, the newest last.
     """
 
     workers: dict[int, LiveWorker] = field(default_factory=dict)
     began: float | None = None
-    heard: float | None = None
+    last_seen: float | None = None
     attempt: int = 0
     fit: FitStart | None = None
     logs: TrainMetrics | None = None
     epoch: EpochMetrics | None = None
     total_norm: float | None = None
-    told: list[Event] = field(default_factory=list)
+    notable: list[Event] = field(default_factory=list)
     end: RunEnd | None = None
 
     def take(self, events: Iterable[Event]) -> None:
         """Add what was recorded, in any order of files."""
         for event in sorted(events, key=lambda each: each.t):
             self.began = event.t if self.began is None else min(self.began, event.t)
-            self.heard = event.t if self.heard is None else max(self.heard, event.t)
+            self.last_seen = event.t if self.last_seen is None else max(self.last_seen, event.t)
             self.attempt = max(self.attempt, event.attempt)
             if type(event) in EVENT_STYLES:
-                self.told.append(event)
+                self.notable.append(event)
             self._take_of_run(event)
             about = (
                 event.rank if isinstance(event, (WorkerExitEvent, Straggler)) else event.writer_rank
@@ -151,11 +151,11 @@ class LiveRun:
     def _take_of_worker(self, rank: int, event: Event, *, is_about_it: bool) -> None:
         known = self.workers.get(rank)
         if known is None or event.attempt > known.attempt:
-            known = LiveWorker(rank=rank, attempt=event.attempt, heard=event.t)
+            known = LiveWorker(rank=rank, attempt=event.attempt, last_seen=event.t)
         elif event.attempt < known.attempt:
             return
         if event.writer_rank == rank:
-            known.heard = max(known.heard, event.t)
+            known.last_seen = max(known.last_seen, event.t)
         if is_about_it:
             known.take(event)
         self.workers[rank] = known
@@ -181,13 +181,13 @@ class Watched:
         self._path = path
         self._reader = RunReader(path)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Take in what was written since the last look."""
         file = read_run_file(self._path)  # Before the records: what they hold is older, or as old.
         self.run.take(self._reader.poll())
         if self.run.end is None and file.exit_code is not None:
             self.run.end = RunEnd(
-                t=file.ended or self.run.heard or 0.0,
+                t=file.ended or self.run.last_seen or 0.0,
                 attempt=self.run.attempt,
                 fit=None,
                 exit_code=file.exit_code,

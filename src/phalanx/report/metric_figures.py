@@ -11,7 +11,7 @@ from phalanx.report.figure_style import QUIET, Figure, colour, line, not_finite_
 from phalanx.report.run_data import RunData
 from phalanx.report.series import TOTAL, Series, gradients, learning_rate, metrics
 
-_LOOKS: dict[str, dict[str, Any]] = {
+_LAYOUT: dict[str, dict[str, Any]] = {
     "step": {"colour": colour(0), "width": 1.2, "opacity": 0.65},
     "lost": {"colour": "#ee7733", "dash": "dot", "width": 2.0},
     "epoch": {"colour": colour(0), "mode": "lines+markers", "width": 2.2},
@@ -45,11 +45,11 @@ def learning_figures(data: RunData) -> list[Figure]:
 
 def metric_figure(name: str, series: Sequence[Series]) -> Figure:
     """One metric: every reading, every epoch, validation, and what a restart undid."""
-    ordered = sorted(series, key=lambda each: list(_LOOKS).index(each.kind))
+    ordered = sorted(series, key=lambda each: list(_LAYOUT).index(each.kind))
     return Figure(
         key=f"metric-{safe(name)}",
         title=name,
-        plot=plot_of([line(each, **_LOOKS[each.kind]) for each in ordered], y=name),
+        plot=plot_of([line(each, **_LAYOUT[each.kind]) for each in ordered], y=name),
         notes=not_finite_note(ordered),
     )
 

@@ -54,7 +54,7 @@ def trace(flights: Sequence[Flight]) -> dict[str, Any]:
     for flight in flights:
         events += _metadata(flight)
         shift = zero + offsets[flight.host]
-        for event in _told_once(flight.events):
+        for event in _without_repetition(flight.events):
             events += _shown(event, flight, shift)
     events.sort(key=lambda e: (e.get("ts", -1.0), -e.get("dur", 0.0)))
     return {
@@ -100,7 +100,7 @@ def _ends_of_steps(flight: Flight) -> dict[tuple[int, int], int]:
     }
 
 
-def _told_once(events: Sequence[FlightEvent]) -> list[FlightEvent]:
+def _without_repetition(events: Sequence[FlightEvent]) -> list[FlightEvent]:
     """Without what else is told of a phase that has ended: that it goes on."""
     phases = [event for event in events if event.kind == "phase"]
     ended = {(event.name, event.begin) for event in phases if not event.is_open}

@@ -78,8 +78,10 @@ class RunData:
     def end(self) -> RunEnd | None:
         """How it ended, by its records or else by `run.json`; None while it has not."""
         ends = self.of(RunEnd)
-        begun = max((event.t for event in self.of(RunStart)), default=0.0)  # It may go on later.
-        if ends and ends[-1].t >= begun:
+        run_started = max(
+            (event.t for event in self.of(RunStart)), default=0.0
+        )  # It may go on later.
+        if ends and ends[-1].t >= run_started:
             return ends[-1]
         if self.file.exit_code is None:
             return None
@@ -104,8 +106,8 @@ class RunData:
     @cached_property
     def workers(self) -> int | None:
         """How many workers there were to be."""
-        told: list[RunStart | WorkerStart] = [*self.of(RunStart), *self.of(WorkerStart)]
-        for start in told:
+        start_events: list[RunStart | WorkerStart] = [*self.of(RunStart), *self.of(WorkerStart)]
+        for start in start_events:
             if start.workers is not None:
                 return start.workers
         asked = self.file.options.get("workers")

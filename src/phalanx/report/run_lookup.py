@@ -50,9 +50,9 @@ def runs_in(root: Path) -> list[Path]:
         found = [path for path in root.iterdir() if is_run(path)]
     except OSError:
         return []
-    return sorted(found, key=_begun, reverse=True)
+    return sorted(found, key=_started, reverse=True)
 
 
-def _begun(path: Path) -> tuple[float, str]:
+def _started(path: Path) -> tuple[float, str]:
     started = read_run_file(path).started
     return (path.stat().st_mtime if started is None else started, path.name)

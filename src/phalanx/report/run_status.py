@@ -59,8 +59,8 @@ class RunStatus:
     def lines(self) -> list[str]:
         """All of it in words."""
         again = f", attempt {self.attempt} of 0 to {self.attempts - 1}" if self.attempts > 1 else ""
-        told = [f"Worker {rank}: {line_about(w, self.now)}" for rank, w in self.workers.items()]
-        return [f"The run: {self.state}{again}.", f"{self.verdict}.", *told] + (
+        details = [f"Worker {rank}: {line_about(w, self.now)}" for rank, w in self.workers.items()]
+        return [f"The run: {self.state}{again}.", f"{self.verdict}.", *details] + (
             [self.differ] if self.differ else []
         )
 
@@ -95,11 +95,11 @@ def read_status(run: Path, *, attempt: int | None = None, now: float) -> RunStat
             f"Asked for attempt {chosen} of the run {run.name}; it has {attempts}, counted from 0."
         )
     paths = AttemptPaths(run=run, attempt=chosen)
-    heard = _heard(run, chosen, is_last=chosen == attempts - 1)
+    statuses = _last_status(run, chosen, is_last=chosen == attempts - 1)
     flights = _flights(paths)
     found = {
-        rank: _worker(rank, flights.get(rank), heard, paths, now)
-        for rank in sorted({*flights, *heard.workers})
+        rank: _worker(rank, flights.get(rank), statuses, paths, now)
+        for rank in sorted({*flights, *statuses.workers})
     }
     if not found:
         raise ConfigurationError(
@@ -109,20 +109,22 @@ def read_status(run: Path, *, attempt: int | None = None, now: float) -> RunStat
     return RunStatus(
         attempt=chosen,
         attempts=attempts,
-        state=run_state(heard, now) if chosen == attempts - 1 else "started again after this",
-        verdict=_verdict(found, heard, paths, now),
+        state=run_state(statuses, now) if chosen == attempts - 1 else "started again after this",
+        verdict=_verdict(found, statuses, paths, now),
         workers=found,
         differ=differ[0] if differ else None,
         now=now,
     )
 
 
-def _heard(run: Path, attempt: int, *, is_last: bool) -> LiveRun:
-    heard = LiveRun()
+def _last_status(run: Path, attempt: int, *, is_last: bool) -> LiveRun:
+    statuses = LiveRun()
     events = RunReader(run).poll()
-    heard.take(e for e in events if e.attempt <= attempt and (is_last or not isinstance(e, RunEnd)))
-    heard.workers = {r: w for r, w in heard.workers.items() if w.attempt == attempt}
-    return heard
+    statuses.take(
+        e for e in events if e.attempt <= attempt and (is_last or not isinstance(e, RunEnd))
+    )
+    statuses.workers = {r: w for r, w in statuses.workers.items() if w.attempt == attempt}
+    return statuses
 
 
 def _flights(paths: AttemptPaths) -> dict[int, Flight]:
@@ -136,9 +138,9 @@ def _flights(paths: AttemptPaths) -> dict[int, Flight]:
 
 
 def _worker(
-    rank: int, flight: Flight | None, heard: LiveRun, paths: AttemptPaths, now: float
+    rank: int, flight: Flight | None, statuses: LiveRun, paths: AttemptPaths, now: float
 ) -> WorkerStatus:
-    known = heard.workers.get(rank)
+    known = statuses.workers.get(rank)
     position = (
         (flight and position_of(flight))
         or _by_heartbeat(known)
@@ -158,7 +160,7 @@ def _by_heartbeat(worker: LiveWorker | None) -> WorkerProgress | None:
         return None
     return WorkerProgress(
         phase=worker.phase,
-        since=worker.heard - (worker.phase_seconds or 0.0),
+        since=worker.last_seen - (worker.phase_seconds or 0.0),
         step=worker.step,
         epoch=worker.epoch,
     )
@@ -200,9 +202,9 @@ def _is_there(pid: int) -> bool:
 
 
 def _verdict(
-    found: Mapping[int, WorkerStatus], heard: LiveRun, paths: AttemptPaths, now: float
+    found: Mapping[int, WorkerStatus], statuses: LiveRun, paths: AttemptPaths, now: float
 ) -> str:
-    exits = [w.exit for w in heard.workers.values() if w.exit is not None]
+    exits = [w.exit for w in statuses.workers.values() if w.exit is not None]
     cause = root_cause([_ending(exit_, paths) for exit_ in exits])
     if cause is not None and cause.rank in found:
         return (

@@ -157,17 +157,17 @@ def mean_time_fractions(rates: Iterable[ThroughputEvent]) -> dict[str, float]:
 
 
 def _strategy(data: RunData) -> str | None:
-    told = [start.strategy for start in data.of(RunStart) if start.strategy]
+    strategies = [start.strategy for start in data.of(RunStart) if start.strategy]
     asked = data.file.options.get("strategy")
-    return told[0] if told else asked if isinstance(asked, str) else None
+    return strategies[0] if strategies else asked if isinstance(asked, str) else None
 
 
 def _memories(data: RunData) -> Iterable[float]:
-    told: list[HeartbeatEvent | ThroughputEvent] = [
+    strategies: list[HeartbeatEvent | ThroughputEvent] = [
         *data.of(HeartbeatEvent),
         *data.of(ThroughputEvent),
     ]
-    for each in told:
+    for each in strategies:
         if each.memory_bytes is not None and math.isfinite(each.memory_bytes):
             yield each.memory_bytes
 

@@ -29,7 +29,7 @@ _COLUMNS = ("rank", "state", "doing", "step", "epoch", "loss", "samples/s", "a s
 _TO_THE_LEFT = ("state", "doing")
 _WIDE = 96  # columns of a terminal; what each worker does is left out on a narrower one.
 _ROWS_BESIDE = 9
-_TOLD = 3
+_NOTABLE = 3
 
 
 def live_page(
@@ -59,7 +59,7 @@ def live_page(
     if left:
         parts.append(Text(f"and {left} more worker{'s' * (left > 1)}", style="dim"))
     parts += [_trouble(rank, standings[rank]) for rank in shown if standings[rank].why]
-    parts += [Text(_happened(each, run), style="dim") for each in run.told[-_TOLD:]]
+    parts += [Text(_happened(each, run), style="dim") for each in run.notable[-_NOTABLE:]]
     parts += [Text(each, style="yellow") for each in damages]
     if run.end is not None and run.end.report:
         parts.append(Text("\n" + run.end.report, style="red"))
@@ -82,7 +82,7 @@ def _title(run: LiveRun, name: str, now: float) -> Text:
     )
     text = Text("run ") + Text(name, style="bold") + Text(": ") + Text(state, style=style)
     if run.began is not None:
-        until = run.end.t if run.end is not None else now if state == "running" else run.heard
+        until = run.end.t if run.end is not None else now if state == "running" else run.last_seen
         text.append(f", {_whole((until or now) - run.began)}")
     if run.attempt:
         text.append(f", attempt {run.attempt}", style="yellow")
@@ -146,7 +146,7 @@ def _cells(worker: LiveWorker, standing: WorkerHealth, now: float) -> dict[str, 
         "a step": Text(formatting.format_duration(worker.step_seconds)),
         "gradient": _value(worker.gradient_norm),
         "memory": Text(formatting.format_bytes(worker.memory_bytes)),
-        "heard": Text(f"{_whole(now - worker.heard)} ago"),
+        "heard": Text(f"{_whole(now - worker.last_seen)} ago"),
     }
 
 

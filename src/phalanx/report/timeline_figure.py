@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from phalanx.monitoring.events import EpochMetrics, Event, Straggler, WorkerExitEvent, WorkerStart
 from phalanx.report.event_formatting import EVENT_STYLES
 from phalanx.report.figure_style import QUIET, Figure, escape, plot_of
-from phalanx.report.formatting import format_epoch, told
+from phalanx.report.formatting import format_epoch, formatted
 from phalanx.report.run_data import RunData
 
 _COLOURS = {
@@ -52,10 +52,10 @@ def timeline_figure(data: RunData) -> Figure | None:
         for kind, colour in _COLOURS.items()
         if any(each.kind == kind for each in found)
     ]  # fmt: skip
-    epochs = told(data.of(EpochMetrics), format_epoch)
+    epochs = formatted(data.of(EpochMetrics), format_epoch)
     shown = [_marks(data, "epochs", "line-ns-open", "#4477aa", epochs)] if epochs else []
     shown += [
-        _marks(data, kind.row, kind.symbol, kind.colour, told(events, kind.say))
+        _marks(data, kind.row, kind.symbol, kind.colour, formatted(events, kind.say))
         for kind, events in ((kind, data.of(event)) for event, kind in EVENT_STYLES.items())
         if events
     ]

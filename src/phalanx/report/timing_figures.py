@@ -75,9 +75,12 @@ def split_over_time(data: RunData, ranks: list[int]) -> Figure:
                 )  # fmt: skip
                 plot.add_trace(trace, row=row, col=1)
         plot.update_yaxes(title_text=f"worker {rank}", range=[0, 1], tickvals=[0.5], row=row)
-    looks = plot_of([]).layout
+    layout_options = plot_of([]).layout
     plot.update_layout(
-        template="none", height=90 + 100 * len(shown), margin=looks.margin, legend=looks.legend
+        template="none",
+        height=90 + 100 * len(shown),
+        margin=layout_options.margin,
+        legend=layout_options.legend,
     )
     plot.update_xaxes(title_text="step", row=len(shown))
     left_out = len(ranks) - len(shown)

@@ -66,7 +66,7 @@ def _gone(worker: LiveWorker, run: LiveRun) -> WorkerHealth | None:
 
 
 def _alive(worker: LiveWorker, now: float) -> WorkerHealth:
-    silence = now - worker.heard
+    silence = now - worker.last_seen
     if silence > SILENT_SECONDS:
         why = f"nothing heard for {format_duration(silence)}"
         return WorkerHealth(state="unresponsive", why=why)
@@ -81,7 +81,7 @@ def _alive(worker: LiveWorker, now: float) -> WorkerHealth:
         return WorkerHealth(
             state="slow", why=f"in {worker.phase} for {format_duration(worker.phase_seconds)}"
         )
-    return WorkerHealth(state="running" if worker.begun else "starting")
+    return WorkerHealth(state="running" if worker.has_started else "starting")
 
 
 def run_state(run: LiveRun, now: float) -> str:
@@ -91,8 +91,8 @@ def run_state(run: LiveRun, now: float) -> str:
         if code == RESUME_EXIT_CODE:
             return SAVED_WORDS
         return "ended well" if code == 0 else f"failed, exit code {code}"
-    if run.heard is None:
+    if run.last_seen is None:
         return "nothing recorded yet"
-    if now - run.heard > SILENT_SECONDS:
+    if now - run.last_seen > SILENT_SECONDS:
         return "unresponsive: it hangs, or its launcher was killed"
     return "running"

@@ -45,8 +45,8 @@ class WorkerSummary:
 
 def summarize_workers(data: RunData) -> list[WorkerSummary]:
     """Every worker of which something is known, in the order of ranks."""
-    told = {each.rank for each in data.of(WorkerExitEvent)}
-    return [_summarize(data, rank) for rank in sorted(told.union(data.ranks))]
+    exited = {each.rank for each in data.of(WorkerExitEvent)}
+    return [_summarize(data, rank) for rank in sorted(exited.union(data.ranks))]
 
 
 def _summarize(data: RunData, rank: int) -> WorkerSummary:

@@ -48,7 +48,7 @@ class AsyncCheckpointer:
         self._count = 0
         self._step = 0
         self._writer = replace(
-            writer_of(stage, folder, options.patience), is_given_up=lambda: self._gives_up
+            writer_of(stage, folder, options.retry_policy), is_given_up=lambda: self._gives_up
         )
         stage.exit.push(self._leave)
 
@@ -131,7 +131,7 @@ class AsyncCheckpointer:
         return on_any_worker(self._stage.strategy, self._stage.place, flag)[0]
 
 
-def writer_of(stage: CallContext, folder: StorageDir, patience: RetryPolicy) -> ShardWriter:
+def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy) -> ShardWriter:
     """This worker's writer; its `attempt` tells what this attempt writes from what an
     earlier one left. All workers must come here together.
     """
@@ -140,5 +140,5 @@ def writer_of(stage: CallContext, folder: StorageDir, patience: RetryPolicy) -> 
         rank=stage.place.rank,
         workers=stage.place.workers,
         attempt=f"{broadcast_int(stage, uuid.uuid4().int & 0xFFFFFFFF):08x}",
-        patience=patience,
+        retry_policy=retry_policy,
     )

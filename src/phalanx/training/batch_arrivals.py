@@ -49,7 +49,7 @@ class _Note:
         """How many numbers are written."""
         return 1 + (self.number is None) + self.axes
 
-    def told(self, seconds: float, *rest: float) -> SpanListener:
+    def listener(self, seconds: float, *rest: float) -> SpanListener:
         """What was written, as the recorder takes it."""
         number, sizes = (self.number, rest) if self.number is not None else (rest[0], rest[1:])
         return SpanListener(
@@ -100,8 +100,8 @@ class GraphBatchProbe:
     def last(self) -> SpanListener:
         """The last batch that came."""
         resources = list(self._resources.items())  # Another thread may be tracing.
-        told = [note.told(*_read(resource)) for note, resource in resources]
-        return max(told, key=lambda each: each.when or 0, default=_NOTHING_YET)
+        listener = [note.listener(*_read(resource)) for note, resource in resources]
+        return max(listener, key=lambda each: each.when or 0, default=_NOTHING_YET)
 
     def _assign(self, note: _Note, value: tf.Tensor) -> None:
         if note not in self._resources:

@@ -153,5 +153,5 @@ def _functions_of(callback: Any) -> Iterable[CodeType]:
 def _names_a_stop(code: CodeType) -> bool:
     names = {"stop_training", "stop_evaluating", "stop_predicting"}
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    said = {constant for constant in code.co_consts if isinstance(constant, str)}
-    return bool(names & (said | set(code.co_names))) or any(map(_names_a_stop, inner))
+    constants = {constant for constant in code.co_consts if isinstance(constant, str)}
+    return bool(names & (constants | set(code.co_names))) or any(map(_names_a_stop, inner))

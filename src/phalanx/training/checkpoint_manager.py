@@ -70,7 +70,7 @@ class CheckpointManager:
         self._fit = _fits_done[str(self._folder)]
         self.logs: dict[str, float] = {}
         self._loaded: LoadedCheckpoint | None = None
-        self._begun = False
+        self._has_started = False
         self._schedule = SavePolicy(self._options.every, self._options.retention.best, clock=clock)
         self._step = steps_trained(self._model)
         self._schedule.saved(self._step)
@@ -78,7 +78,7 @@ class CheckpointManager:
         stage.exit.callback(setattr, callback, "is_driven", False)
         stage.exit.enter_context(preemption.guard())
 
-    def look(self, callbacks: list[Any]) -> None:
+    def restore_variables(self, callbacks: list[Any]) -> None:
         """Find the newest checkpoint, hold it against the model, and bring the variables back.
 
         Args:
@@ -90,7 +90,7 @@ class CheckpointManager:
                 for this Phalanx; nothing has changed.
         """
         with phase_tracker.during("checkpoint"):
-            found = latest_on_all_workers(self._stage, self._folder, self._options.patience)
+            found = latest_on_all_workers(self._stage, self._folder, self._options.retry_policy)
             if found is None:
                 return
             state = found.manifest.state
@@ -105,7 +105,7 @@ class CheckpointManager:
             self._step = found.manifest.step
             self._schedule.saved(self._step)
             self._schedule.best = state["best"]
-            self._begun = state["fit"] == self._fit and not state["complete"]
+            self._has_started = state["fit"] == self._fit and not state["complete"]
             self.logs = dict(found.manifest.metrics)
             for callback in callbacks:
                 truncate_after(callback, found.manifest.epoch)
@@ -123,7 +123,7 @@ class CheckpointManager:
 
     def has_work_left(self, begin: int, epochs: int) -> bool:
         """Whether the training of the epochs from `begin` has an end before it still."""
-        return epochs > begin or self._begun
+        return epochs > begin or self._has_started
 
     def begin(self, callbacks: list[Any]) -> None:
         """Callbacks have heard that training begins: what changes from here is their state."""
@@ -257,7 +257,7 @@ class NullCheckpointManager:
         """There were no epochs before this `fit`."""
         self.logs: dict[str, float] = {}
 
-    def look(self, callbacks: list[Any]) -> None:
+    def restore_variables(self, callbacks: list[Any]) -> None:
         """There is nothing to go on from."""
 
     def begin(self, callbacks: list[Any]) -> None:
@@ -286,7 +286,7 @@ class NullCheckpointManager:
 
 
 def latest_on_all_workers(
-    stage: CallContext, folder: StorageDir, patience: RetryPolicy
+    stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy
 ) -> LoadedCheckpoint | None:
     """The newest whole checkpoint, None where there is none; all workers must ask together.
 
@@ -299,11 +299,11 @@ def latest_on_all_workers(
     found: LoadedCheckpoint | None = None
     if stage.place.is_chief:
         with suppress(CheckpointNotFoundError):
-            found = patience.call_with_retry(f"read {folder}", lambda: latest(folder))
+            found = retry_policy.call_with_retry(f"read {folder}", lambda: latest(folder))
     step = broadcast_int(stage, -1 if found is None else found.manifest.step)
     if step < 0:
         return None
-    return found or patience.call_with_retry(f"read {folder}", lambda: read(folder, step))
+    return found or retry_policy.call_with_retry(f"read {folder}", lambda: read(folder, step))
 
 
 def assert_of_a_fit(found: LoadedCheckpoint, folder: StorageDir) -> None:

@@ -97,8 +97,8 @@ def call_context(model: Any) -> Iterator[CallContext]:
             yield CallContext(model=model, strategy=strategy, place=place, exit=stack)
         except Exception as error:
             add_hint(error)
-            if (unfit := offending_sample(error)) is not None:
-                raise unfit from error
+            if (invalid := offending_sample(error)) is not None:
+                raise invalid from error
             raise
 
 
@@ -121,7 +121,7 @@ def open_source(
     source = make_batch_source(x, y, place=stage.place, seed=seed, **options)
     if uneven == "stop":
         _end_with_the_shortest(stage, source)
-    wishes = {
+    requirements = {
         "call": call,
         "number of samples": source.num_samples,
         "number of batches": source.num_batches,
@@ -131,7 +131,7 @@ def open_source(
         "data": None if source.fingerprint is None else f"checksum {source.fingerprint:08x}",
         "model": [(v.path, tuple(v.shape)) for v in stage.model.trainable_variables],
     }
-    agreed = assert_same_on_all_workers(stage.strategy, stage.place, call, wishes, seed)
+    agreed = assert_same_on_all_workers(stage.strategy, stage.place, call, requirements, seed)
     if agreed != seed:
         source = make_batch_source(x, y, place=stage.place, seed=agreed, **options)
         if uneven == "stop":
@@ -238,7 +238,7 @@ def assert_same_on_all_workers(
     strategy: tf.distribute.Strategy,
     place: ReplicaTopology,
     call: str,
-    wishes: Mapping[str, Any],
+    requirements: Mapping[str, Any],
     seed: int | None,
 ) -> int | None:
     """Compare this worker's wishes with its peers', and take the chief's seed.
@@ -247,7 +247,7 @@ def assert_same_on_all_workers(
         strategy: the strategy that the workers share.
         place: this worker's place.
         call: "fit", "evaluate" or "predict", for the message.
-        wishes: what must be the same on every worker, by name; integers are shown, any
+        requirements: what must be the same on every worker, by name; integers are shown, any
             other value is compared by its text.
         seed: this worker's draw; None for the order that Keras draws.
 
@@ -259,22 +259,22 @@ def assert_same_on_all_workers(
     """
     if not place.has_peers:
         return seed
-    mine = np.array([_as_integer(seed), *(_as_integer(w) for w in wishes.values())], np.int64)
-    all_wishes = all_gather_rows(strategy, place, mine)
-    for column, name in enumerate(wishes, start=1):
-        values = [int(row[column]) for row in all_wishes]
+    mine = np.array([_as_integer(seed), *(_as_integer(w) for w in requirements.values())], np.int64)
+    all_requirements = all_gather_rows(strategy, place, mine)
+    for column, name in enumerate(requirements, start=1):
+        values = [int(row[column]) for row in all_requirements]
         if len(set(values)) > 1:
-            raise WorkerMismatchError(_explain(call, name, values, wishes[name]))
-    chiefs = int(all_wishes[0][0])
+            raise WorkerMismatchError(_explain(call, name, values, requirements[name]))
+    chiefs = int(all_requirements[0][0])
     return None if chiefs == _UNKNOWN else chiefs
 
 
-def _as_integer(wish: Any) -> int:
-    if wish is None:
+def _as_integer(value: Any) -> int:
+    if value is None:
         return _UNKNOWN
-    if isinstance(wish, (bool, int, np.integer)):
-        return int(wish)
-    return int.from_bytes(hashlib.sha256(repr(wish).encode()).digest()[:6], "big")
+    if isinstance(value, (bool, int, np.integer)):
+        return int(value)
+    return int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:6], "big")
 
 
 def _explain(call: str, name: str, values: list[int], mine: Any) -> str:

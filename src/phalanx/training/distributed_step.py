@@ -69,9 +69,9 @@ def sum_loss(loss: Any) -> Any:
     share = current_replica_batch()
     if share is None or topology_of(tf.distribute.get_strategy()).total == 1:
         return loss
-    told = loss * share.inverse_weight(loss.dtype)
-    share.row_sums.take_for_mean(told)
-    return told
+    scaled = loss * share.inverse_weight(loss.dtype)
+    share.row_sums.take_for_mean(scaled)
+    return scaled
 
 
 class _DistributedStep:
@@ -162,9 +162,9 @@ def _of_all(result: Any, share: ReplicaBatch, strategy: MultiWorkerStrategy) -> 
         if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating and i not in gathered
     }
     counted = [v for v in share.assigned.values() if _is_shared(v)]
-    brought = [leaf * tf.cast(share.weight, leaf.dtype) for leaf in means.values()]
-    brought += [_brought(variable, share) for variable in counted]
-    totals = reduce_sum(brought, what="what a step returns")
+    contributions = [leaf * tf.cast(share.weight, leaf.dtype) for leaf in means.values()]
+    contributions += [_contribution(variable, share) for variable in counted]
+    totals = reduce_sum(contributions, what="what a step returns")
     for variable, total in zip(counted, totals[len(means) :], strict=True):
         before = share.before[id(variable)]
         variable.value.assign(before + total if variable.aggregation == "sum" else total)
@@ -186,7 +186,7 @@ def _is_shared(variable: Any) -> bool:
     return variable.aggregation in ("sum", "mean") or variable.dtype.startswith(("float", "bfloat"))
 
 
-def _brought(variable: Any, share: ReplicaBatch) -> Any:
+def _contribution(variable: Any, share: ReplicaBatch) -> Any:
     """What this worker adds: to a count what it has counted, to a mean its part."""
     value = tf.convert_to_tensor(variable.value)
     if variable.aggregation == "sum":

@@ -19,7 +19,7 @@ UnevenInputs = Literal["error", "stop"]
 """What is done with data that differs in length between workers."""
 
 _log = logging.getLogger(__name__)
-_PATIENCE = 10.0  # seconds in which an element comes, or a step is tried without knowing
+_TIMEOUT = 10.0  # seconds in which an element comes, or a step is tried without knowing
 
 
 class EndOfDataSync:
@@ -51,7 +51,7 @@ class EndOfDataSync:
         while self._until <= taken:
             ahead: Lookahead = self._source.ahead
             with phase_tracker.during("input", instead_of="compute"):
-                ready, ended = ahead.wait(taken, _PATIENCE)
+                ready, ended = ahead.wait(taken, _TIMEOUT)
             if ended and not ready:
                 _raise_what_ended(iterator)  # here, before the others hear of an end
             rows = all_gather_rows(self._strategy, self._place, np.array([ready, ended], np.int64))

@@ -189,7 +189,7 @@ def start_training(
     Returns:
         The epoch to begin with.
     """
-    checkpoints.look(callbacks.callbacks)
+    checkpoints.restore_variables(callbacks.callbacks)
     model.stop_training = False
     with phase_tracker.during("callbacks"):
         callbacks.on_train_begin()

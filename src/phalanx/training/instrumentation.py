@@ -113,8 +113,8 @@ class FitInstrumentation:
     def execute(self, executor: StepRunner, iterator: Any, steps: int) -> tuple[int, Outputs]:
         """Run steps; see `StepRunner.run`."""
         profiler, step = self._profiler, self._step
-        looks = nullcontext() if profiler is None else profiler.around(step, steps)
-        with annotate_errors("train", self._place, step), looks:
+        profiled = nullcontext() if profiler is None else profiler.around(step, steps)
+        with annotate_errors("train", self._place, step), profiled:
             done, outputs = executor.run(iterator, steps, self._keeper.last_step(steps))
             if profiler is not None:
                 profiler.wait_for(outputs)
@@ -152,13 +152,13 @@ class FitInstrumentation:
         self._callbacks.on_train_batch_end(batch, logs)
         phase_tracker.enter("compute")
         self._keeper.end_lap(self._executed, self._stream.samples(self._executed))
-        self._tell(self._keeper.close_if_due(self._step))
+        self._report(self._keeper.close_if_due(self._step))
 
     def end_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
         """An epoch ended, its validation included."""
         with phase_tracker.during("callbacks"):
             self._callbacks.on_epoch_end(epoch, logs)
-        self._tell(self._keeper.close_if_due(self._step))
+        self._report(self._keeper.close_if_due(self._step))
         if self._training_events is not None:
             self._training_events.epoch(logs, self._learning_rate(), step=self._step, epoch=epoch)
 
@@ -171,7 +171,7 @@ class FitInstrumentation:
 
     def end(self, logs: Mapping[str, Any]) -> None:
         """Training has ended."""
-        self._tell(self._keeper.close(self._step))
+        self._report(self._keeper.close(self._step))
         if self._profiler is not None:
             self._profiler.stop()
         with phase_tracker.during("callbacks"):
@@ -179,7 +179,7 @@ class FitInstrumentation:
         if self._training_events is not None:
             self._training_events.end(step=self._step, epoch=self._epoch)
 
-    def _tell(self, numbers: Any) -> None:
+    def _report(self, numbers: Any) -> None:
         if numbers is None:
             return
         if self._training_events is not None:
@@ -283,7 +283,7 @@ class StepTimer:
         found = on_any_worker(stage.strategy, stage.place, *needs)
         self.is_on, self._wants_communication, self._gathers = found
         self._meter = ThroughputMeter(clock=clock, phases=phases)
-        self._begun = clock()
+        self._started = clock()
         self._trained = 0
         self._next_split: int | None = None
         self._measures_communication = False
@@ -324,7 +324,7 @@ class StepTimer:
 
     def _has_paid(self) -> bool:
         """Whether tracing the step once more is little beside the training so far."""
-        passed = self._clock() - self._begun
+        passed = self._clock() - self._started
         return passed >= _TRACING_PAYS_AFTER * self._first_seconds
 
     def agree(self, ahead: float, is_due: float, communication: float) -> None:
@@ -337,7 +337,7 @@ class StepTimer:
     def executed(self, steps: int) -> None:
         """So many steps were run; the lap's end follows."""
         if self._trained == 0:
-            self._first_seconds = self._clock() - self._begun
+            self._first_seconds = self._clock() - self._started
         self._trained += steps
         if self._next_split is not None and self._trained >= self._next_split:
             self._next_split = None  # done, or left to who looked at the gradients

@@ -56,8 +56,8 @@ def local_chief_first() -> Iterator[None]:
 
 def _meet(strategy: Any, place: ReplicaTopology, *, well: bool) -> None:
     """Hear from all workers whether it went well; a collective that all workers must call."""
-    said = all_gather_rows(strategy, place, np.array([well], np.int64))[:, 0]
-    failed = [rank for rank, went_well in enumerate(said) if not went_well]
+    succeeded = all_gather_rows(strategy, place, np.array([well], np.int64))[:, 0]
+    failed = [rank for rank, went_well in enumerate(succeeded) if not went_well]
     if failed:
         raise WorkerLostError(
             "The block of `with phalanx.local_chief_first():` is to run on all workers; found that "

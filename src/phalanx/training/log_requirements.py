@@ -32,18 +32,21 @@ class LogRequirements:
         """What `callbacks` want when they are called for "train" or "test"."""
         callbacks = list(callbacks)
         shown = shows_progress or any(map(shows_progress_itself, callbacks))
-        every = tuple(wish for c in callbacks for wish in requirements_of(c, kind))
+        every = tuple(requirement for c in callbacks for requirement in requirements_of(c, kind))
         return cls(every=every, shows_progress=shown)
 
     @classmethod
     def together(cls, of_each: Sequence[LogRequirements]) -> LogRequirements:
         """All that some worker wants."""
-        every = {wish: None for one in of_each for wish in one.every}
+        every = {requirement: None for one in of_each for requirement in one.every}
         return cls(every=tuple(every), shows_progress=any(one.shows_progress for one in of_each))
 
     def to_array(self) -> Any:
         """Numbers that say the same, to hand to other workers."""
-        rows = [(wish.steps, wish.already, int(wish.calls)) for wish in self.every]
+        rows = [
+            (requirement.steps, requirement.already, int(requirement.calls))
+            for requirement in self.every
+        ]
         return np.array([(int(self.shows_progress), 0, 0), *rows], np.int64)
 
     @classmethod

@@ -62,8 +62,8 @@ class MetricReader:
             self._read_variables = identity
         with self._reading(variables):
             logs, of_chief = self._function(outputs, tf.constant(notes, tf.float32))
-            told = tuple(float(note) for note in of_chief.numpy())
-        return {name: _number(value) for name, value in logs.items()}, told
+            notes_of_chief = tuple(float(note) for note in of_chief.numpy())
+        return {name: _number(value) for name, value in logs.items()}, notes_of_chief
 
     def read_local(self, outputs: Outputs) -> dict[str, float]:
         """The same over the replicas of this process alone; no peer is asked.

@@ -37,9 +37,9 @@ class MetricsSchedule:
             clock: seconds, increasing.
             everyones: tells what some worker wishes, from what this one does.
         """
-        wishes = everyones(LogRequirements.of(callbacks, kind, shows_progress=shows_progress))
-        self._shows_progress = wishes.shows_progress
-        self._counts = [_Count(wish) for wish in wishes.every]
+        requirements = everyones(LogRequirements.of(callbacks, kind, shows_progress=shows_progress))
+        self._shows_progress = requirements.shows_progress
+        self._counts = [_Count(requirement) for requirement in requirements.every]
         self._clock = clock
         self._seen = 0
         self._due = False
@@ -91,13 +91,13 @@ class MetricsSchedule:
 class _Count:
     """How far it is to the next batch at which one wish falls due."""
 
-    def __init__(self, wish: LogSchedule) -> None:
-        self._wish = wish
-        self.passed = wish.already
+    def __init__(self, requirement: LogSchedule) -> None:
+        self._requirement = requirement
+        self.passed = requirement.already
 
     def goes_on(self, steps: int) -> bool:
-        self.passed += 1 if self._wish.calls else steps
-        if self.passed < self._wish.steps:
+        self.passed += 1 if self._requirement.calls else steps
+        if self.passed < self._requirement.steps:
             return False
         self.passed = 0
         return True

@@ -69,8 +69,8 @@ class NonFiniteCapture:
         self.running = (0, 1)
         self.directory: Path | None = None
         self._lock = threading.Lock()
-        self._heard: dict[int, _ReplicaReport] = {}
-        self._heard_of: int | None = None
+        self._reports: dict[int, _ReplicaReport] = {}
+        self._reported_step: int | None = None
 
     def watch(self, element: Any) -> None:
         """Keep `element`, `(total, parts)`, if its step, just run, went wrong; to be traced.
@@ -131,42 +131,42 @@ class NonFiniteCapture:
             arrays = iter(flat)
             there = [next(arrays) if is_there else None for is_there in tf.nest.flatten(like)]
             count, data = tf.nest.pack_sequence_as(like, there)
-            heard = _ReplicaReport(
+            report = _ReplicaReport(
                 data=data, count=int(count), is_bad=bool(is_bad), can_be=bool(can_be)
             )
             with self._lock:
-                all_heard = self._all_replicas_reported(int(step), replica, heard)
-                if all_heard is not None:
-                    self._write(int(step), int(variable), int(total), all_heard, replica)
+                all_reported = self._all_replicas_reported(int(step), replica, report)
+                if all_reported is not None:
+                    self._write(int(step), int(variable), int(total), all_reported, replica)
         except Exception as error:
             _log.warning("a step that was not finite cannot be kept: %s", error)
         return np.True_
 
     def _all_replicas_reported(
-        self, step: int, replica: int, heard: _ReplicaReport
+        self, step: int, replica: int, report: _ReplicaReport
     ) -> list[_ReplicaReport] | None:
         """What all replicas of this process have said of a step; None until the last of them has.
 
         None of them waits for another: the threads in which they wait would be TensorFlow's own.
         """
-        if step != self._heard_of:
-            self._heard_of, self._heard = step, {}
-        self._heard[replica] = heard
-        if len(self._heard) < self._place.local:
+        if step != self._reported_step:
+            self._reported_step, self._reports = step, {}
+        self._reports[replica] = report
+        if len(self._reports) < self._place.local:
             return None
-        self._heard_of = None
-        return [self._heard[each] for each in sorted(self._heard)]
+        self._reported_step = None
+        return [self._reports[each] for each in sorted(self._reports)]
 
     def _write(
-        self, step: int, variable: int, total: int, heard: list[_ReplicaReport], replica: int
+        self, step: int, variable: int, total: int, report: list[_ReplicaReport], replica: int
     ) -> None:
-        """Write what was `heard`; `replica`, the last, has not changed its weights yet."""
-        if self._to.folder is None or self._to.left < 1 or not any(each.can_be for each in heard):
+        """Write what was `report`; `replica`, the last, has not changed its weights yet."""
+        if self._to.folder is None or self._to.left < 1 or not any(each.can_be for each in report):
             return
         variables = model_variables(self._model)
         read = partial(read_component, replica - self._place.first)
         weights = {name: read(variable) for name, variable in variables.items()}
-        batches = tuple(h.data if isinstance(h.data, tuple) else (h.data,) for h in heard)
+        batches = tuple(h.data if isinstance(h.data, tuple) else (h.data,) for h in report)
         size = _bytes(weights.values()) + _bytes(tf.nest.flatten(batches))
         if size > self._to.most_bytes:
             _log.warning(
@@ -180,7 +180,7 @@ class NonFiniteCapture:
         self._to.left -= 1
         config, why_not = _config_of(self._model)
         captured = CaptureInfo(
-            about=self._about(step, variable, total, heard, read, why_not),
+            about=self._about(step, variable, total, report, read, why_not),
             batches=batches,
             weights=weights,
             paths=paths_of(variables),
@@ -194,13 +194,13 @@ class NonFiniteCapture:
         step: int,
         variable: int,
         total: int,
-        heard: list[_ReplicaReport],
+        report: list[_ReplicaReport],
         read: Any,
         why_not: str,
     ) -> StepCapture:
         rows, places = self._samples(step)
         parts = []
-        for i, each in enumerate(heard):
+        for i, each in enumerate(report):
             replica = self._place.first + i
             start, _ = rows_of(replica, self._place.total, total)
             own = slice(start, start + each.count)

@@ -37,7 +37,7 @@ class Unlike:
     Attributes:
         name: its path.
         odd: the replicas that are not like the others.
-        alike: one of the others.
+        reference: one of the others.
         by: how the first of the odd ones differs from that one.
         count: how many variables differ.
         of: how many there are.
@@ -45,7 +45,7 @@ class Unlike:
 
     name: str
     odd: tuple[int, ...]
-    alike: int
+    reference: int
     by: VariableDifference
     count: int
     of: int
@@ -56,8 +56,9 @@ class Unlike:
         index = f"[{', '.join(map(str, self.by.index))}]" if self.by.index else "it"
         one, other = self.by.values
         return (
-            f"{self.name} on {who} is not that of {noun} {self.alike}, by {self.by.largest:.3g} at "
-            f"most ({index} is {other:.6g} there, {one:.6g} on {noun} {self.alike}), in "
+            f"{self.name} on {who} is not that of {noun} {self.reference}, by "
+            f"{self.by.largest:.3g} at "
+            f"most ({index} is {other:.6g} there, {one:.6g} on {noun} {self.reference}), in "
             f"{self.by.entries} of {self.by.size} entries; {self.count} of {self.of} variables "
             "differ."
         )
@@ -129,8 +130,8 @@ class ReplicaChecks:
         self._sampling = OverheadBudget(every=1, max_overhead=None, clock=clock)
         self._fold: Any = None
         self._folded: list[int] = []
-        self._alike_at: int | None = None
-        self._told_rounding = False
+        self._identical_at: int | None = None
+        self._has_warned = False
         self._inspected = 0
 
     def begin(self, step: int, *, is_resumed: bool) -> None:
@@ -164,13 +165,13 @@ class ReplicaChecks:
         """
         if not self._is_on or not self._sampling.is_due(step):
             return
-        begun, traced = self._clock(), self._fold is None
+        started, traced = self._clock(), self._fold is None
         interval = self._compare(step, fold=self._traced_fold)
-        self._sampling.record(step, begun, interval, traced=traced)
+        self._sampling.record(step, started, interval, traced=traced)
 
     def end(self, step: int) -> None:
         """Training has come to its end: compare once more."""
-        if self._is_on and self._alike_at != step:
+        if self._is_on and self._identical_at != step:
             self._compare(
                 step, fold=checksum_components if self._fold is None else self._traced_fold
             )
@@ -190,7 +191,7 @@ class ReplicaChecks:
         elif (totals != totals[0]).any():
             self._locate_difference(step, variables, folded)
         else:
-            self._alike_at = step
+            self._identical_at = step
         return float(rows[0, 0])
 
     def _locate_difference(self, step: int, variables: Sequence[Any], folded: np.ndarray) -> None:
@@ -202,28 +203,28 @@ class ReplicaChecks:
             self._inspected += _MOST_COMPARED
         for column in unlike[:_MOST_COMPARED]:
             odd = _outliers(everyones[:, column].tolist())
-            alike = next(r for r in range(len(everyones)) if r not in odd)
-            found = self._difference(variables[column], alike, odd[0])
+            reference = next(r for r in range(len(everyones)) if r not in odd)
+            found = self._difference(variables[column], reference, odd[0])
             if found.share > self._tolerance:
                 name = str(getattr(variables[column], "path", variables[column].name))
                 what = Unlike(
                     name=name,
                     odd=tuple(odd),
-                    alike=alike,
+                    reference=reference,
                     by=found,
                     count=len(unlike),
                     of=len(variables),
                 )
                 self._differ(step, what)
                 return
-        if not self._told_rounding and self._stage.place.is_chief:
+        if not self._has_warned and self._stage.place.is_chief:
             _log.info(
                 "step %d: replicas differ in %d variables, by rounding; that happens where "
                 "workers have unlike processors",
                 step,
                 len(unlike),
             )
-        self._told_rounding = True
+        self._has_warned = True
 
     def _difference(self, variable: Any, one: int, other: int) -> VariableDifference:
         """How two replicas' copies differ, in the first million entries that do."""
@@ -244,7 +245,7 @@ class ReplicaChecks:
     def _differ(self, step: int, what: Unlike | Lacking) -> None:
         self._is_on = False
         noun = "worker" if self._stage.place.local == 1 else "replica"
-        apart = Apart(what=what, step=step, first_difference_at=self._alike_at, noun=noun)
+        apart = Apart(what=what, step=step, first_difference_at=self._identical_at, noun=noun)
         if self._raises:
             raise WorkerMismatchError(str(apart))
         if self._stage.place.is_chief:

@@ -259,7 +259,7 @@ class StepFunction:
             start=start,
             static_count=static_rows(data),
             may_be_empty=self.plan.may_be_empty,
-            is_alike=partial(is_assigned_on_all, self._model),
+            is_replica_invariant=partial(is_assigned_on_all, self._model),
         )
         kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and not self._whole:

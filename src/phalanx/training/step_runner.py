@@ -44,7 +44,7 @@ class StepRunner:
         self._sampled = SampledSteps(model, function, listener) if listener else None
         self._trained = 0
         self._checked = 0
-        self._told = False
+        self._has_reported = False
 
     @property
     def trained(self) -> int:
@@ -84,7 +84,11 @@ class StepRunner:
     def check(self) -> None:
         """Raise if a gradient was not finite; all workers do so at the same step."""
         self._checked = self._trained
-        if self._told or self._health is None or self._health.policy not in ("raise", "watch"):
+        if (
+            self._has_reported
+            or self._health is None
+            or self._health.policy not in ("raise", "watch")
+        ):
             return
         if (trouble := self._health.trouble()) is None:
             return
@@ -101,7 +105,7 @@ class StepRunner:
                 _workers(trouble, place),
                 hint,
             )
-        self._told = True
+        self._has_reported = True
 
     def logs(self) -> dict[str, float]:
         """What an epoch's logs say of gradients that were left out, if the user asked."""
@@ -187,10 +191,10 @@ def _of_all_workers(
 
 def _workers(trouble: NonFiniteStep, place: ReplicaTopology) -> str:
     workers = sorted({replica // place.local for replica in trouble.replicas})
-    said = f"it came from worker {', '.join(map(str, workers))}"
+    origin = f"it came from worker {', '.join(map(str, workers))}"
     if place.local > 1:
-        said += f" (replica {', '.join(map(str, trouble.replicas))})"
-    return said
+        origin += f" (replica {', '.join(map(str, trouble.replicas))})"
+    return origin
 
 
 def _explain(paths: Sequence[str], trouble: NonFiniteStep, place: ReplicaTopology) -> str:

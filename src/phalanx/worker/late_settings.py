@@ -25,7 +25,7 @@ _log = logging.getLogger("phalanx")
 _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 """The variable by which TensorFlow is told of memory growth before it starts."""
 
-_said: set[str] = set()
+_warned: set[str] = set()
 """What was said: scripts set the same for each GPU."""
 
 _DECIDED = "phalanx run decides what a worker has before the script begins: "
@@ -37,7 +37,7 @@ def answer_late_settings() -> ExitStack:
     Close the result to take it back.
     """
     undo = ExitStack()
-    _said.clear()
+    _warned.clear()
     answers: dict[str, Callable[..., None]] = {
         "set_logical_device_configuration": _logical_devices,
         "set_virtual_device_configuration": _logical_devices,
@@ -144,10 +144,10 @@ def _threads(refusal: RuntimeError, num_threads: int) -> None:
 
 
 def _say_once(text: str, *values: object) -> None:
-    told = text % values
-    if told not in _said:
-        _said.add(told)
-        _log.info("%s", told)
+    message = text % values
+    if message not in _warned:
+        _warned.add(message)
+        _log.info("%s", message)
 
 
 def _name(device: Any) -> str:

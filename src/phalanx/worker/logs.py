@@ -89,14 +89,14 @@ class _Once(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno != logging.WARNING:
             return True
         words = (record.name, record.getMessage())
-        if words in self._said:
+        if words in self._logged:
             return False
-        if len(self._said) < _MOST_REMEMBERED:
-            self._said.add(words)
+        if len(self._logged) < _MOST_REMEMBERED:
+            self._logged.add(words)
         return True

@@ -20,7 +20,7 @@ from phalanx.worker.error_context import error_context_of
 from phalanx.worker.shared_lines import advice_about_files
 
 _OWN_CODE = str(Path(__file__).parent)
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 _LONG = 120
 """Letters: what is longer is not printed twice."""
 
@@ -91,9 +91,9 @@ def exit_without_barrier(code: int) -> NoReturn:
     The script's own exit functions still run, but TensorFlow's teardown does not: it may
     wait for peers that are gone. Whatever holds the process up has a few seconds.
     """
-    patience = threading.Timer(_PATIENCE, _end, (code,))
-    patience.daemon = True
-    patience.start()
+    timer = threading.Timer(_TIMEOUT, _end, (code,))
+    timer.daemon = True
+    timer.start()
     _exit_codes.append(code)
     sys.exit(code)
 

@@ -48,14 +48,15 @@ def advice_about_files(error: BaseException, workers: int) -> str:
     if line is None or line.lineno is None:
         return ""
     source = linecache.getline(line.filename, line.lineno).strip()
-    said = f": {source}" if source else ""
+    code_line = f": {source}" if source else ""
     found = (
         "it was there, from before the run or from another worker"
         if isinstance(error, FileExistsError)
         else "the file is not whole, which is how another worker's looks while it is written"
     )
     return (
-        f"All {workers} workers run line {line.lineno} of {os.path.basename(line.filename)}{said}\n"
+        f"All {workers} workers run line {line.lineno} of "
+        f"{os.path.basename(line.filename)}{code_line}\n"
         f"  For this one {found}. To have one worker of each host run it before the others: "
         "with phalanx.local_chief_first():"
     )

@@ -26,10 +26,10 @@ from phalanx.launch.run_layout import AttemptPaths
 
 _T = TypeVar("_T")
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds to wait for a chief that has written less often than this worker."""
 
-PATIENCE_ELSEWHERE = 2.0
+TIMEOUT_ELSEWHERE = 2.0
 """Seconds to wait for a chief that has been as busy, but with other paths."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1
@@ -59,7 +59,7 @@ class WrittenOnce:
         self._sleep = sleep
         self._guard = threading.Lock()
         self._read_to = 0
-        self._begun: Counter[tuple[str, str]] = Counter()
+        self._started: Counter[tuple[str, str]] = Counter()
         self._ended: defaultdict[tuple[str, str], list[bool]] = defaultdict(list)
         self._chiefs_calls: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
@@ -103,24 +103,24 @@ class WrittenOnce:
             self._calls[kind] += 1
             self._turns[key] += 1
             turn, calls = self._turns[key], self._calls[kind]
-        begun, pause = self._clock(), _FIRST_PAUSE
+        started, pause = self._clock(), _FIRST_PAUSE
         while True:
             with self._guard:
                 self._read()
                 if len(self._ended[key]) >= turn:
                     return self._ended[key][turn - 1]
-                waited = self._clock() - begun
-                if self._begun[key] < turn and waited >= self._patience(kind, folder, calls):
+                waited = self._clock() - started
+                if self._started[key] < turn and waited >= self._timeout(kind, folder, calls):
                     self._by_itself.add(key)
                     self._apart.add(folder)
                     return False
             self._sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    def _patience(self, kind: str, folder: str, calls: int) -> float:
+    def _timeout(self, kind: str, folder: str, calls: int) -> float:
         if folder in self._apart:
             return 0.0
-        return PATIENCE if self._chiefs_calls[kind] < calls else PATIENCE_ELSEWHERE
+        return TIMEOUT if self._chiefs_calls[kind] < calls else TIMEOUT_ELSEWHERE
 
     @property
     def _journal(self) -> Path:
@@ -149,7 +149,7 @@ class WrittenOnce:
         if note["what"] != "begun":
             self._ended[key].append(note["what"] == "written")
             return
-        self._begun[key] += 1
+        self._started[key] += 1
         self._chiefs_calls[note["kind"]] += 1
         if key in self._by_itself:  # it came after all
             self._apart.discard(os.path.dirname(note["path"]))

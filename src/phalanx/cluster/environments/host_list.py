@@ -33,7 +33,7 @@ def detect(
         int(index) if index else None,
         me,
         job=environment.get(JOB) or None,
-        said_by=HOSTS,
+        detected_by=HOSTS,
     )
 
 
@@ -60,7 +60,7 @@ def from_hosts(
     me: LocalHost | None,
     *,
     job: str | None = None,
-    said_by: str = "--hosts",
+    detected_by: str = "--hosts",
 ) -> ClusterEnvironment:
     """The launchers on hosts that a person named.
 
@@ -69,7 +69,7 @@ def from_hosts(
         index: which is this one; None finds it by the machine's names and addresses.
         me: this machine; None where only `index` is to tell.
         job: names the run, where it has a name.
-        said_by: where the names come from.
+        detected_by: where the names come from.
 
     Raises:
         ClusterError: the index is not one of the hosts, or this machine is none or several.
@@ -77,15 +77,17 @@ def from_hosts(
     if index is not None:
         if not 0 <= index < len(hosts):
             raise ClusterError(
-                f"--node-rank must be 0 to {len(hosts) - 1}, a place in {said_by} "
+                f"--node-rank must be 0 to {len(hosts) - 1}, a place in {detected_by} "
                 f"{','.join(hosts)}; found {index}."
             )
-        return _places(hosts, index, job, f"{said_by} has {len(hosts)} hosts, the index is {index}")
+        return _places(
+            hosts, index, job, f"{detected_by} has {len(hosts)} hosts, the index is {index}"
+        )
     mine = [] if me is None else [at for at, host in enumerate(hosts) if me.is_host(host)]
     if len(mine) == 1:
-        why = f"{hosts[mine[0]]} of {said_by} is this machine"
+        why = f"{hosts[mine[0]]} of {detected_by} is this machine"
         return _places(hosts, mine[0], job, why)
-    asked = f"{said_by} {','.join(hosts)}"
+    asked = f"{detected_by} {','.join(hosts)}"
     if mine:
         several = ", ".join(f"{at} ({hosts[at]})" for at in mine)
         raise ClusterError(

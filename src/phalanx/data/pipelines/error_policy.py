@@ -19,7 +19,7 @@ from phalanx.data.sources.protocol import IndexedSource
 from phalanx.errors import DataError
 
 _log = logging.getLogger(__name__)
-_TELL_EACH = 10
+_REPORT_EACH = 10
 """Samples left out that are told one by one; later ones as their number doubles."""
 
 
@@ -79,7 +79,7 @@ class BadSamplePolicy:
             )
         self.skipped[row] = f"{where}: {problem}"
         count = len(self.skipped)
-        if count <= _TELL_EACH or count & (count - 1) == 0:
+        if count <= _REPORT_EACH or count & (count - 1) == 0:
             _log.warning(
                 "Left out %s: %s (%d so far); the next sample stands in.", where, problem, count
             )
@@ -101,8 +101,8 @@ def _first_line(error: Exception) -> str:
     """What went wrong, without where in TensorFlow's graph."""
     text = re.sub(r"\{\{.*?\}\}\s*", "", getattr(error, "message", None) or str(error))
     lines = [line for line in text.splitlines() if line.strip() and not _BY_THE_WAY.match(line)]
-    said = lines[0].strip() if lines else ""
-    return said if re.match(r"\w+(Error|Exception): ", said) else f"{type(error).__name__}: {said}"
+    text = lines[0].strip() if lines else ""
+    return text if re.match(r"\w+(Error|Exception): ", text) else f"{type(error).__name__}: {text}"
 
 
 _BY_THE_WAY = re.compile(r"\s|Graph execution error|Detected at node|<stack traces|Traceback")

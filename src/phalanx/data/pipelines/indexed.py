@@ -191,7 +191,7 @@ def order_of(
     size, dropped = options.global_batch_size, options.drop_remainder
     buckets = padded is not None and options.padding.buckets is not None
     mixed = source if isinstance(source, MixedSource) else None
-    wishes = [
+    requested = [
         name
         for name, asked in (
             ("mix(...)", mixed is not None),
@@ -200,15 +200,17 @@ def order_of(
         )
         if asked
     ]
-    if len(wishes) > 1:
+    if len(requested) > 1:
         raise ConfigurationError(
-            f"pipeline takes one of mix(...), balance= and buckets=; found {' and '.join(wishes)}. "
+            f"pipeline takes one of mix(...), balance= and buckets=; found "
+            f"{' and '.join(requested)}. "
             "Each decides alone which samples come together."
         )
     if mixed is not None or options.balance is not None:
         if not options.shuffle:
             raise ConfigurationError(
-                f"pipeline takes {wishes[0]} with shuffle=True alone; found shuffle=False. What is "
+                f"pipeline takes {requested[0]} with shuffle=True alone; found shuffle=False. "
+                "What is "
                 "drawn from each group is drawn by chance."
             )
         groups = mixed.groups() if mixed is not None else _classes(source, options)

@@ -19,9 +19,9 @@ _log = logging.getLogger("phalanx")
 
 AHEAD = 48
 """Elements that are kept before their turn; one that is further behind is taken for lost."""
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds to wait while nothing comes at all."""
-_NO_PATIENCE = 0.1
+_NO_TIMEOUT = 0.1
 """The same, once that was in vain."""
 
 Element = Sequence[Any]
@@ -54,7 +54,7 @@ class Fetcher:
         local: Callable[[int], Element],
         *,
         ahead: int = AHEAD,
-        patience: float = PATIENCE,
+        max_wait: float = TIMEOUT,
     ) -> None:
         """Begin with nothing; the first position asked for opens the stream.
 
@@ -62,13 +62,13 @@ class Fetcher:
             remote: opens the stream.
             local: makes the element of a position here.
             ahead: elements kept before their turn.
-            patience: seconds to wait while nothing comes.
+            max_wait: seconds to wait while nothing comes.
         """
         self.made_here = 0
         self._remote = remote
         self._local = local
         self._ahead = ahead
-        self._patience = patience
+        self._max_wait = max_wait
         self._arrivals: _Arrivals | None = None
         self._close: Callable[[], object] = lambda: None
 
@@ -81,9 +81,9 @@ class Fetcher:
             arrivals.next = position + 1
             for late in [one for one in arrivals.elements if one < position]:
                 del arrivals.elements[late]
-            patience = _NO_PATIENCE if arrivals.silent else self._patience
+            max_wait = _NO_TIMEOUT if arrivals.silent else self._max_wait
             came = arrivals.condition.wait_for(
-                lambda: position in arrivals.elements or self._is_lost(arrivals), timeout=patience
+                lambda: position in arrivals.elements or self._is_lost(arrivals), timeout=max_wait
             )
             arrivals.silent = not came
             element = arrivals.elements.pop(position, None)

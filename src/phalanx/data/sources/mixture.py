@@ -78,13 +78,13 @@ def _common_spec(specs: list[Any]) -> Any:
     for number, spec in enumerate(specs[1:], start=1):
         try:
             tf.nest.assert_same_structure(specs[0], spec)
-            alike = all(
+            same_structure = all(
                 a.dtype == b.dtype and a.shape.rank == b.shape.rank
                 for a, b in zip(tf.nest.flatten(specs[0]), tf.nest.flatten(spec), strict=True)
             )
         except (TypeError, ValueError):
-            alike = False
-        if not alike:
+            same_structure = False
+        if not same_structure:
             raise DataError(
                 f"mix takes sources of equal samples; found {specs[0]} and, of source {number}, "
                 f"{spec}. Give both the same structure and dtypes."

@@ -13,7 +13,7 @@ from phalanx.data.py_function import python_call
 from phalanx.data.sources.protocol import IndexedSource
 from phalanx.errors import DataError
 
-_LOOKS = 3
+_PROBES = 3
 """Samples that are looked at to learn their shapes."""
 
 
@@ -32,10 +32,10 @@ class PythonSource(IndexedSource):
         """
         self._source = source
         self.num_samples = len(source)
-        looks = sorted({i * (self.num_samples - 1) // (_LOOKS - 1) for i in range(_LOOKS)})
-        samples = [self._at(i) for i in looks] if self.num_samples else [np.zeros([])]
+        probes = sorted({i * (self.num_samples - 1) // (_PROBES - 1) for i in range(_PROBES)})
+        samples = [self._at(i) for i in probes] if self.num_samples else [np.zeros([])]
         for sample in samples[1:]:
-            _assert_alike(samples[0], sample)
+            _assert_same_structure(samples[0], sample)
         self.element_spec = tf.nest.map_structure(_spec, *samples)
         self._flat_spec = tf.nest.flatten(self.element_spec)
         self.gathers = all(one.shape.is_fully_defined() for one in self._flat_spec)
@@ -113,17 +113,17 @@ def _as_arrays(sample: Any) -> Any:
     return array
 
 
-def _assert_alike(one: Any, other: Any) -> None:
+def _assert_same_structure(one: Any, other: Any) -> None:
     try:
         tf.nest.assert_same_structure(one, other)
         ranks = [
             (a.ndim, b.ndim)
             for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
         ]
-        is_alike = all(a == b for a, b in ranks)
+        same_ranks = all(a == b for a, b in ranks)
     except (TypeError, ValueError):
-        is_alike = False
-    if not is_alike:
+        same_ranks = False
+    if not same_ranks:
         raise DataError(
             "Asked for a pipeline from samples of one structure; found several, such as "
             f"{_shapes(one)} and {_shapes(other)}. Bring them to one."

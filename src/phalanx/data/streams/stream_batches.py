@@ -107,8 +107,8 @@ class StreamBatches:
         first, skip = position // number, position % number
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
-            begun = tf.where(epoch == first, skip, 0)
-            return self._reading.one_pass(epoch, begun)
+            skipped = tf.where(epoch == first, skip, 0)
+            return self._reading.one_pass(epoch, skipped)
 
         return tf.data.Dataset.range(first, tf.int64.max).flat_map(no_autograph(one_pass))
 

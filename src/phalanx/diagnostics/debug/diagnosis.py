@@ -30,12 +30,12 @@ class Cause:
 
     Attributes:
         kind: the family.
-        said: what was found, the numbers included.
+        summary: what was found, the numbers included.
         remedy: what to do.
     """
 
     kind: Kind
-    said: str
+    summary: str
     remedy: str
 
 
@@ -60,14 +60,14 @@ def _half(wrong: Wrong, largest: float) -> Cause:
     dtype = wrong.output.dtype.name
     limit = 65504.0 if dtype == "float16" else 3.39e38
     zeros = _bad_arguments(wrong)
-    said = f"in float32 the same step is finite: {wrong.layer} gives up to {largest:.4g} there"
+    summary = f"in float32 the same step is finite: {wrong.layer} gives up to {largest:.4g} there"
     if largest > limit:
-        said += f", and {dtype} ends at {limit:.6g}"
+        summary += f", and {dtype} ends at {limit:.6g}"
     elif zeros is not None:
-        said += f"; in {dtype} a small number has become 0: {zeros.said}"
+        summary += f"; in {dtype} a small number has become 0: {zeros.summary}"
     return Cause(
         kind="float16",
-        said=said,
+        summary=summary,
         remedy=(
             'give that layer dtype="float32" (an output layer, a softmax or a loss above all), use '
             "mixed_bfloat16, normalise before it, or make its epsilon 1e-4 or more"
@@ -84,7 +84,7 @@ def _bad_arguments(wrong: Wrong) -> Cause | None:
         argument = inputs[-1]
         return Cause(
             kind="logarithm",
-            said=f"the logarithm of {_count(argument <= least, argument)} that are not above "
+            summary=f"the logarithm of {_count(argument <= least, argument)} that are not above "
             f"{least:g}, the least {Range.of(argument).least:.4g}",
             remedy="keep the argument above 0: ops.log(ops.maximum(x, 1e-7)), ops.log1p, a "
             "log_softmax, or a loss with from_logits=True",
@@ -94,7 +94,7 @@ def _bad_arguments(wrong: Wrong) -> Cause | None:
         where = "the gradient of a root" if kind.endswith("Grad") else "the root"
         return Cause(
             kind="root",
-            said=f"{where} of {_count(is_bad, inputs[0])} that are 0 or below",
+            summary=f"{where} of {_count(is_bad, inputs[0])} that are 0 or below",
             remedy="add a small number under the root: ops.sqrt(x + 1e-7); at 0 the gradient of a "
             "root is infinite",
         )
@@ -113,7 +113,7 @@ def _bad_power(wrong: Wrong) -> Cause | None:
     if ((base < 0) & np.isnan(wrong.output)).any():
         return Cause(
             kind="root",
-            said=f"a power that is no whole number of {_count(base < 0, base)} below 0",
+            summary=f"a power that is no whole number of {_count(base < 0, base)} below 0",
             remedy="take the power of the absolute value, or keep the base above 0",
         )
     return None
@@ -124,7 +124,7 @@ def _by_zero(divisor: np.ndarray) -> Cause | None:
         return None
     return Cause(
         kind="division",
-        said=f"a division by {_count(divisor == 0, divisor)} that are 0",
+        summary=f"a division by {_count(divisor == 0, divisor)} that are 0",
         remedy="add a small number to the divisor, or use ops.divide_no_nan",
     )
 
@@ -133,22 +133,22 @@ def _overflow(wrong: Wrong, calls: Sequence[OpCall]) -> Cause:
     given = max((Range.of(a).largest for a in wrong.inputs), default=0.0)
     growth = growth_of(calls) or [("the input", given)]
     dtype = wrong.output.dtype.name
-    said = f"{wrong.operation} of numbers up to {given:.4g} overflows {dtype}"
+    summary = f"{wrong.operation} of numbers up to {given:.4g} overflows {dtype}"
     (first, small), (last, large) = growth[0], max(growth, key=lambda pair: pair[1])
     grows = large > _EXPLODES_BY * max(small, 1e-30)
     if grows:
-        said += f"; activations grow from {small:.4g} after {first} to {large:.4g} after {last}"
+        summary += f"; activations grow from {small:.4g} after {first} to {large:.4g} after {last}"
     if not (grows or wrong.operation in EXPONENTIALS or given > 1e6):
         if not np.isinf(wrong.output).any():
-            said = f"{wrong.operation} of numbers up to {given:.4g} gives no number in {dtype}"
+            summary = f"{wrong.operation} of numbers up to {given:.4g} gives no number in {dtype}"
         return Cause(
             kind="unknown",
-            said=said,
+            summary=summary,
             remedy="look at the input's range, and at what this layer does with it",
         )
     return Cause(
         kind="explosion",
-        said=said,
+        summary=summary,
         remedy="normalise (LayerNormalization), lower the learning rate or the initial weights, "
         "clip with global_clipnorm, or bound what goes into an exponential",
     )

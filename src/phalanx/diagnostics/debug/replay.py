@@ -102,7 +102,7 @@ class Replay:
             rows = nonfinite_rows(array)
             cause = Cause(
                 kind="data",
-                said=f"{name} holds {Range.of(array).nonfinite} numbers that are not finite",
+                summary=f"{name} holds {Range.of(array).nonfinite} numbers that are not finite",
                 remedy="fix or leave out these samples; look at what reads and prepares them",
             )
             layer = bad.name if bad else layer
@@ -115,7 +115,7 @@ class Replay:
         if (weight := self._bad_weight()) is not None:
             cause = Cause(
                 kind="weights",
-                said=f"{weight} was not finite before the step",
+                summary=f"{weight} was not finite before the step",
                 remedy="look at the steps before; go on from an earlier checkpoint",
             )
             return ReplayResult(

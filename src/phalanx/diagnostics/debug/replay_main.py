@@ -90,7 +90,7 @@ def in_words(found: ReplayResult, about: StepCapture) -> list[str]:
         lines.append(f"variable: {of}{found.variable}")
     lines.append(f"samples: {_samples(found.samples)}")
     if found.cause is not None:
-        lines += [f"cause: {found.cause.said}", f"remedy: {found.cause.remedy}"]
+        lines += [f"cause: {found.cause.summary}", f"remedy: {found.cause.remedy}"]
     return lines
 
 
@@ -111,8 +111,8 @@ def _where(found: ReplayResult) -> str:
 
 
 def _range(given: Range) -> str:
-    said = f"{given.size} numbers from {given.least:.6g} to {given.greatest:.6g}"
-    return f"{said}, {given.nonfinite} not finite" if given.nonfinite else said
+    summary = f"{given.size} numbers from {given.least:.6g} to {given.greatest:.6g}"
+    return f"{summary}, {given.nonfinite} not finite" if given.nonfinite else summary
 
 
 def _samples(samples: Sequence[Sample]) -> str:
@@ -124,10 +124,10 @@ def _samples(samples: Sequence[Sample]) -> str:
 
 
 def _sample(sample: Sample) -> str:
-    said = f"{sample.in_batch} of the global batch"
+    summary = f"{sample.in_batch} of the global batch"
     if sample.place:
-        return f"{said} ({sample.place})"
-    return f"{said} (sample {sample.row} of the data)" if sample.row is not None else said
+        return f"{summary} ({sample.place})"
+    return f"{summary} (sample {sample.row} of the data)" if sample.row is not None else summary
 
 
 def _not_again(about: StepCapture, found: ReplayResult) -> str:

@@ -1,1 +1,1 @@
-"""Before each collective: do all workers bring the same? Asked under `phalanx run --debug`."""
+"""Compares the tensors of all workers before each collective, under `phalanx run --debug`."""

@@ -18,11 +18,11 @@ from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import WorkerLostError, WorkerMismatchError
 from phalanx.monitoring.phase_tracker import phase_tracker
 
-PATIENCE = 300.0
+TIMEOUT = 300.0
 
 
 class Check:
-    """Compares what this worker brings with what the others do."""
+    """Compares the tensors that workers give to each collective."""
 
     def __init__(self, meeting: SignatureExchange, *, workers: int) -> None:
         """Meet the `workers` in `meeting`."""
@@ -36,26 +36,27 @@ class Check:
         return bool(getattr(self._thread, "covered", False))
 
     def compare(self, what: str, tensors: Sequence[Tensor], *, in_step: bool) -> None:
-        """Return when all workers bring the same.
+        """Return when all workers give the same tensors.
 
         Args:
             what: what is to be brought together.
-            tensors: what this worker brings.
+            tensors: the tensors that this worker gives.
             in_step: whether a step is under way; else one has ended.
 
         Raises:
-            WorkerMismatchError: a worker brings something else, or does not come.
+            WorkerMismatchError: a worker gives other tensors, or does not call the collective.
             WorkerLostError: a worker has ended.
         """
         step = (phase_tracker.beat().step or 0) + in_step
         answer = self._meeting.exchange_signatures(
             CollectiveSignature(step=step, what=what, tensors=tuple(tensors))
         )
-        if answer.is_gone:
-            raise WorkerLostError(f"Cannot go on without a worker: {answer.said}.")
-        if answer.said:
+        if answer.is_lost:
+            raise WorkerLostError(f"Cannot go on without a worker: {answer.message}.")
+        if answer.message:
             raise WorkerMismatchError(
-                f"Workers do not bring the same to a collective: {answer.said}. Every worker must "
+                f"Workers call a collective with different tensors: {answer.message}. "
+                "Every worker must "
                 "take the same steps on the same model, with data of the same shapes and dtypes."
             )
 
@@ -81,12 +82,12 @@ def begin(spec: WorkerSpec) -> None:
     if not spec.meeting or spec.serves:
         return
     host, _, port = spec.meeting.rpartition(":")
-    patience = None if spec.interactive else PATIENCE
+    timeout = None if spec.interactive else TIMEOUT
     address = (host, int(port))
     meeting: SignatureExchange = (
-        ExchangeServer(address, spec.world_size, patience=patience)
+        ExchangeServer(address, spec.world_size, timeout=timeout)
         if spec.is_chief
-        else ExchangeClient(address, spec.rank, patience=patience)
+        else ExchangeClient(address, spec.rank, timeout=timeout)
     )
     _current[:] = [Check(meeting, workers=spec.world_size)]
 
@@ -99,7 +100,7 @@ def current_check() -> Check | None:
 def before_collective(
     what: str, tensors: Callable[[], Sequence[Tensor]] = tuple, *, in_step: bool = False
 ) -> None:
-    """Compare what this worker brings, if it was asked to; see `Check.compare`."""
+    """Compare the tensors of this worker with the others', under --debug; see `Check.compare`."""
     check = current_check()
     if check is not None and not check.is_under_way:
         check.compare(what, tensors(), in_step=in_step)
@@ -130,7 +131,7 @@ NO_GRADIENT = "no gradient"
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveSignature:
-    """What one worker brings to one collective.
+    """The tensors that one worker gives to one collective.
 
     Attributes:
         step: the step it is at, counted from 1.
@@ -159,24 +160,24 @@ class CollectiveSignature:
         return cls(step=fields["step"], what=fields["what"], tensors=tuple(tensors))
 
 
-def difference(brought: Mapping[int, CollectiveSignature]) -> str | None:
-    """Who brings something else than the others, and what; None where all bring the same.
+def difference(signatures: Mapping[int, CollectiveSignature]) -> str | None:
+    """Which worker gives other tensors, and which; None if all give the same.
 
     Args:
-        brought: what each worker brings, by rank.
+        signatures: the tensors that each worker gives, by rank.
     """
-    places = {rank: (each.step, each.what) for rank, each in brought.items()}
+    places = {rank: (each.step, each.what) for rank, each in signatures.items()}
     if odd := _odd(places):
-        there = brought[_others(odd, places)]
-        here = [f"worker {rank} is {brought[rank].place}" for rank in odd]
+        there = signatures[_others(odd, places)]
+        here = [f"worker {rank} is {signatures[rank].place}" for rank in odd]
         return f"{', '.join(here)}, {_the_others(odd, places)} {there.place}"
-    tensors = {rank: each.tensors for rank, each in brought.items()}
+    tensors = {rank: each.tensors for rank, each in signatures.items()}
     if not (odd := _odd(tensors)):
         return None
-    there = brought[_others(odd, tensors)]
+    there = signatures[_others(odd, tensors)]
     others = _the_others(odd, tensors)
     found = [
-        f"worker {rank} brings {_first_difference(brought[rank].tensors, there.tensors, others)}"
+        f"worker {rank} has {_first_difference(signatures[rank].tensors, there.tensors, others)}"
         for rank in odd
     ]
     return f"step {there.step}, {there.what}: {'; '.join(found)}"
@@ -227,47 +228,47 @@ class Verdict:
     """What the chief found.
 
     Attributes:
-        said: who differs, in words; empty where nobody does.
-        is_gone: whether that is because a worker has ended.
+        message: who differs, in words; empty where nobody does.
+        is_lost: whether that is because a worker has ended.
     """
 
-    def __init__(self, said: str = "", *, is_gone: bool = False) -> None:
-        self.said = said
-        self.is_gone = is_gone
+    def __init__(self, message: str = "", *, is_lost: bool = False) -> None:
+        self.message = message
+        self.is_lost = is_lost
 
     def to_bytes(self) -> bytes:
         """For another process."""
-        return json.dumps([self.said, self.is_gone]).encode()
+        return json.dumps([self.message, self.is_lost]).encode()
 
     @classmethod
     def from_bytes(cls, text: bytes) -> Verdict:
         """What `to_bytes` wrote."""
-        said, is_gone = json.loads(text)
-        return cls(said, is_gone=is_gone)
+        message, is_lost = json.loads(text)
+        return cls(message, is_lost=is_lost)
 
 
 class SignatureExchange(Protocol):
     """A worker's end of the meetings."""
 
-    def exchange_signatures(self, brought: CollectiveSignature) -> Verdict:
-        """Tell what this worker brings, and hear what all made of it."""
+    def exchange_signatures(self, signatures: CollectiveSignature) -> Verdict:
+        """Send the signature of this worker, and receive the verdict over all."""
 
 
 class ExchangeServer:
     """The chief's end."""
 
-    def __init__(self, address: Address, workers: int, *, patience: float | None) -> None:
+    def __init__(self, address: Address, workers: int, *, timeout: float | None) -> None:
         """Listen at `address`, and return when all others have come.
 
         Args:
             address: host and port.
             workers: how many there are, the chief included.
-            patience: seconds to wait for a worker that does not come; None for ever.
+            timeout: seconds to wait for a worker that does not come; None for ever.
 
         Raises:
             OSError: the address is taken.
         """
-        self._patience = patience
+        self._timeout = timeout
         self._guests: dict[int, Connection[Any, Any]] = {}
         self._last: dict[int, CollectiveSignature] = {}
         with Listener(address, backlog=workers) as listener:
@@ -275,13 +276,13 @@ class ExchangeServer:
                 connection = listener.accept()
                 self._guests[int(connection.recv_bytes())] = connection
 
-    def exchange_signatures(self, brought: CollectiveSignature) -> Verdict:
+    def exchange_signatures(self, signatures: CollectiveSignature) -> Verdict:
         """See `SignatureExchange`."""
-        heard = {0: brought}
-        answer = self._hear(heard)
+        received = {0: signatures}
+        answer = self._receive(received)
         if answer is None:
-            answer = Verdict(difference(heard) or "")
-        self._last.update(heard)
+            answer = Verdict(difference(received) or "")
+        self._last.update(received)
         for connection in self._guests.values():
             try:
                 connection.send_bytes(answer.to_bytes())
@@ -289,35 +290,35 @@ class ExchangeServer:
                 continue  # It has ended, and needs no answer.
         return answer
 
-    def _hear(self, heard: dict[int, CollectiveSignature]) -> Verdict | None:
-        """Take what the others bring into `heard`; an answer where one of them does not come."""
+    def _receive(self, received: dict[int, CollectiveSignature]) -> Verdict | None:
+        """Take what the others bring into `received`; an answer where one of them does not come."""
         ranks = {id(connection): rank for rank, connection in self._guests.items()}
         waiting = dict(self._guests)
         begin, warned = time.monotonic(), False
-        pause = _WARN_AFTER if self._patience is None else min(_WARN_AFTER, self._patience)
+        pause = _WARN_AFTER if self._timeout is None else min(_WARN_AFTER, self._timeout)
         while waiting:
             for ready in wait(list(waiting.values()), pause):
                 rank = ranks[id(ready)]
                 connection = waiting.pop(rank)
                 try:
-                    heard[rank] = CollectiveSignature.from_bytes(connection.recv_bytes())
+                    received[rank] = CollectiveSignature.from_bytes(connection.recv_bytes())
                 except (EOFError, OSError):
-                    return Verdict(self._gone(rank, heard[0]), is_gone=True)
+                    return Verdict(self._lost(rank, received[0]), is_lost=True)
             waited = time.monotonic() - begin
             if waiting and waited >= _WARN_AFTER and not warned:
                 warned = True
-                _log.warning("%s", self._late(min(waiting), heard[0], waited))
-            if waiting and self._patience is not None and waited >= self._patience:
-                return Verdict(self._late(min(waiting), heard[0], waited))
+                _log.warning("%s", self._late(min(waiting), received[0], waited))
+            if waiting and self._timeout is not None and waited >= self._timeout:
+                return Verdict(self._late(min(waiting), received[0], waited))
         return None
 
-    def _gone(self, rank: int, brought: CollectiveSignature) -> str:
-        return f"worker {rank} has ended{self._was(rank)}; the others are {brought.place}"
+    def _lost(self, rank: int, signatures: CollectiveSignature) -> str:
+        return f"worker {rank} has ended{self._was(rank)}; the others are {signatures.place}"
 
-    def _late(self, rank: int, brought: CollectiveSignature, waited: float) -> str:
+    def _late(self, rank: int, signatures: CollectiveSignature, waited: float) -> str:
         return (
             f"worker {rank} has not come for {waited:.0f} s{self._was(rank)}; worker 0 is "
-            f"{brought.place}"
+            f"{signatures.place}"
         )
 
     def _was(self, rank: int) -> str:
@@ -333,7 +334,7 @@ class ExchangeClient:
         address: Address,
         rank: int,
         *,
-        patience: float | None,
+        timeout: float | None,
         startup: float = 120.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -342,7 +343,7 @@ class ExchangeClient:
         Args:
             address: host and port of the chief's.
             rank: this worker's.
-            patience: seconds to wait for an answer; None for ever.
+            timeout: seconds to wait for an answer; None for ever.
             startup: seconds until the chief must listen.
             sleep: waits so many seconds.
 
@@ -350,7 +351,7 @@ class ExchangeClient:
             OSError: nobody listens there.
         """
         # The chief has to wait for others too, who may come later than this worker.
-        self._patience = None if patience is None else 2 * patience
+        self._timeout = None if timeout is None else 2 * timeout
         end = time.monotonic() + startup
         while True:
             try:
@@ -362,14 +363,15 @@ class ExchangeClient:
                 sleep(_BETWEEN_TRIES)
         self._chief.send_bytes(str(rank).encode())
 
-    def exchange_signatures(self, brought: CollectiveSignature) -> Verdict:
+    def exchange_signatures(self, signatures: CollectiveSignature) -> Verdict:
         """See `SignatureExchange`."""
         try:
-            self._chief.send_bytes(brought.to_bytes())
-            if not self._chief.poll(self._patience):
+            self._chief.send_bytes(signatures.to_bytes())
+            if not self._chief.poll(self._timeout):
                 return Verdict(
-                    f"worker 0 has not come for {self._patience:.0f} s; here it is {brought.place}"
+                    f"worker 0 has not answered for {self._timeout:.0f} s; here it is "
+                    f"{signatures.place}"
                 )
             return Verdict.from_bytes(self._chief.recv_bytes())
         except (EOFError, OSError):
-            return Verdict(f"worker 0 has ended; here it is {brought.place}", is_gone=True)
+            return Verdict(f"worker 0 has ended; here it is {signatures.place}", is_lost=True)

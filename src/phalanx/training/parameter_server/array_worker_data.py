@@ -70,7 +70,7 @@ class ArraysOnWorkers:
         assert_as_before(self._is_listed, is_listed(self._arrays, position.seed))
         self._seed = position.seed
 
-    def untold(self) -> list[Any]:
+    def unreported(self) -> list[Any]:
         """Nothing: a batch that was lost is trained again."""
         return []
 

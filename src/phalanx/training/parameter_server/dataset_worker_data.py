@@ -63,7 +63,7 @@ class DatasetOnWorkers:
         self._progress = tf.Variable(tf.zeros([workers, 2], tf.int64), trainable=False)
         self.passes = 0
         self._done = CompletedBatches(by_worker=by_worker)
-        self._untold = ResultLedger(workers)
+        self._ledger = ResultLedger(workers)
 
     def on_workers(self, coordinator: Any) -> Any:
         """What a step takes its batch from, on every worker."""
@@ -113,34 +113,34 @@ class DatasetOnWorkers:
         counts = [ALL if p > self.passes else n if p == self.passes else 0 for p, n in rows]
         return self._done.and_then(self.passes, counts)
 
-    def untold(self) -> list[Any]:
+    def unreported(self) -> list[Any]:
         """What lost workers had done and not told."""
-        return self._untold.take()
+        return self._ledger.take()
 
     def is_news(self, worker: int, batch: int) -> bool:
         """Whether a worker's batch of this pass is told of for the first time, as it is now."""
-        return self._untold.is_news(self.passes, worker, batch)
+        return self._ledger.is_news(self.passes, worker, batch)
 
     def with_batch(
         self, iterator: Any, ticket: Any, worker: Any, run: Callable[[Any, Any], Any]
     ) -> Any:
         """Run a step on this worker's next batch of pass `ticket`, if it has one left."""
         done = tf.gather(tf.identity(self._progress), worker)
-        told: list[Any] = []
+        reported: list[Any] = []
 
         def nothing() -> Any:
             """Only who has nothing; traced after what there would be."""
-            empty = [tf.zeros([0] * output.shape.rank, output.dtype) for output in told[1:]]
-            return [tf.cast([worker], told[0].dtype), *empty]
+            empty = [tf.zeros([0] * output.shape.rank, output.dtype) for output in reported[1:]]
+            return [tf.cast([worker], reported[0].dtype), *empty]
 
         def with_element(element: Any) -> Any:
             number, batch, content = element
 
             def train() -> Any:
                 outputs = run(content.get_value(), batch)
-                told[:] = outputs
+                reported[:] = outputs
                 with tf.control_dependencies(outputs):
-                    kept = self._untold.record_results(number, worker, batch, outputs)
+                    kept = self._ledger.record_results(number, worker, batch, outputs)
                 with tf.control_dependencies([kept]):
                     self._note(worker, number, batch + 1)
                 return [tf.ensure_shape(o, [None] * o.shape.rank) for o in outputs]

@@ -157,7 +157,7 @@ class ServerEpochs:
         phase_tracker.enter("callbacks")
         self._callbacks.on_train_batch_end(totals.steps - 1, self._logs)
         phase_tracker.enter("compute")
-        self._watch.told(group, self._trained)
+        self._watch.on_results(group, self._trained)
         if isinstance(self._checkpoints, ServerCheckpointing):
             self._checkpoints.trained(len(group))
         if self._model.stop_training:

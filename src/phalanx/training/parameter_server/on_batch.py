@@ -56,7 +56,7 @@ class OneBatch:
     def restore(self, position: DataPosition, state: Mapping[str, Any] | None) -> None:
         """Nothing to go on with."""
 
-    def untold(self) -> list[Any]:
+    def unreported(self) -> list[Any]:
         """Nothing: the step is taken again."""
         return []
 

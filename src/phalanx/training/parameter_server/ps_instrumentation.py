@@ -51,7 +51,7 @@ class PSStepTimes:
         """The first step of an epoch begins now."""
         self._meter.begin_epoch()
 
-    def told(self, results: Sequence[StepResult]) -> None:
+    def on_results(self, results: Sequence[StepResult]) -> None:
         """These steps were done, and their hooks have run."""
         was_warm = self._meter.is_warm
         self._meter.lap(len(results), sum(result.samples for result in results))
@@ -117,10 +117,10 @@ class PSThroughput:
         """The first step of an epoch is given out."""
         self._pace.begin_epoch()
 
-    def told(self, results: Sequence[StepResult], step: int) -> None:
+    def on_results(self, results: Sequence[StepResult], step: int) -> None:
         """Steps were done, up to `step`, and their hooks have run."""
-        self._pace.told(results)
-        self._tell(self._pace.close(step))
+        self._pace.on_results(results)
+        self._report(self._pace.close(step))
 
     def metrics(self, logs: Mapping[str, Any], **where: int) -> None:
         """Metrics were read in the middle of an epoch."""
@@ -129,7 +129,7 @@ class PSThroughput:
 
     def end_steps(self, step: int) -> None:
         """The last step of an epoch is done."""
-        self._tell(self._pace.close(step, epoch_ends=True))
+        self._report(self._pace.close(step, epoch_ends=True))
 
     def end_epoch(self, logs: Mapping[str, Any], **where: int) -> None:
         """An epoch ended, its validation included."""
@@ -146,7 +146,7 @@ class PSThroughput:
         if self._recorder is not None:
             self._recorder.end(**where)
 
-    def _tell(self, numbers: ThroughputNumbers | None) -> None:
+    def _report(self, numbers: ThroughputNumbers | None) -> None:
         if numbers is None:
             return
         if self._recorder is not None:

@@ -25,7 +25,7 @@ class ResultLedger:
         self._workers = workers
         with tf.device("/job:ps/replica:0/task:0/device:CPU:0"):
             self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "")
-        self._heard: set[int] = set()
+        self._seen: set[int] = set()
         self._recovered: set[int] = set()
         self._dtypes: list[Any] = []
 
@@ -40,8 +40,8 @@ class ResultLedger:
         key = self._key(number, worker, batch)
         if key in self._recovered:
             return False
-        self._heard.add(key)
-        if len(self._heard) >= _MANY:
+        self._seen.add(key)
+        if len(self._seen) >= _MANY:
             self._acknowledge()
         return True
 
@@ -55,9 +55,9 @@ class ResultLedger:
         return [self._read(content) for _, content in sorted(new, key=lambda each: each[0])]
 
     def _acknowledge(self) -> None:
-        if self._heard:
-            self._table.remove(tf.constant(sorted(self._heard), tf.int64))
-            self._heard.clear()
+        if self._seen:
+            self._table.remove(tf.constant(sorted(self._seen), tf.int64))
+            self._seen.clear()
 
     def _read(self, content: Any) -> list[Any]:
         parts = tf.io.parse_tensor(content, tf.string)

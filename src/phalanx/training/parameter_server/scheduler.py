@@ -26,7 +26,7 @@ class _Scheduled:
     """A step that was given to the workers: its ticket, and what it will have told."""
 
     ticket: int
-    told: Future[Any]
+    outcome: Future[Any]
 
 
 class StepScheduler:
@@ -93,7 +93,7 @@ class StepScheduler:
                 yield from self._results_of(self._waiting.popleft())
                 continue
             self._coordinator.join()
-            yield from self._untold()
+            yield from self._unreported()
             if len(self._ended) == self.workers:
                 self._data.next_pass()
                 if self._done > done or steps is None:
@@ -124,27 +124,27 @@ class StepScheduler:
         arguments = (self._iterator, tf.constant(ticket, tf.int64))
         remote = self._coordinator.schedule(self._step.function, args=arguments)
         # What a step returns stays on its worker until it is fetched, and is lost with it.
-        return _Scheduled(ticket=ticket, told=self._fetchers.submit(remote.fetch))
+        return _Scheduled(ticket=ticket, outcome=self._fetchers.submit(remote.fetch))
 
     def _results_of(self, given: _Scheduled) -> Iterator[StepResult]:
         try:
-            result = self._step.read(given.told.result())
+            result = self._step.read(given.outcome.result())
         except tf.errors.OpError as error:
             self._coordinator.join()  # raises what a step, or a lost server, has raised
             _log.info("a worker was lost before it told what it had done: %s", type(error).__name__)
             if not self._data.ends_by_worker:  # the same batch again, which counts once
                 self._waiting.appendleft(self._give(given.ticket))
-            yield from self._untold()
+            yield from self._unreported()
             return
         if isinstance(result, int):
             self._ended.add(result)
         elif self._data.is_news(result.worker, result.batch):
             yield self._count(result)
 
-    def _untold(self) -> Iterator[StepResult]:
+    def _unreported(self) -> Iterator[StepResult]:
         """What lost workers had done, and nobody has heard of."""
-        for told in self._data.untold():
-            result = self._step.read(told)
+        for outcome in self._data.unreported():
+            result = self._step.read(outcome)
             assert isinstance(result, StepResult)
             yield self._count(result)
 

@@ -56,7 +56,7 @@ class WorkerData(Protocol):
             state: from `state`; None from another strategy.
         """
 
-    def untold(self) -> list[Any]:
+    def unreported(self) -> list[Any]:
         """What steps told that were done, and that nobody has heard; each is given once."""
 
     def is_news(self, worker: int, batch: int) -> bool:

@@ -113,17 +113,17 @@ class WorkerStep:
         They are there when all that the step writes is written.
         """
         with tf.control_dependencies(_tensors(data)):
-            begun, began = self._count(), now()
+            started, began = self._count(), now()
         made = ops_created_by_caller(tf.compat.v1.get_default_graph())
         with (
-            tf.control_dependencies([begun, began]),
+            tf.control_dependencies([started, began]),
             step_on_servers(self.metric_variables),
             recording_updates() as notes,
         ):
             returned, states = self._with_own_metrics(data)
         stale = norm = seconds = tf.zeros([])
         if notes:
-            stale, norm, seconds = notes[0] - begun, notes[1], notes[2] - began
+            stale, norm, seconds = notes[0] - started, notes[1], notes[2] - began
         if self._kind == "predict":
             self.structure, logs = returned, {}
         else:

@@ -77,7 +77,7 @@ def compression_of(files: Sequence[str], asked: str | None) -> Compression:
             if asked == known:
                 return known  # type: ignore[no-any-return]
         raise ConfigurationError(f"compression must be '', 'GZIP' or 'ZLIB'; found {asked!r}.")
-    kinds = {file: _look(file) for file in files}
+    kinds = {file: _inspect(file) for file in files}
     if len(set(kinds.values())) > 1:
         odd = next(file for file in files if kinds[file] != kinds[files[0]])
         raise ConfigurationError(
@@ -88,7 +88,7 @@ def compression_of(files: Sequence[str], asked: str | None) -> Compression:
     return kinds[files[0]]
 
 
-def _look(file: str) -> Compression:
+def _inspect(file: str) -> Compression:
     if file.endswith(_ZLIB):
         return "ZLIB"
     with tf.io.gfile.GFile(file, "rb") as stream:

@@ -104,8 +104,8 @@ def _first_damaged(records: tf.data.Dataset) -> int:
 
 def recall(file: str) -> dict[str, np.ndarray]:
     """What was remembered of a file; empty where that is nothing, or of another file."""
-    unfit = suppress(OSError, ValueError, KeyError, BadZipFile)
-    with unfit, np.load(_beside(file)) as kept:
+    invalid = suppress(OSError, ValueError, KeyError, BadZipFile)
+    with invalid, np.load(_beside(file)) as kept:
         if kept["stamp"].tolist() == _stamp(file):
             return {name: kept[name] for name in kept.files}
     return {}
