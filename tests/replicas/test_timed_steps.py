@@ -162,3 +162,30 @@ def test_a_listener_hears_of_every_step_after_the_warm_up(mirrored2, execution):
         assert sum(known) == pytest.approx(1.0)
         assert len(each.workers) == 1
     assert np.isfinite([each.samples_per_second for each in told]).all()
+
+
+class Noise(keras.layers.Layer):
+    def call(self, x):
+        return x + tf.random.normal(tf.shape(x)) * tf.random.uniform([])
+
+
+def noisy(**compiled):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), Noise(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", **compiled)
+    return model
+
+
+@pytest.mark.parametrize("execution", [1, 4])
+def test_timed_steps_draw_the_random_numbers_of_one_device(mirrored2, execution):
+    """Nine steps: the last execution of four has one step."""
+    x, y = features(72), targets(72)
+    options = {"batch_size": 8, "epochs": 3, "verbose": 0}
+    plain = noisy(steps_per_execution=execution).fit(x, y, **options).history["loss"]
+    alone = noisy(steps_per_execution=execution)
+    history = phalanx.fit(alone, x, y, callbacks=[Listener()], **options).history["loss"]
+    assert history == plain
+    with mirrored2.scope():
+        model = noisy(steps_per_execution=execution)
+    history = phalanx.fit(model, x, y, callbacks=[Listener()], **options).history["loss"]
+    assert history == pytest.approx(plain, rel=1e-5)

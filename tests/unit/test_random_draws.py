@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from phalanx.distributed.topology import rows_of
 from phalanx.keras_compat.patches import Patches
-from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
+from phalanx.keras_compat.random_draws import DrawCounters, ReplicaRows, draws_by_rows
 
 TOTAL = 7
 SEED = (5, 11)
@@ -196,3 +196,45 @@ def test_a_replica_without_rows_draws_for_the_row_that_stands_in():
     assert held.count == 0
     assert drawn_by(held, KERAS["normal"], 1, (3,), traced=True).shape == (1, 3)
     assert drawn_by(held, STATEFUL["normal"], 1, (3,), traced=True).shape == (1, 3)
+
+
+def stateful_draws():
+    branch = tf.cond(tf.constant(True), lambda: tf.random.normal((3,)), lambda: tf.zeros((3,)))
+    return (
+        tf.random.normal((5, 3)),
+        tf.random.uniform(()),
+        tf.random.truncated_normal((4, 3)),
+        tf.random.uniform((7,), maxval=1000, dtype=tf.int32),
+        tf.random.normal((3,), dtype=tf.float64, seed=5),
+        branch,
+    )
+
+
+def test_functions_that_share_counters_draw_what_one_function_draws():
+    tf.random.set_seed(7)
+    plain = tf.function(stateful_draws)
+    expected = [plain() for _ in range(4)]
+    counters = DrawCounters()
+
+    def counted():
+        with Patches(lambda: draws_by_rows(lambda: None, counters.of_trace(0))):
+            return stateful_draws()
+
+    first, second = tf.function(counted), tf.function(counted)
+    found = [function() for function in (first, second, second, first)]
+    for one, other in zip(expected, found, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_without_a_seed_a_draw_keeps_a_counter_of_its_own():
+    tf.random.set_seed(None)
+    asked = []
+
+    @tf.function
+    def draw():
+        with Patches(lambda: draws_by_rows(lambda: None, asked.append)):
+            return tf.random.normal((2,))
+
+    draw()
+    assert asked == []

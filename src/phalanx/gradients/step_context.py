@@ -59,6 +59,8 @@ class ReplicaBatch:
         loss: the replica's loss as its optimizer was given it, scalar, once that is known.
         keep: called, in the graph, where the step is the first with a gradient that is not
             finite; None where nobody wants to keep it.
+        draw_counter: finds the counter of the stateful random draw that is being traced; None
+            where such draws keep a counter of their own.
         row_sums: finds the sums over rows among the scalars of the step.
         wants_before: whether to fill `before`.
         before: by id, what the variables in `assigned` were before.
@@ -90,6 +92,7 @@ class ReplicaBatch:
         self._is_published = False
         self.loss: tf.Tensor | None = None
         self.keep: CaptureFn | None = None
+        self.draw_counter: Callable[[tuple[int, int]], Any] | None = None
         self._weighted_losses: set[int] = set()
         self._counted: dict[tuple[int, str], Any] = {}
 

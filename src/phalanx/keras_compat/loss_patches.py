@@ -63,7 +63,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
-        **draws_by_rows(_rows_of_share),
+        **draws_by_rows(_rows_of_share, _draw_counter),
         **{
             (kind, "result"): _noted_result(kind.result)
             for kind in _subclasses(keras.Metric)
@@ -254,6 +254,11 @@ def _outside_of_steps(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, value)
 
     return initialize
+
+
+def _draw_counter(seeds: tuple[int, int]) -> Any:
+    share = current_replica_batch()
+    return None if share is None or share.draw_counter is None else share.draw_counter(seeds)
 
 
 def _rows_of_share() -> ReplicaRows | None:

@@ -9,10 +9,13 @@ each replica.
 - Philox, the generator of TensorFlow's stateless operations on CPUs and GPUs, is a function of a
   key and a counter (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the
   replica advances the counter, and draws nothing that belongs to others.
-- `tf.random.normal` and the like keep a state that nobody can advance: the replica draws for the
-  whole batch, and takes its rows.
-- The others (gamma, categorical, binomial, Poisson) and those on a TPU draw from a seed of the
-  replica's own.
+- `tf.random.normal` and the like keep a counter in their kernel, and each function that calls a
+  step has kernels of its own: a step that is timed or sampled would draw other numbers.
+  In a graph they draw by the stateless operation from the same key, and from a counter that all
+  functions of the step share (`DrawCounters`), which gives the same numbers. In eager steps, and
+  for gamma, the replica draws for the global batch, and takes its rows.
+- The others (categorical, binomial, Poisson) and those on a TPU draw from a seed of the replica's
+  own.
 
 Whatever draws by a shape passes the functions in `gen_stateless_random_ops_v2` and `gen_random_ops`
 of `tensorflow.python.ops`: Keras's draws, `tf.nn.dropout`, `tf.random.Generator`. They are no
@@ -24,8 +27,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import re
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -34,7 +40,7 @@ from phalanx.gradients.origin_of_rows import batches_in
 
 SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
 _RESERVED = 256  # counters that TensorFlow reserves for 4 values of a truncated normal
-_THREEFRY = 2
+_PHILOX, _THREEFRY = 1, 2  # numbers of algorithms, as TensorFlow has them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +79,81 @@ class _Own:
 Find = Callable[[], ReplicaRows | None]
 """The rows of the replica whose step is being traced or run; None outside of one."""
 
+Seeds = tuple[int, int]
 
-def draws_by_rows(find: Find) -> Mapping[tuple[Any, str], Any]:
-    """What to patch, so that draws are those of the rows that `find` gives."""
+Advance = Callable[[Any], Any]
+"""Advances the counter of a draw (int64) by so much; returns what it was."""
+
+FindCounter = Callable[[Seeds], tuple[Seeds, Advance] | None]
+"""Seeds and counter of the draw that is being traced with these seeds; None without a counter."""
+
+
+class DrawCounters:
+    """The counters of a step's stateful draws, one for each draw, shared by all its traces.
+
+    A draw is known by the graph (of the step, or of a branch or loop in it) and its number there.
+    Each replica has a counter. TensorFlow numbers the draws of a graph to seed them, and mirrored
+    replicas share a graph, so all replicas take the seeds of the one that is traced first.
+    """
+
+    def __init__(self) -> None:
+        """Counters start at 0, when a draw is first traced."""
+        self._resources: dict[tuple[Any, ...], tf.Tensor] = {}
+        self._seeds: dict[tuple[Any, ...], Seeds] = {}
+
+    def of_trace(self, replica: int) -> FindCounter:
+        """Finds the counters of the draws of one trace, in the order in which they are traced."""
+        root = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        draws_in: dict[int, int] = {}
+        graphs: dict[str, list[Any]] = {}
+
+        def next_counter(seeds: Seeds) -> tuple[Seeds, Advance] | None:
+            if tf.executing_eagerly():
+                return None
+            graph = tf.compat.v1.get_default_graph()
+            if not _is_within(root, graph):
+                return None  # a function of the script's own is traced once, for all its callers
+            name = "" if graph is root else re.sub(r"\d+", "", getattr(graph, "name", ""))
+            known = graphs.setdefault(name, [])
+            if id(graph) not in draws_in:
+                known.append(graph)
+            number = draws_in[id(graph)] = draws_in.get(id(graph), -1) + 1
+            draw = name, known.index(graph), number
+            return self._seeds.setdefault(draw, seeds), partial(self._advance, (replica, *draw))
+
+        return next_counter
+
+    def _advance(self, key: tuple[Any, ...], amount: Any) -> Any:
+        if key not in self._resources:
+            with tf.init_scope(), tf.device("CPU:0"):
+                # Not tf.Variable: under a strategy that would be a variable of the replicas.
+                self._resources[key] = resource = tf.raw_ops.VarHandleOp(
+                    dtype=tf.int64, shape=[], shared_name=f"phalanx-draws-{uuid.uuid4()}"
+                )
+                tf.raw_ops.AssignVariableOp(resource=resource, value=tf.constant(0, tf.int64))
+        resource = self._resources[key]
+        with tf.device("CPU:0"):
+            before = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.int64)
+            tf.raw_ops.AssignAddVariableOp(resource=resource, value=amount)
+        return before
+
+
+def _is_within(root: Any, graph: Any) -> bool:
+    """Whether `graph` is `root`, or that of a branch or a loop in it."""
+    while graph is not root and getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    return graph is root
+
+
+def draws_by_rows(
+    find: Find, find_counter: FindCounter = lambda seeds: None
+) -> Mapping[tuple[Any, str], Any]:
+    """What to patch, so that draws are those of the rows that `find` gives.
+
+    Args:
+        find: gives the rows of the replica.
+        find_counter: gives the counter of the stateful draw that is being traced.
+    """
     stateless = importlib.import_module("tensorflow.python.ops.gen_stateless_random_ops_v2")
     stateful = importlib.import_module("tensorflow.python.ops.gen_random_ops")
     counted = {
@@ -85,13 +163,12 @@ def draws_by_rows(find: Find) -> Mapping[tuple[Any, str], Any]:
         "stateless_random_normal_v2": 1,
         "stateless_truncated_normal_v2": _RESERVED,
     }
-    whole = (
-        "random_standard_normal",
-        "random_uniform",
-        "random_uniform_int",
-        "truncated_normal",
-        "random_gamma",
-    )
+    of_kernel = {
+        "random_standard_normal": "stateless_random_normal_v2",
+        "random_uniform": "stateless_random_uniform_v2",
+        "random_uniform_int": "stateless_random_uniform_int_v2",
+        "truncated_normal": "stateless_truncated_normal_v2",
+    }
     by_seed = (
         "stateless_binomial",
         "stateless_categorical",
@@ -102,7 +179,13 @@ def draws_by_rows(find: Find) -> Mapping[tuple[Any, str], Any]:
     prepare = (tf.random.Generator, "_prepare_key_counter")
     return (
         {(stateless, n): _advanced(getattr(stateless, n), c, find) for n, c in counted.items()}
-        | {(stateful, name): _of_whole(getattr(stateful, name), find) for name in whole}
+        | {
+            (stateful, n): _counted(
+                getattr(stateful, n), partial(getattr, stateless, to), find, find_counter
+            )
+            for n, to in of_kernel.items()
+        }
+        | {(stateful, "random_gamma"): _of_whole(stateful.random_gamma, find)}
         | {(tf.random, name): _by_replica_seed(getattr(tf.random, name), find) for name in by_seed}
         | {prepare: _for_whole(getattr(*prepare), find)}
     )
@@ -155,6 +238,47 @@ def _later(counter: Any, skipped: Any) -> Any:
     """A counter of Philox, uint64, advanced."""
     more = tf.pad(skipped[None], [[0, tf.size(counter) - 1]])
     return tf.bitcast(tf.bitcast(counter, tf.int64) + more, tf.uint64)
+
+
+def _counted(
+    original: Callable[..., Any],
+    stateless: Callable[[], Callable[..., Any]],
+    find: Find,
+    find_counter: FindCounter,
+) -> Callable[..., Any]:
+    """Draw what the stateful operation does, from a counter that all functions of a step share.
+
+    Its kernel starts at the key `seed` and the counter `(0, seed2)`, and advances by 256 for each
+    value that it gives (GuardedPhiloxRandom in TensorFlow's `util/guarded_philox_random.h`).
+
+    Args:
+        original: the stateful operation, a draw of `shape`.
+        stateless: gives the stateless operation of the same distribution, as it is patched.
+        find: gives the replica's rows.
+        find_counter: gives the counter of the draw.
+    """
+    signature = inspect.signature(original)
+    of_whole = _of_whole(original, find)
+
+    def draw(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options)
+        given.apply_defaults()
+        seeds = given.arguments.pop("seed") or 0, given.arguments.pop("seed2") or 0
+        found = find_counter(seeds) if any(seeds) and not _on_tpu() else None
+        if found is None:
+            return of_whole(*args, **options)
+        seeds, advance = found
+        shape = given.arguments["shape"] = _as_tensor(given.arguments["shape"])
+        rows = find()
+        own = None if rows is None else _local_rows(rows, shape)
+        drawn = tf.cast(shape if own is None else _whole(shape, own), tf.int64)
+        before = advance(tf.reduce_prod(drawn) * _RESERVED)
+        key, second = (tf.constant(seed, tf.int64) for seed in seeds)
+        counter = tf.bitcast(tf.stack([before, second]), tf.uint64)
+        key = tf.bitcast(key[None], tf.uint64)
+        return stateless()(**given.arguments, key=key, counter=counter, alg=_PHILOX)
+
+    return draw
 
 
 def _of_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:

@@ -28,6 +28,7 @@ from phalanx.gradients.step_context import (
     replica_batch_scope,
 )
 from phalanx.keras_compat.model_access import compute_loss, is_assigned_on_all, track_loss
+from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.monitoring.recorded_spans import RecordedSpan
 from phalanx.training.batch_arrivals import GraphBatchProbe, HostBatchProbe
@@ -264,6 +265,9 @@ class StepFunction:
         kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and not self._whole:
             share.keep = partial(kept.keep, replica, total, (count, data))
+        if not self._model.jit_compile:  # XLA has kernels of its own
+            counters = self.extensions.setdefault(DrawCounters, DrawCounters())
+            share.draw_counter = counters.of_trace(int(replica))
         plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
         with (
             replica_batch_scope(share),
