@@ -159,6 +159,26 @@ def breaks_off(at_step):
     return BreakOff()
 
 
+@case
+def stateful_random_numbers(train):
+    """Draws of tf.random, in the step and in a branch of it."""
+    import keras
+    import tensorflow as tf
+
+    class Noise(keras.layers.Layer):
+        def call(self, x, training=False):
+            if not training:
+                return x
+            x = x + 0.1 * tf.random.normal(tf.shape(x))
+            scale = tf.random.uniform([])
+            return tf.cond(scale > 0.5, lambda: x * tf.random.uniform([], 0.9, 1.1), lambda: x)
+
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential([keras.Input((6,)), Noise(), keras.layers.Dense(3)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    train(model, *data(), batch_size=16)
+
+
 def run(name, directory, *, every, break_at=None, epochs=4):
     """Train a case to its end, or until it is broken off; what it has come to."""
     import phalanx

@@ -100,6 +100,23 @@ class DrawCounters:
         """Counters start at 0, when a draw is first traced."""
         self._resources: dict[tuple[Any, ...], tf.Tensor] = {}
         self._seeds: dict[tuple[Any, ...], Seeds] = {}
+        self._restored: dict[tuple[Any, ...], int] = {}
+
+    def read(self) -> list[list[Any]]:
+        """The counters of one replica, which are those of all, as JSON knows them."""
+        first = min((replica for replica, *_ in self._resources), default=0)
+        return [
+            [*draw, int(tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.int64))]
+            for (replica, *draw), resource in self._resources.items()
+            if replica == first
+        ]
+
+    def restore(self, counters: list[list[Any]]) -> None:
+        """Continue from what `read` returned, also for draws that are traced later."""
+        self._restored = {tuple(draw): value for *draw, value in counters}
+        for (_, *draw), resource in self._resources.items():
+            value = tf.constant(self._restored.get(tuple(draw), 0), tf.int64)
+            tf.raw_ops.AssignVariableOp(resource=resource, value=value)
 
     def of_trace(self, replica: int) -> FindCounter:
         """Finds the counters of the draws of one trace, in the order in which they are traced."""
@@ -130,7 +147,9 @@ class DrawCounters:
                 self._resources[key] = resource = tf.raw_ops.VarHandleOp(
                     dtype=tf.int64, shape=[], shared_name=f"phalanx-draws-{uuid.uuid4()}"
                 )
-                tf.raw_ops.AssignVariableOp(resource=resource, value=tf.constant(0, tf.int64))
+                tf.raw_ops.AssignVariableOp(
+                    resource=resource, value=tf.constant(self._restored.get(key[1:], 0), tf.int64)
+                )
         resource = self._resources[key]
         with tf.device("CPU:0"):
             before = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.int64)

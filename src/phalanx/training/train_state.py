@@ -27,6 +27,7 @@ from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.gradients.nonfinite import NonFiniteGuard, guard_of
 from phalanx.keras_compat.optimizer_clippers import innermost
+from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.step_function import StepFunction
 
@@ -124,6 +125,7 @@ class TrainState:
                 "replicas": self._place.total,
                 "readings": self._cadence.passed,
                 "nonfinite_count": self._nonfinite_steps(),
+                "draw_counters": self._draw_counters.read(),
                 "paths": paths_of(whole),
             },
             metrics=_numbers(logs),
@@ -160,6 +162,7 @@ class TrainState:
         self._cadence.passed = list(state["readings"])
         if (health := self._health()) is not None:
             health.start_from(int(state["nonfinite_count"]))
+        self._draw_counters.restore(state["draw_counters"])
         document = json.loads(bytes(self._of_worker(arrays, _CALLBACKS)[""]))
         self._states.write(document, _below(f"{_CALLBACKS}/", arrays))
         same_replicas = state["replicas"] == self._place.total
@@ -189,6 +192,12 @@ class TrainState:
             named = model_variables(self._model).items()
             local |= {name: v for name, v in named if id(v) in self._function.assigned}
         return local
+
+    @property
+    def _draw_counters(self) -> DrawCounters:
+        found = self._function.extensions.setdefault(DrawCounters, DrawCounters())
+        assert isinstance(found, DrawCounters)
+        return found
 
     def _nonfinite_steps(self) -> int:
         health = self._health()
