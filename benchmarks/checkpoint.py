@@ -113,7 +113,7 @@ def _plain(model: Any, x: Any) -> float:
 
 
 def _saved(model: Any, x: Any, kind: str) -> tuple[float, float]:
-    """Seconds that training stood still for the checkpoint, and that its steps took."""
+    """Seconds that training made no progress for the checkpoint, and that its steps took."""
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as place:
         if kind == "keras":
             laps = Laps(str(Path(place) / "model.keras"))

@@ -8,7 +8,7 @@ check whether gradients are finite, with what could keep the step in which one i
 notes in the graph that a batch has come. Two like step functions differ by 1 to 3 per cent by
 chance, so each round traces its own, and the median of rounds counts; the table says how far they
 are apart. Beside the time that passed it has that of the processors, of which other programs take
-nothing. What the flight recorder is told in Python is measured by itself. The comparison of
+nothing. What the flight recorder is told in Python is measured on its own. The comparison of
 replicas is not among it: it limits itself to `max_overhead`, a hundredth of the time.
 """
 

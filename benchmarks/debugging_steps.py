@@ -56,7 +56,7 @@ def rounds_of(make: Callable, batch: int, rounds: int) -> list[list[list[float]]
 
 
 def _round(make: Callable, batch: int, number: int) -> list[list[float]]:
-    """Steps traced anew: two like functions differ by chance, by more than what is looked for."""
+    """Steps traced anew: two like functions differ at random, by more than what is looked for."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stages:
         capture_dir().folder = Path(directory)
         flight.open(Path(directory) / "worker-0.flight", rank=0, attempt=0, workers=1)

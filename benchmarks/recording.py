@@ -3,7 +3,7 @@
     python benchmarks/recording.py
 
 Whole fits with and without records differ by less than a busy machine differs from itself.
-So each part is measured by itself, and with the step that it is compared to in turn, step by
+So each part is measured on its own, and with the step that it is compared to in turn, step by
 step in one process; the sum is the cost.
 """
 

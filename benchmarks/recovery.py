@@ -32,7 +32,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 T = TypeVar("T")
 PACKAGES = ("phalanx", "keras", "tensorflow-cpu")
 PATIENCE = 300.0
-COLUMNS = ("workers started again", "median s", "fastest", "slowest")
+COLUMNS = ("workers restarted", "median s", "fastest", "slowest")
 KINDS = {
     "fresh": "as fresh processes",
     "forked": "from the process that stands ready",

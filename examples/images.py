@@ -62,7 +62,7 @@ def main():
     parser.add_argument("--directory", default="mnist-images")
     parser.add_argument("--write", action="store_true", help="write the files and leave")
     parser.add_argument("--arrays", action="store_true", help="train from memory instead")
-    parser.add_argument("--shift", action="store_true", help="shift each image by chance")
+    parser.add_argument("--shift", action="store_true", help="shift each image at random")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=64, help="samples of a global batch")
     parser.add_argument("--limit", type=int, help="write, or use, the first LIMIT images only")

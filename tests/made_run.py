@@ -16,7 +16,7 @@ FAILS_AT, RESUMES_AT = 140, 120
 
 
 class Clock:
-    """The time, which passes when it is told to."""
+    """The time, which passes when it is asked to."""
 
     def __init__(self, now=BEGAN):
         self.now = now

@@ -39,7 +39,7 @@ class Outcome:
     Attributes:
         seed: of its plan.
         happened: how many faults of each kind came about.
-        restarts: how often the worker group was started again.
+        restarts: how often the worker group was restarted.
         seconds: how long it took.
         wrong: what is not as it should be; nothing, if all is well.
     """

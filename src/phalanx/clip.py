@@ -49,7 +49,7 @@ __all__ = [
 def attach(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None = None) -> Any:
     """Let `optimizer` clip every total gradient by `clippers`, in order.
 
-    Works under `fit`, with a custom `train_step` and in hand-written loops, with gradient
+    Works under `fit`, with a custom `train_step` and in custom training loops, with gradient
     accumulation (the accumulated mean is clipped), loss scaling (the unscaled gradient
     is) and on one device.
 
@@ -59,7 +59,7 @@ def attach(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None 
             gradient before the reduction.
         on_nonfinite: "raise", "skip", "zero" or "ignore" a step whose total gradient has a
             NaN or infinite entry. None raises under `fit` and ignores elsewhere. In a
-            hand-written loop, which nobody could end from within a step, "skip" and "zero"
+            custom training loop, which nobody could end from within a step, "skip" and "zero"
             act under `phalanx.enable()` or after `phalanx.distribute_optimizer`.
 
     Raises:
@@ -87,7 +87,7 @@ def nonfinite_count(optimizer: Any) -> int:
     """How many steps of `optimizer` had a total gradient that was not finite.
 
     Counted where "raise", "skip" or "zero" is in force, from the start of the last `fit`, or
-    from `use` on in a hand-written loop.
+    from `use` on in a custom training loop.
     """
     health = guard_of(innermost(optimizer))
     return 0 if health is None else health.count

@@ -73,7 +73,7 @@ class NonFiniteError(TrainingError):
 
 
 class WorkerMismatchError(TrainingError):
-    """Workers were asked to do different things; going on would hang or be wrong."""
+    """Workers were asked to do different things; continuing would hang or be wrong."""
 
 
 class WorkerLostError(TrainingError):

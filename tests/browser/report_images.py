@@ -86,7 +86,7 @@ def death_of(data, rank, t):
 
     return WorkerExitEvent(
         t=t, attempt=0, rank=rank, code=-9, signal="SIGKILL", terminated_by_launcher=False,
-        summary="killed, often for want of memory",
+        summary="killed, often for lack of memory",
     )  # fmt: skip
 
 

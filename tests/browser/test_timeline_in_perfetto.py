@@ -41,7 +41,7 @@ def fly(run, rank):
         now += 100_000_000
         ring.end(event)
     ring.phase(begun[0], begun[1], now, *begun[2:])
-    ring.now(begun[0], begun[1], *begun[2:])  # As it stands when a worker ends by itself.
+    ring.now(begun[0], begun[1], *begun[2:])  # As it stands when a worker ends on its own.
     gather = ring.begin("collective", ring.text("gather"), step=STEPS, epoch=0, size=16)
     now += 5_000_000
     ring.end(gather)

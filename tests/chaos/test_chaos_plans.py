@@ -27,7 +27,7 @@ def test_a_drawn_plan_is_drawn_again_and_read_back(seed, workers, steps):
 
 
 def test_a_drawn_plan_stays_what_it_was():
-    """Seeds are written down where something failed, so they must mean the same for ever."""
+    """Seeds are written down where something failed, so they must mean the same forever."""
     plan = chaos.random_plan(7, workers=3, steps=40)
     assert chaos.show_plan(plan) == DRAWN
 

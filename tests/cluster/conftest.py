@@ -96,7 +96,7 @@ class WorkerGroup:
         return [process.poll() for process in self.processes]
 
     def end(self, seconds=SECONDS):
-        """Wait until each has ended by itself; returns the exit codes, by rank."""
+        """Wait until each has ended on its own; returns the exit codes, by rank."""
         self.until(lambda: None not in self.exit_codes(), seconds)
         return self.exit_codes()
 

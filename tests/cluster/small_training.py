@@ -1,4 +1,4 @@
-"""A training on a part of MNIST: it says how far it is, can go on, and is slow beside a file.
+"""A training on a part of MNIST: it says how far it is, can continue, and is slow beside a file.
 
 Beside `hold` after every epoch, beside `hold-3` after epoch 3.
 """

@@ -126,7 +126,7 @@ def test_a_pod_is_told_to_go_and_others_come(job, tmp_path):
 
     pods.start()
     assert pods.codes() == [0, 0], pods.said()
-    assert "going on from step" in pods.said()
+    assert "resuming from step" in pods.said()
     assert len(weights(here)) == 4
 
 

@@ -80,7 +80,7 @@ def test_a_pulled_cable_is_noticed_and_training_goes_on_when_it_is_back(
     assert second.end() == [0, 0, 0]
     assert second.said(0, "epoch") == EPOCHS - 1
     begun = int(second.log(0).split("SAY epoch ")[1].split()[0])
-    assert begun >= 4, "it went on where it was"
+    assert begun >= 4, "it continued where it was"
 
     whole = str(script("whole.py", epochs=EPOCHS))
     expected, *_ = run_workers(undisturbed, 3, args=[whole], seed=1, deadline=SECONDS)
@@ -94,7 +94,7 @@ def test_a_cable_that_is_back_soon_is_borne(hosts, worker_group, script):
     hosts.cut(1)
     before = running.said(0, "epoch")
     with pytest.raises(AssertionError, match="not so within"):
-        running.until(trains(running, 0, before + 5), seconds=2)  # nothing goes on meanwhile
+        running.until(trains(running, 0, before + 5), seconds=2)  # nothing continues meanwhile
     hosts.heal(1)
     assert running.end() == [0, 0]
     assert running.said(1, "epoch") == EPOCHS - 1

@@ -129,7 +129,7 @@ def test_a_node_is_lost_and_another_comes(ray, tmp_path):
     leader = re.findall(r"2 launchers on ([\d.]+),", job.log())[-1]
     (here / "hold").touch()  # Training is slow, so that it is not over too soon.
     ray.kill(leader)
-    job.until_said(f"lost the launcher on {leader} (0): going on from the last checkpoint")
+    job.until_said(f"lost the launcher on {leader} (0): resuming from the last checkpoint")
     job.until_said("1 launcher on 127.0.0.")
     assert ", 1 fewer than wanted" in job.log()
 
@@ -138,9 +138,9 @@ def test_a_node_is_lost_and_another_comes(ray, tmp_path):
     (here / "hold").unlink()
     assert job.until_it_ends() == "SUCCEEDED", job.log()
     log = job.phalanx("logs", "it")
-    assert "starting again with all launchers: going on from the last checkpoint" in log
-    assert "going on with run it: 2 workers on 2 hosts" in log
-    assert "going on with run it: 1 worker" in log
+    assert "restarting with all launchers: resuming from the last checkpoint" in log
+    assert "resuming run it: 2 workers on 2 hosts" in log
+    assert "resuming run it: 1 worker" in log
 
     alone = Job(ray, put_into(tmp_path / "alone"))
     words = ("run", "--cluster", "none", "--seed", "1", "train.py", str(alone.directory))

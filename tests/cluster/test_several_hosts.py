@@ -94,7 +94,7 @@ def test_parameter_servers_on_hosts_go_on_when_a_worker_is_killed(launch):
     (run.directory / "hold").unlink()
     assert run.end() == [0, 0, 0], run.told()
     assert "worker 2 failed: " in run.said(0)
-    assert "another takes its place" in run.said(0)
+    assert "starting a replacement" in run.said(0)
     weights(run.directory)
 
 

@@ -84,7 +84,7 @@ def test_told_to_stop_and_a_node_lost(slurm, tmp_path):
     begin_again(slurm, submitted, log)
 
     wait_for_the_end(slurm, log)
-    assert "going on with run it" in phalanx(slurm, here, "logs", "it")
+    assert "resuming run it" in phalanx(slurm, here, "logs", "it")
 
     phalanx(slurm, alone, "run", "--cluster", "none", "--seed", "1", "train.py", str(alone))
     for one, two in zip(weights(alone), weights(here), strict=True):

@@ -42,7 +42,7 @@ def test_a_killed_data_worker_changes_nothing(cold_command):
     served = command.run("--workers", "2", "--data-workers", "2", "--tee", "all", script)
     assert served.code == 0, served.err
     assert served.said()["servers"] == 2
-    assert "ended with -9; another takes its place" in served.err
+    assert "ended with -9; starting a replacement" in served.err
     alone = command.run("--workers", "2", "--tee", "all", script)
     assert alone.said()["servers"] == 0
     assert "no data service" in alone.out

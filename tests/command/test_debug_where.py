@@ -1,4 +1,4 @@
-"""Planted bugs that leave workers waiting, each found by name: one run, started again each time."""
+"""Planted bugs that leave workers waiting, each found by name: one run, restarted each time."""
 
 import json
 import re
@@ -84,7 +84,7 @@ def test_who_is_waited_for_is_named_live_and_afterwards(command):
     stuck = r"worker 1 never reached step 6: waiting in next\(iterator\) for \d+ s; the other waits"
     assert re.match(stuck + " in the all-reduce", verdict(0)), verdict(0)
 
-    # TensorFlow may find that the two calls do not fit, or both may wait for ever.
+    # TensorFlow may find that the two calls do not fit, or both may wait forever.
     left_out = r"worker 1 has come to its script's end after step 7 for \d+ s; the other waits"
     assert re.search(left_out + " in the all-reduce", verdict(1)), verdict(1)
 

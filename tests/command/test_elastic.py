@@ -1,4 +1,4 @@
-"""A run goes on with fewer workers, and with all again, with the real command."""
+"""A run continues with fewer workers, and with all again, with the real command."""
 
 import pytest
 
@@ -49,8 +49,8 @@ def test_it_goes_on_with_two_of_three_and_grows_again(command):
     finished = command.run(*asked, script, "grown", deadline=400)
     assert finished.code == undisturbed.code == 0, finished.err
     assert "worker 2 failed: OSError: no such device; restart 1 of 3" in finished.err
-    assert "worker 2 cannot come back: going on with 2 of 3 workers" in finished.err
-    assert "going on with 3 of 3 workers again" in finished.err
+    assert "worker 2 cannot restart: continuing with 2 of 3 workers" in finished.err
+    assert "continuing with 3 of 3 workers again" in finished.err
     assert resizes(command, "it") == [[0, 1], [0, 1, 2]]
     said = finished.said()
     assert said["epoch-0"] == [2, 2]

@@ -152,7 +152,7 @@ def test_a_taken_port_is_retried(command, monkeypatch):
     assert result.exit_code == 0, result.report
     assert "done" in output.getvalue()
     assert [path.name for path in sorted((result.run_dir / "attempts").iterdir())] == ["0", "1"]
-    assert any("starting again" in line for line in said)
+    assert any("restarting" in line for line in said)
 
 
 @pytest.mark.parametrize(

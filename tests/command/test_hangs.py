@@ -1,4 +1,4 @@
-"""Runs that would wait for ever, with the real command: they end, and say who is where."""
+"""Runs that would wait forever, with the real command: they end, and say who is where."""
 
 import re
 
@@ -29,10 +29,8 @@ def test_a_callback_that_never_returns_is_named(command):
     script = command.script(TRAIN.format(act="time.sleep(1000)"))
     finished = command.run("--workers", "2", "--hang-timeout", "12", script, deadline=600)
     assert finished.code == 124
-    first = (
-        r"The run stands still: worker 1 never reached step 4: in a callback for \d+ s; the other "
-    )
-    assert re.search(first + r"waits in the all-reduce\.", finished.err), finished.err
+    first = r"The run makes no progress: worker 1 never reached step 4: in a callback for \d+ s; "
+    assert re.search(first + r"the other waits in the all-reduce\.", finished.err), finished.err
     assert "Worker 1: in a callback after step 3 of epoch 0 for " in finished.err
     assert re.search(r"it is at .*train\.py:\d+, in on_train_batch_end", finished.err)
     assert "Worker 0: in a step after step 3 of epoch 0" in finished.err
@@ -46,7 +44,7 @@ def test_a_worker_that_leaves_training_early_is_named(command):
     script = command.script("\n".join(lines))
     finished = command.run("--workers", "2", "--hang-timeout", "20", script, deadline=600)
     assert finished.code == 124
-    assert "The run stands still: worker 1 is outside of training" in finished.err
+    assert "The run makes no progress: worker 1 is outside of training" in finished.err
 
 
 @pytest.mark.full
@@ -73,7 +71,7 @@ def test_a_run_that_stood_still_is_started_again(command):
     asked = ("--workers", "2", "--hang-timeout", "20", "--max-restarts", "1")
     finished = command.run(*asked, script, deadline=600)
     assert finished.code == 0
-    assert "it stood still; restart 1 of 1" in finished.err
+    assert "it made no progress; restart 1 of 1" in finished.err
     assert "trained" in finished.out
 
 

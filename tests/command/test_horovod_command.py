@@ -93,8 +93,8 @@ def test_it_goes_on_with_one_of_two_and_grows_again(command):
     asked = ("--workers", "1:2", "--max-restarts", "3", "--strategy", "horovod", "--seed", "3")
     grown = command.run(*asked, script, "grown", deadline=500)
     assert (whole.code, grown.code) == (0, 0), grown.err
-    assert "going on with 1 of 2 workers" in grown.err
-    assert "going on with 2 of 2 workers again" in grown.err
+    assert "continuing with 1 of 2 workers" in grown.err
+    assert "continuing with 2 of 2 workers again" in grown.err
     said = grown.said()
     assert said["epoch-0"][1] == 1
     assert said["epoch-19"][1] == 2

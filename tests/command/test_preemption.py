@@ -1,4 +1,4 @@
-"""A run that is told to go saves at one step and says that it can go on, with the real command."""
+"""A preempted run saves at one step and says how to resume, with the real command."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A worker dies, and the run goes on from where it was saved, with the real command."""
+"""A worker dies, and the run resumes from where it was saved, with the real command."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Runs a script by itself and on two workers, and compares the numbers of two runs."""
+"""Runs a script on its own and on two workers, and compares the numbers of two runs."""
 
 import json
 import os
@@ -11,7 +11,7 @@ MARK = "RESULT "
 
 
 def plain(script, directory, *arguments):
-    """What the script says by itself."""
+    """What the script says on its own."""
     return _result([str(script), *arguments], directory, None, MARK)
 
 

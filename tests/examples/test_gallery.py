@@ -1,4 +1,4 @@
-"""Each script of the gallery says the same numbers by itself and on two workers."""
+"""Each script of the gallery says the same numbers on its own and on two workers."""
 
 import gallery
 import pytest

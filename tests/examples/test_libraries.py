@@ -1,4 +1,4 @@
-"""Scripts that use KerasHub, KerasRS and KerasTuner say the same on two workers as by themselves.
+"""Scripts that use KerasHub, KerasRS and KerasTuner say the same on two workers as on their own.
 
 `scripts/install_keras_libraries.sh` installs the three.
 """

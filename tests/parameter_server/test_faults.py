@@ -103,7 +103,7 @@ def test_a_killed_worker_is_replaced_and_the_rest_goes_on(command, data):
     done = killed(command, 1, data)
     assert [line["rank"] for line in records(command, "worker_replaced")] == [1]
     assert records(command, "restart") == []
-    assert "another takes its place" in done.err
+    assert "starting a replacement" in done.err
     # No sample twice in an epoch and none left out, whatever was lost with the worker.
     assert done.said() == {"seen": [1.0] * 4, "iterations": 80, "begun": 0}
 
@@ -115,7 +115,7 @@ def test_a_dead_server_or_chief_leads_to_a_restart_from_what_was_saved(command, 
     (restart,) = records(command, "restart")
     assert restart["rank"] == rank
     assert records(command, "worker_replaced") == []
-    # It was saved after step 21, the first of the second epoch, and goes on with the next.
+    # It was saved after step 21, the first of the second epoch, and continues with the next.
     assert done.said() == {"seen": [1.0] * 4, "iterations": 80, "begun": 1}
 
 

@@ -1,4 +1,4 @@
-"""Checkpoint under parameter servers: saved while all stand still, brought back by anybody."""
+"""Checkpoint under parameter servers: saved while all make no progress, brought back by anybody."""
 
 import shutil
 
@@ -163,7 +163,7 @@ def broken_off(place):
 
 @pytest.fixture(scope="module")
 def elsewhere(place, broken_off):
-    """The same gone on with by three workers and one server, which keeps the table whole."""
+    """The same resumed by three workers and one server, which keeps the table whole."""
     for kind in broken_off:
         shutil.copytree(place / kind, place / f"{kind}-elsewhere")
 
@@ -184,7 +184,7 @@ def elsewhere(place, broken_off):
 
 @pytest.fixture(scope="module")
 def on_one_device(place, broken_off, elsewhere):
-    """The same gone on with by one device, and what three workers ended with, restored there."""
+    """The same resumed by one device, and what three workers ended with, restored there."""
 
     def run():
         import phalanx

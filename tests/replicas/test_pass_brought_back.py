@@ -1,4 +1,4 @@
-"""A pass over a shuffled pipeline that is brought back goes on as it would have; so do the next."""
+"""A pass over a dataset that is restored continues as Keras's own iterator does."""
 
 import pytest
 import tensorflow as tf

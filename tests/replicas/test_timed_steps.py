@@ -22,7 +22,7 @@ BATCH = 8
 class SlowOnReplicaOne(keras.layers.Layer):
     """Computes for long on the second replica, so that the first waits in the all-reduce.
 
-    Nothing in it has a state, which TensorFlow would put in order by itself.
+    Nothing in it has a state, which TensorFlow would put in order on its own.
     """
 
     def call(self, x):

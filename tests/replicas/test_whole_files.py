@@ -1,4 +1,4 @@
-"""What Keras saves is whole or absent, and what a worker puts aside is nowhere."""
+"""What Keras saves is complete or absent, and what a worker puts aside is nowhere."""
 
 import json
 import threading

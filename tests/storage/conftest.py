@@ -25,7 +25,7 @@ CHECKSUMS = {
 
 @dataclass
 class Server:
-    """A server that can be killed and started again at the same address."""
+    """A server that can be killed and restarted at the same address."""
 
     command: list[str]
     port: int

@@ -1,4 +1,4 @@
-"""A training that saves to S3, is killed, and goes on from there."""
+"""A training that saves to S3, is killed, and resumes from there."""
 
 import os
 import subprocess

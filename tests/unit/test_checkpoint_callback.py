@@ -129,7 +129,7 @@ def test_the_best_epoch_is_saved_and_stays(tmp_path):
 def test_storage_that_fails_is_reported_and_training_goes_on(tmp_path, caplog):
     (tmp_path / "c").write_text("a file, and no directory")
     fit(small(), tmp_path / "c", max_retries=0)
-    assert "could not be written, training goes on" in caplog.text
+    assert "could not be written, training continues" in caplog.text
 
 
 def test_storage_that_fails_ends_training_where_that_was_asked(tmp_path):

@@ -121,7 +121,7 @@ def test_shares_are_about_equal(rows, workers):
 def test_nothing_is_there_before_the_manifest(folder):
     ShardWriter(folder=folder, rank=1, workers=2).write(snapshot())
     assert steps_in(folder) == []
-    with pytest.raises(CheckpointNotFoundError, match="no whole one"):
+    with pytest.raises(CheckpointNotFoundError, match="no complete one"):
         latest(folder)
 
 

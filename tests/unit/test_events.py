@@ -67,7 +67,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines(path, records, data):
     path.write_bytes(whole[:cut])
     found = read_records(path)
     ends = [i for i in range(len(whole)) if whole[i : i + 1] == b"\n"]
-    # A line is whole without its newline too.
+    # A line is complete without its newline too.
     assert len(found.records) == sum(end <= cut for end in ends)
     starts = [0, *(end + 1 for end in ends)]
     torn = [n for n, (s, e) in enumerate(zip(starts, ends, strict=False), 1) if s < cut < e]

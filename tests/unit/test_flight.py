@@ -269,4 +269,4 @@ def test_a_file_that_cannot_be_made_is_said_once(tmp_path, caplog):
     recorder = FlightRecorder()
     recorder.open(tmp_path / "absent" / "file", rank=0, attempt=0, workers=1)
     assert not recorder.is_open
-    assert "training goes on without" in caplog.text
+    assert "training continues without" in caplog.text

@@ -67,7 +67,7 @@ def test_one_that_dies_is_started_again_at_its_address(scene):
     with scene.servers:
         scene.started[2].code = -9
         scene.servers.poll()
-        assert scene.said == ["data server data-1 ended with -9; another takes its place"]
+        assert scene.said == ["data server data-1 ended with -9; starting a replacement"]
         assert scene.started[-1].command == scene.started[2].command
         scene.servers.poll()
         assert len(scene.started) == 4
@@ -79,7 +79,7 @@ def test_one_that_always_dies_is_left_at_last(scene):
             scene.started[-1].code = 1
             scene.servers.poll()
         assert len(scene.started) == 3 + MOST_REPLACEMENTS
-        assert "workers read by themselves" in scene.said[-1]
+        assert "workers read on their own" in scene.said[-1]
         assert len(scene.running()) == 2
 
 

@@ -1,4 +1,4 @@
-"""How many workers a run goes on with: tables, no processes."""
+"""How many workers a run continues with: tables, no processes."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_a_worker_that_fails_at_the_start_twice_in_a_row_is_left_out(failures, m
 def test_what_is_said():
     size = worker_group()
     *_, change = fails(size, (2, START), (2, START))
-    assert change == MembershipChange(why="worker 2 cannot come back: going on with 2 of 3 workers")
+    assert change == MembershipChange(why="worker 2 cannot restart: continuing with 2 of 3 workers")
 
 
 def test_there_is_an_end_to_it():
@@ -52,7 +52,7 @@ def test_there_is_an_end_to_it():
     first, last = fails(size, (0, START), (0, START))
     assert first is None
     assert isinstance(last, BelowMinimum)
-    assert "Worker 0 cannot come back, and --workers 2:3 asks for at least 2" in last.why
+    assert "Worker 0 cannot restart, and --workers 2:3 asks for at least 2" in last.why
     assert size.members == (0, 1)
 
 
@@ -74,7 +74,7 @@ def test_all_are_tried_again_and_it_works():
     size = worker_group()
     fails(size, (2, START), (2, START))
     assert size.may_grow(0.0)
-    assert size.grow().why == "a checkpoint was saved: going on with 3 of 3 workers again"
+    assert size.grow().why == "a checkpoint was saved: continuing with 3 of 3 workers again"
     assert size.members == (0, 1, 2)
     assert not size.may_grow(1e9)
     # It has trained: what fails later is like any failure.
@@ -94,7 +94,9 @@ def test_tries_that_fail_come_ever_more_rarely_and_cost_nothing():
         waits.append(wait)
         now += wait
     assert waits == [60, 120, 150, 150]
-    assert change.why.startswith("worker 2 still cannot start: going on with 2 of 3 workers, and ")
+    assert change.why.startswith(
+        "worker 2 still cannot start: continuing with 2 of 3 workers, and "
+    )
     assert "trying again in 150 s" in change.why
 
 

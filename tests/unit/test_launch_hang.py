@@ -1,4 +1,4 @@
-"""When a run stands still, and what is said of it."""
+"""When a run makes no progress, and what is said of it."""
 
 import json
 import os
@@ -124,7 +124,7 @@ def test_who_has_not_come_is_named_and_where(tmp_path):
     assert scene.watch.is_stuck(), "it stays so"
     first, worker_0, worker_1, last = scene.watch.verdict.splitlines()
     assert first == (
-        "The run stands still: worker 1 never reached step 4: in a callback for 66 s; "
+        "The run makes no progress: worker 1 never reached step 4: in a callback for 66 s; "
         "the other waits in the all-reduce."
     )
     assert worker_0 == (
@@ -228,13 +228,13 @@ def test_a_timeout_below_nothing_is_refused():
 
 
 def stands(scene, *workers):
-    """All stand still for 64 s: (phase, stacks) each; the first line of what is said."""
+    """All make no progress for 64 s: (phase, stacks) each; the first line of what is said."""
     for rank, (phase, stacks) in enumerate(workers):
         scene.beats(rank, phase)
         scene.paths.stacks(rank).write_text(stacks)
     scene.clock.time += 63
     assert scene.watch.is_stuck()
-    return scene.watch.verdict.splitlines()[0].removeprefix("The run stands still: ")
+    return scene.watch.verdict.splitlines()[0].removeprefix("The run makes no progress: ")
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_a_stall_is_said_once_and_well_before_the_end(tmp_path):
         assert not scene.passes(6)
     (line,) = scene.said
     assert line.startswith("worker 1 never reached step 51: in a callback for 1")
-    assert line.endswith("; the other waits in the all-reduce (a step takes 0.51 s as a rule)")
+    assert line.endswith("; the other waits in the all-reduce (a step usually takes 0.51 s)")
     trains(scene)
     assert len(scene.said) == 1
     assert not any(scene.passes(6) for _ in range(5))

@@ -275,7 +275,7 @@ if any(each.status() != psutil.STATUS_ZOMBIE for each in before): sys.exit(9)
         wait((scene.directory / "runs/both/first-1").exists)
         cut_all_wires()
         assert [each.result(120).exit_code for each in runs] == [0, 0]
-    assert any("its host, or the launcher there, is gone" in line for line in scene.said[0])
+    assert any("its host or the launcher there is lost" in line for line in scene.said[0])
     assert any("is gone: the workers here are stopped" in line for line in scene.said[1])
 
 
@@ -370,5 +370,5 @@ def test_a_lost_host_is_told_in_words():
     from phalanx.launch.root_cause import WorkerExit
 
     ending = WorkerExit(rank=1, exit_code=EXIT_NODE_LOST, at=0.0)
-    assert ending.what == "its host, or the launcher there, is gone"
+    assert ending.what == "its host or the launcher there is lost"
     assert ending.shell_code == 1

@@ -1,4 +1,4 @@
-"""When a failed worker group is started again: tables, no processes."""
+"""When a failed worker group is restarted: tables, no processes."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_the_budget_ends():
     assert [budget.after(killed(), lasted=5.0).number for _ in range(2)] == [1, 2]
     last = budget.after(killed(), lasted=5.0)
     assert isinstance(last, GiveUp)
-    assert "started again 2 times" in last.why
+    assert "restarted 2 times" in last.why
 
 
 def test_a_time_of_health_fills_the_budget_again():

@@ -258,7 +258,7 @@ def test_a_taken_port_starts_the_worker_group_anew(scene):
     )
     assert result.exit_code == 0
     assert len(list((result.run_dir / "attempts").iterdir())) == 3
-    assert sum("starting again" in line for line in scene.said) == 2
+    assert sum("restarting" in line for line in scene.said) == 2
 
 
 def test_ports_are_not_tried_for_ever(scene):
@@ -354,7 +354,7 @@ def test_a_run_that_is_told_to_go_has_its_training_saved(scene, number):
     scene.when_all_have_said("listening", lambda: os.kill(os.getpid(), number))
     result = scene.run(SAVES + "wait()", max_restarts=3, name="it")
     assert (result.exit_code, result.report) == (75, None)
-    assert f"{number.name}: all workers are asked to save and stop" in "\n".join(scene.said)
+    assert f"{number.name}: asking all workers to save and stop" in "\n".join(scene.said)
     assert "every worker has saved and stopped at step 7; run the same command" in scene.said[-1]
     kinds = [record["kind"] for record in told(result)]
     assert kinds.count("preemption") == 1
@@ -367,7 +367,7 @@ def test_the_same_command_goes_on_in_the_same_directory(scene):
     assert first.exit_code == 75
     second = scene.run(source, workers=1, name="it")
     assert (second.exit_code, second.run_dir) == (0, first.run_dir)
-    assert any(line.startswith("going on with run it") for line in scene.said)
+    assert any(line.startswith("resuming run it") for line in scene.said)
     assert len({line.split("seed ")[1].split(",")[0] for line in scene.said if "seed" in line}) == 1
     starts = [record for record in told(second) if record["kind"] == "attempt_start"]
     assert [start["attempt"] for start in starts] == [0, 1]
@@ -377,7 +377,7 @@ def test_the_same_command_goes_on_in_the_same_directory(scene):
 
 def test_a_run_without_a_name_says_which_to_give(scene):
     result = scene.run(SAVES + "os.kill(os.getpid(), signal.SIGTERM); wait()", workers=1)
-    assert scene.said[-1].endswith(f"again with --name {result.run_dir.name} to go on")
+    assert scene.said[-1].endswith(f"again with --name {result.run_dir.name} to resume")
 
 
 def test_a_worker_that_is_told_to_go_takes_the_others_with_it(scene):

@@ -19,7 +19,7 @@ class FakeClock:
 
     def sleep(self, seconds):
         self.time += seconds
-        assert self.time < 1000, "the supervisor waits for ever"
+        assert self.time < 1000, "the supervisor waits forever"
 
 
 class FakeWorker:

@@ -1,4 +1,4 @@
-"""N replicas together draw the random numbers that one device draws for the whole batch."""
+"""N replicas together draw the random numbers that one device draws for the global batch."""
 
 import keras
 import numpy as np

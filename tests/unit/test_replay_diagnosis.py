@@ -183,7 +183,7 @@ def test_a_logarithm_of_0_in_float16_is_no_matter_of_precision():
 
 
 def test_a_number_that_belongs_to_no_sample_is_laid_to_no_sample():
-    """All together sum up to what is divided by; no sample by itself does."""
+    """All together sum up to what is divided by; no sample on its own does."""
     layer = Of(lambda x: x / (ops.sum(ops.sign(x)) - 4.0 * ROWS), name="odd")
     found = replayed([layer, head()], rows())
     assert (found.operation, found.samples) == ("RealDiv", ())

@@ -64,7 +64,7 @@ SAID = {
         given=(GIVEN, HOLED), dtype="float16", samples=samples(2, place="a.csv:6"),
         cause=Cause(kind="float16", summary="why", remedy="what to do"),
     ),
-    "no operation, and no sample by itself": found(phase="backward"),
+    "no operation, and no sample on its own": found(phase="backward"),
     "many samples": found(phase="forward", layer="m/odd", samples=samples(14, row=100)),
     "all is finite this time": found(),
 }  # fmt: skip

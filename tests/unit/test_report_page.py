@@ -253,7 +253,7 @@ def test_what_could_not_be_read_is_on_the_page(tmp_path):
     with (run / "records" / "worker-1.jsonl").open("ab") as file:
         file.write(b'{"v":1,"t":179000')
     page = report_page(load_run(run), NOW)
-    assert page.damages == ["worker-1.jsonl: the last line is not whole."]
+    assert page.damages == ["worker-1.jsonl: the last line is incomplete."]
     assert page.damages[0] in render(page)
 
 

@@ -159,7 +159,7 @@ def test_damage_is_said_in_words():
     assert format_damage(damage) == (
         "worker-1.jsonl: lines 2, 4, 5, 6, 7 and 2 more are damaged and left out; line 3 is from "
         "a later version of Phalanx and left out; 1 record lacks what it needs: left out; the "
-        "last line is not whole."
+        "last line is incomplete."
     )
 
 

@@ -152,7 +152,7 @@ def the_last_batches_differ_in_their_number_of_samples(run):
 
 
 @scene
-def a_process_is_gone_without_a_word(run):
+def a_process_ended_without_a_report(run):
     Worker(run, 0).step(7, how="open")
     Worker(run, 1, pid=NOBODY).step(7, how="open")
 
@@ -213,7 +213,7 @@ PLACES = {
     ],
     "the last batches are of different form": [place("compute", 4, 20)] * 2,
     "the last batches differ in their number of samples": [place("compute", 4, 20)] * 2,
-    "a process is gone without a word": [place("compute", 6, 20), place("compute", 6, 20, **GONE)],
+    "a process ended without a report": [place("compute", 6, 20), place("compute", 6, 20, **GONE)],
     "all processes are gone": [place("compute", 6, 20, **GONE), place("input", 6, 20, **GONE)],
     "a worker is on a lost host": [place("compute", 6, 20), place("compute", 6, 0, **GONE)],
     # What the launcher ended is not gone of its own.
@@ -397,7 +397,7 @@ def test_the_trace_has_a_process_for_each_worker_and_microseconds(run):
 def test_a_phase_that_has_ended_is_in_the_trace_once(run):
     worker = Worker(run, 0).step(1).phase("idle")
     begun, worker.clock.time = worker.open, worker.clock.time + 1
-    worker.phase("idle")  # Its end; a worker that leaves says no more of what goes on.
+    worker.phase("idle")  # Its end; a worker that leaves says no more of what continues.
     worker.ring.now(*begun)
     worker.ring.alive(ended=True)
     events = trace_of(run)["traceEvents"]

@@ -315,8 +315,8 @@ def test_a_run_that_ends_by_itself(tmp_path, code):
 def test_a_lost_node_is_replaced(tmp_path):
     got, cluster, said = driven(tmp_path, 2, loses(1), loses(0), ends(0))
     assert (got, sizes(cluster)) == (0, [2, 2, 2])
-    assert "lost the launcher on n1 (1): going on from the last checkpoint" in said
-    assert "lost the launcher on n0 (0): going on from the last checkpoint" in said
+    assert "lost the launcher on n1 (1): resuming from the last checkpoint" in said
+    assert "lost the launcher on n0 (0): resuming from the last checkpoint" in said
 
 
 def test_a_failure_may_be_a_lost_nodes(tmp_path):
@@ -380,7 +380,7 @@ def test_it_grows_after_a_checkpoint(tmp_path):
     assert cluster.times[1] >= 1200, "not before something was saved"
     assert cluster.wished == [2, 1, 1], "what it has is not asked for again"
     assert cluster.room == 2
-    assert "starting again with all launchers: going on from the last checkpoint" in said
+    assert "restarting with all launchers: resuming from the last checkpoint" in said
 
 
 def test_told_to_stop(tmp_path):
@@ -402,4 +402,4 @@ def test_told_to_stop_while_it_waits(tmp_path):
 def test_nodes_that_are_told_to_go(tmp_path):
     got, cluster, said = driven(tmp_path, 2, ends(75), ends(0))
     assert (got, sizes(cluster)) == (0, [2, 2])
-    assert "told to save and stop: going on from the last checkpoint" in said
+    assert "asked to save and stop: resuming from the last checkpoint" in said

@@ -117,7 +117,7 @@ def model_checkpoint_every_third_step(fit, directory):
 
 @case
 def backup_and_restore(fit, directory):
-    """A training that breaks in its third epoch, and another that goes on from there."""
+    """A training that breaks in its third epoch, and another that resumes from there."""
     import keras
 
     class Breaks(keras.callbacks.Callback):

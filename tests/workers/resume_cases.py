@@ -1,4 +1,4 @@
-"""Trainings that are broken off at a step and started again: run by workers and by one device.
+"""Trainings that are broken off at a step and restarted: run by workers and by one device.
 
 A case makes a model and trains it by the `train` that it is given, which adds a `Checkpoint`.
 """
@@ -135,7 +135,7 @@ def generated(train):
 
 @case
 def on_any_number(train):
-    """Nothing that depends on how samples are dealt out: for going on with other workers."""
+    """Nothing that depends on how samples are dealt out: for continuing with other workers."""
     import keras
 
     keras.utils.set_random_seed(3)

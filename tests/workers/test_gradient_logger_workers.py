@@ -170,7 +170,7 @@ def test_a_gradient_that_is_not_finite_names_the_worker(pool):
             phalanx.fit(model(), x, y, batch_size=8, shuffle=False, verbose=0)
         except NonFiniteError as error:
             return str(error)
-        return "went on"
+        return "continued"
 
     for said in pool(2).run(function, deadline=600):
         assert "at step 2; it came from worker 0." in said

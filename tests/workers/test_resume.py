@@ -1,4 +1,4 @@
-"""A training that was broken off and started again ends as one that never was."""
+"""A training that was broken off and restarted ends as one that never was."""
 
 import itertools
 import os
@@ -30,7 +30,7 @@ def both(directory, name):
 
 
 KEPT = {(2, "callbacks_and_averages")}
-"""What `make test` breaks off and goes on with."""
+"""What `make test` breaks off and continues with."""
 
 
 @pytest.mark.parametrize(

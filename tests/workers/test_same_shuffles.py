@@ -60,7 +60,7 @@ def cases():
     keras.utils.set_random_seed(3)
     found["shuffled"] = seen(whole.shuffle(SAMPLES).batch(7))
     chosen = whole.filter(lambda i: tf.random.uniform([]) < 0.5)
-    found["chosen by chance"] = seen(chosen.shuffle(SAMPLES).batch(7))
+    found["chosen at random"] = seen(chosen.shuffle(SAMPLES).batch(7))
     found["the same"] = refusal(whole.shuffle(SAMPLES).batch(6))
     if topology_of(tf.distribute.get_strategy()).rank == 1:
         tf.random.uniform([])
@@ -75,7 +75,7 @@ def test_workers_shuffle_alike_or_say_so():
     for epoch in range(2):
         together = first["shuffled"][epoch] + second["shuffled"][epoch]
         assert sorted(together) == list(range(SAMPLES))
-        chosen = first["chosen by chance"][epoch] + second["chosen by chance"][epoch]
+        chosen = first["chosen at random"][epoch] + second["chosen at random"][epoch]
         assert 10 < len(chosen) == len(set(chosen)) < 50
     assert first["shuffled"][0] != first["shuffled"][1]
     for found in (first, second):

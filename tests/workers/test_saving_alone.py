@@ -1,4 +1,4 @@
-"""A worker saves a model by itself, while the others go on."""
+"""A worker saves a model on its own, while the others continue."""
 
 import numpy as np
 import pytest

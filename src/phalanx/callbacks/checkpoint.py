@@ -29,9 +29,9 @@ class CheckpointOptions:
         directory: None for `checkpoints` in the run's directory.
         every: when.
         retention: which checkpoints stay.
-        async_save: whether writing goes on beside training.
+        async_save: whether writing continues beside training.
         retry_policy: how often to try again.
-        resume: whether to go on from the newest.
+        resume: whether to resume from the newest.
         on_failure: what a checkpoint that could not be written does.
         data: how the place in a `tf.data` pipeline is found again.
         storage: options for fsspec's file system.
@@ -69,15 +69,15 @@ class CheckpointOptions:
 
 
 class Checkpoint(Callback):
-    """Saves everything that a training needs to go on as if nothing had happened.
+    """Saves everything that a training needs to continue as if nothing had happened.
 
     Model, optimizer (slots, iterations, loss scale, averages), metrics in the middle of an
     epoch, seeds and generators, the place in the data, what callbacks remember, history. A
-    script that is started again with the same directory goes on where the newest whole
+    script that is restarted with the same directory resumes where the newest complete
     checkpoint was taken, on as many workers as there are then.
 
     Training stops for the copy to host memory only; all workers then write a share each
-    while it goes on, at most one checkpoint at a time. It is there when it is whole.
+    while it continues, at most one checkpoint at a time. It is there when it is complete.
 
     Args:
         directory: a path or a URL of fsspec's (`s3://bucket/run`), the same on every worker;
@@ -92,7 +92,7 @@ class Checkpoint(Callback):
         max_retries: how often a write that storage refuses is tried again, after waits of 0.5 s,
             1 s, 2 s ... and some chance.
         resume: False to refuse a directory that has checkpoints.
-        on_failure: "warn" to go on training without a checkpoint that could not be written,
+        on_failure: "warn" to continue training without a checkpoint that could not be written,
             "raise" to end.
         data: how the place within a pass over a `tf.data` pipeline is found again: "iterator"
             saves what the pipeline holds (shuffle buffers too), "skip" reads the data again

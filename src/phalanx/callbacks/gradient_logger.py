@@ -138,7 +138,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
     def _noise_scalars(self, totals: dict[str, Any], place: ReplicaTopology) -> dict[str, float]:
         batch = float(totals["batch"])
         if place.total == 1 or batch == 0:
-            return {}  # one replica has nothing to compare, a hand-written loop no counts
+            return {}  # one replica has nothing to compare, a custom training loop no counts
         self._noise.update(
             batch / float(totals["holders"]),
             float(totals["mean_squared_norm"]),

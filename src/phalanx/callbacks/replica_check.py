@@ -21,7 +21,7 @@ class ReplicaConsistencyCheck(Callback):
     bits, one number from each replica. Where they are not equal, the replicas look for the first
     variable that differs, and say its name, the step, who differs, and by how much.
 
-    What differs by design is left out: metrics, and what a layer assigns by itself in a step,
+    What differs by design is left out: metrics, and what a layer assigns on its own in a step,
     such as moving statistics of a BatchNormalization that is not synchronized.
     """
 
@@ -41,7 +41,7 @@ class ReplicaConsistencyCheck(Callback):
             every_steps: steps from one comparison to the next, at least; None for no comparison.
             max_overhead: the share of training time that comparisons may take; they become rarer
                 where that needs it. None for any share.
-            on_difference: "warn" says so once and goes on; "raise" ends the training.
+            on_difference: "warn" says so once and continues; "raise" ends the training.
             tolerance: the difference, as a share of the variable's largest entry, up to which it
                 may be rounding, as between unlike processors: that is said at level INFO.
 

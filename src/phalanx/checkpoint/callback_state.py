@@ -2,7 +2,7 @@
 
 A callback may say it itself, by `get_state()` and `set_state(state)`. Of every other, state is
 what has changed since training began: EarlyStopping's `wait` has, its `patience` has not. So a
-script may be started again with other options, and Keras's callbacks need no list here.
+script may be restarted with other options, and Keras's callbacks need no list here.
 """
 
 from __future__ import annotations

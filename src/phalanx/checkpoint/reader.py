@@ -85,10 +85,10 @@ def read(folder: StorageDir, step: int) -> LoadedCheckpoint:
 
 
 def latest(folder: StorageDir) -> LoadedCheckpoint:
-    """The newest checkpoint that is whole; damaged ones are passed over, and said.
+    """The newest checkpoint that is complete; damaged ones are passed over, and said.
 
     Raises:
-        CheckpointNotFoundError: there is no whole one.
+        CheckpointNotFoundError: there is no complete one.
         CheckpointVersionError: the newest was written by a newer Phalanx.
     """
     steps = steps_in(folder)
@@ -99,13 +99,14 @@ def latest(folder: StorageDir) -> LoadedCheckpoint:
             _log.warning("passing over a checkpoint: %s", error)
     damaged = f" ({len(steps)} damaged)" if steps else ""
     raise CheckpointNotFoundError(
-        f"Asked for the newest checkpoint in {folder}; there is no whole one{damaged}. Is that the "
+        f"Asked for the newest checkpoint in {folder}; there is no complete one{damaged}. "
+        "Is that the "
         "directory?"
     )
 
 
 def verify(folder: StorageDir) -> Iterator[tuple[int, str | None]]:
-    """For each committed step what is wrong with it, None where it is whole."""
+    """For each committed step what is wrong with it, None where it is complete."""
     for step in steps_in(folder):
         try:
             read(folder, step)
@@ -175,5 +176,5 @@ def _values(place: StorageDir, shard: Shard) -> dict[str, np.ndarray]:
 def _damaged(place: StorageDir, shard: Shard, what: str) -> CheckpointCorruptedError:
     return CheckpointCorruptedError(
         f"In the checkpoint {place}, {shard.file} {what}. Take an older one; `phalanx checkpoint "
-        "verify` shows which are whole."
+        "verify` shows which are complete."
     )

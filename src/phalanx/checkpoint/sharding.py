@@ -55,7 +55,7 @@ def plan_shards(tensors: TensorSpecs, workers: int) -> list[tuple[Piece, ...]]:
 
 
 def take(arrays: Mapping[str, Any], pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
-    """The values of `pieces`, by key; no more is copied than the arrays copy by themselves."""
+    """The values of `pieces`, by key; no more is copied than the arrays copy on their own."""
     return {piece.key: _rows(arrays[piece.tensor], piece) for piece in pieces}
 
 

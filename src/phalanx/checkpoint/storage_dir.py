@@ -89,7 +89,7 @@ class StorageDir:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file that is whole or absent.
+        """Write a file that is complete or absent.
 
         Raises:
             OSError: it cannot be written; what stood there before still does.

@@ -1,6 +1,6 @@
 """Write a checkpoint: every worker its shard, then the chief the manifest.
 
-The workers speak through the folder alone, so that writing can go on beside training: a
+The workers speak through the folder alone, so that writing can continue beside training: a
 collective in a second thread would wait for one of the training's.
 """
 
@@ -165,7 +165,7 @@ class ShardWriter:
         self.staging.reserve(self._share_of(arrays))
 
     def take(self, snapshot: Snapshot) -> ShardSnapshot:
-        """Copy what this worker is to write; training may go on when it is done.
+        """Copy what this worker is to write; training may continue when it is done.
 
         The share taken before must be stored by then: its memory is used again.
         """

@@ -15,7 +15,7 @@ OPTION, DEFAULT = "--fast-dev-run", "1"
 
 
 class OptionalValueCommand(TyperCommand):
-    """A command that writes out the number which `--fast-dev-run` stands for by itself."""
+    """A command that writes out the number which `--fast-dev-run` stands for on its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""

@@ -173,7 +173,7 @@ class DistributedBatches:
         self.num_batches: int | None = _cardinality(dataset)
         self.batch_spec = with_free_batch_axis(spec_of_one_replica(dataset.element_spec))
         self.may_be_empty = True
-        # TensorFlow's own iterators ask the other workers by themselves.
+        # TensorFlow's own iterators ask the other workers on their own.
         self.length_unknown = isinstance(dataset, ShardedDataset) and self.num_batches is None
 
     def open(self, position: int) -> Any:

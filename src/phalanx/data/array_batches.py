@@ -100,7 +100,7 @@ def is_listed(arrays: Arrays, seed: int | None) -> bool:
 
 
 def assert_as_before(is_now: bool, was: bool) -> None:
-    """Refuse to go on in arrays whose order had another source.
+    """Refuse to resume in arrays whose order had another source.
 
     Args:
         is_now: whether the order is Keras's, by the script's seed.
@@ -112,7 +112,7 @@ def assert_as_before(is_now: bool, was: bool) -> None:
     if is_now != was:
         before, now = ("a seed", "none") if was else ("no seed", "one")
         raise DataError(
-            f"Asked to go on in shuffled arrays of a script that set {before}; found that it sets "
+            f"Asked to resume in shuffled arrays of a script that set {before}; found that it sets "
             f"{now}. Let keras.utils.set_random_seed be called as before."
         )
 

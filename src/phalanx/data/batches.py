@@ -30,7 +30,7 @@ class BatchSource(Protocol):
         num_batches: global batches in one pass, None when unknown or endless.
         batch_spec: shapes and dtypes of a global batch as fit's data, batch axis None.
         may_be_empty: whether some replica can end up without samples in some batch.
-        endless: whether an open iterator goes on into the next pass by itself.
+        endless: whether an open iterator continues into the next pass on its own.
         counted: whether elements are `(total, parts)`, as described above.
         num_samples: samples in one pass, None where nobody has counted.
         batch_size: samples in every batch but the last of a pass, None where unknown.

@@ -15,9 +15,9 @@ _APART = 0x9E3779B9
 
 
 class WeightedMixSampler(EvenBatches):
-    """Each pass takes a fixed share from every group, mixed by chance.
+    """Each pass takes a fixed share from every group, mixed at random.
 
-    A group is walked in whole permuted passes of its own, which go on from epoch to epoch: none
+    A group is walked in whole permuted passes of its own, which resume from epoch to epoch: none
     of its samples comes a second time before all have come once.
     """
 

@@ -37,7 +37,7 @@ class Lookahead:
     def wait(self, taken: int, seconds: float) -> tuple[int, bool]:
         """How many elements are ready beyond the first `taken`, and whether those are all.
 
-        Waits for the first of them, or for the end, but not for ever: where making one
+        Waits for the first of them, or for the end, but not forever: where making one
         fails, only taking it tells.
         """
         with self._condition:

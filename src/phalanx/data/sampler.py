@@ -1,7 +1,7 @@
 """The global order of samples: batch b of epoch e is the same set for any number of workers.
 
 Each order is a function of (seed, epoch, place), so a worker computes the rows it needs and no
-others, and a position is enough to go on from. All tensors are int64.
+others, and a position is enough to resume from. All tensors are int64.
 """
 
 from __future__ import annotations

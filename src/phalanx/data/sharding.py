@@ -1,4 +1,4 @@
-"""Give each worker elements of its own of a dataset, for hand-written loops."""
+"""Give each worker elements of its own of a dataset, for custom training loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.distributed.topology import topology_of
 def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Every `world_size()`-th element of a dataset, from the `rank()`-th on, on this worker.
 
-    For hand-written loops in which each worker takes its own batches, as with Horovod:
+    For custom training loops in which each worker takes its own batches, as with Horovod:
 
         for x, y in phalanx.data.shard(dataset.batch(32)):
             with tf.GradientTape() as tape:

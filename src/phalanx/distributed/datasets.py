@@ -67,7 +67,7 @@ def own_rows(dataset: tf.data.Dataset, rank: int, size: int) -> ShardedDataset:
 def pad_to_longest(dataset: tf.data.Dataset, length: int, longest: int) -> ShardedDataset:
     """The dataset, of `length` batches, followed by empty ones up to `longest`.
 
-    Processes train in step: one whose data has ended goes on without samples.
+    Processes train in step: one whose data has ended continues without samples.
     """
     if length == longest:
         return ShardedDataset(dataset, length)

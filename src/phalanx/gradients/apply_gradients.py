@@ -60,7 +60,7 @@ def reduce_and_apply(
         gradients: this replica's, one per variable, None where there is none.
         variables: the variables they are for.
         hooks: the optimizer.
-        share: the replica's share of the global batch; None in a hand-written loop,
+        share: the replica's share of the global batch; None in a custom training loop,
             where the replicas' gradients are summed as they are.
         weighted: whether the gradients carry the share's weight already.
         replica: this replica's number in the worker group.

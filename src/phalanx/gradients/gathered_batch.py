@@ -30,7 +30,7 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
             before, all.
 
     Returns:
-        All rows. On one worker, and in a loop where each worker holds whole batches, `tensor`.
+        All rows. On one worker, and in a loop where each worker holds global batches, `tensor`.
     """
     tensor = tf.convert_to_tensor(tensor)
     strategy = tf.distribute.get_strategy()

@@ -3,7 +3,7 @@
 A replica with n_r of the n samples of a global batch contributes n_r / n of the mean
 loss. Whoever computes a gradient, a loss or a statistic inside the step asks
 `current_replica_batch()`. Outside a step that Phalanx runs there is no share, and Keras's and
-`tf.distribute`'s own conventions hold (a hand-written loop sums its replicas' gradients).
+`tf.distribute`'s own conventions hold (a custom training loop sums its replicas' gradients).
 """
 
 from __future__ import annotations

@@ -131,10 +131,10 @@ def _keep_store(address: str, places: Sequence[Mapping[str, Any]]) -> None:
     try:
         server = http.RendezvousHTTPServer((host, int(port)), http.RendezvousHandler, False)
     except OSError as error:
-        # In the words of a gRPC server, so that the worker group is started again with other ports.
+        # In the words of a gRPC server, so that the worker group is restarted with other ports.
         raise ClusterError(
             f"Could not start gRPC server or any other at {address} ({error}). Another program "
-            "has the port; start again."
+            "has the port; restart."
         ) from error
     server.daemon_threads = True
     server.init([hosts.SlotInfo(**place) for place in places])

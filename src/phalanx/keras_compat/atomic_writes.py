@@ -1,4 +1,4 @@
-"""What Keras saves is whole or absent: written beside its place, then renamed.
+"""What Keras saves is complete or absent: written beside its place, then renamed.
 
 `Model.save` and `Model.save_weights` write to a name beside the one asked for and take
 that one's place at the end, so a reader never sees half a file, a broken run leaves the
@@ -101,7 +101,7 @@ def _is_one_new_file(path: str, overwrite: bool, options: list[Any]) -> bool:
 
 
 class _AtomicFileSystem:
-    """Keras's `file_utils`, with files that are whole or absent."""
+    """Keras's `file_utils`, with files that are complete or absent."""
 
     def __init__(self, original: Any) -> None:
         self._original = original
@@ -130,4 +130,4 @@ def _written_whole(path: Any) -> Iterator[Any]:
 
 
 atomic_save_patch = Patches(_replacements)
-"""Enter it, and what Keras saves is whole or absent; leave it, and Keras is as it was."""
+"""Enter it, and what Keras saves is complete or absent; leave it, and Keras is as it was."""

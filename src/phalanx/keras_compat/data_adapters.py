@@ -76,7 +76,7 @@ def take_rows(inputs: Any, rows: tf.Tensor) -> Any:
         if isinstance(value, slicing.TensorflowSparseWrapper):
             return slicing.slice_tensorflow_sparse_wrapper(value, rows)
         if isinstance(value, (list, tuple, dict)):
-            return None  # go on into it
+            return None  # continue into it
         return tf.gather(value, rows, axis=0) if tf.is_tensor(value) else value
 
     return keras.tree.traverse(take, inputs)
@@ -110,7 +110,7 @@ def spec_of(inputs: Any) -> Any:
             rows = tf.constant([0], tf.int64)
             return tf.type_spec_from_value(slicing.slice_tensorflow_sparse_wrapper(value, rows))
         if isinstance(value, (list, tuple, dict)):
-            return None  # go on into it
+            return None  # continue into it
         return tf.type_spec_from_value(value) if value is not None else None
 
     return keras.tree.traverse(spec, inputs)

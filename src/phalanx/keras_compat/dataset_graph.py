@@ -44,7 +44,7 @@ class Transformation:
         batch_size: of a batch.
         drop_remainder: of a batch.
         shards: of a shard: how many there are.
-        count: of repeat and take; -1 for ever.
+        count: of repeat and take; -1 forever.
         filename: of a cache; "" in memory.
         parallel: whether several elements or files are worked on at a time.
         deterministic: "true", "false", or "default", which the dataset's options decide.

@@ -4,7 +4,7 @@ A lock file beside what was downloaded is held meanwhile, by one worker of all t
 directory; the kernel lets it go where its holder is killed. The others find a note of what was done
 in this attempt, and take that. There is no collective: a worker may call it alone.
 
-What is being downloaded lies beside its place until it is whole, so a download that was broken off
+A download has a temporary name until it is complete, so one that was interrupted
 is not taken for the file.
 
 Private names used: `keras.src.utils.file_utils.urlretrieve`, by which `get_file` downloads, and

@@ -190,7 +190,7 @@ def has_own_step(model: Any, kind: str) -> bool:
 def is_assigned_on_all(model: Any, variable: Any) -> bool:
     """Whether every replica assigns a variable the same value in a step.
 
-    Seeds count calls, and synchronized BatchNormalization knows the whole batch.
+    Seeds count calls, and synchronized BatchNormalization knows the global batch.
     """
     return is_seed(variable) or any(
         variable is each

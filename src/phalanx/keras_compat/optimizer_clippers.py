@@ -39,7 +39,7 @@ def clippers_of(optimizer: Any) -> ClipperChain | None:
 
 
 def attach_clippers(optimizer: Any, rules: ClipperChain) -> None:
-    """Let `optimizer` clip by `rules`, before what it clips by itself."""
+    """Let `optimizer` clip by `rules`, before what it clips on its own."""
     inner = innermost(optimizer)
     own = vars(inner)
     own[_RULES] = rules

@@ -217,7 +217,7 @@ updates_on_servers = Patches(_replacements)
 
 @contextlib.contextmanager
 def variable_lock(held: Any, gradient: Any) -> Iterator[Any]:
-    """In a graph: nobody else updates `held` and its slots while the operations made here run.
+    """In a graph: no other process updates `held` and its slots while the operations made here run.
 
     The turn begins when the gradient has reached the server, and all that is done in it is done
     there, so a worker that dies keeps nobody waiting. A worker waits for one turn at a time:

@@ -61,7 +61,7 @@ def value_of(variable: Any) -> Any:
 
 
 def shards_of(variable: Any) -> list[Any]:
-    """The TensorFlow variables that hold a variable, in order of its rows; one if it is whole."""
+    """The TensorFlow variables that hold a variable, in order of its rows."""
     value = value_of(variable)
     return list(value.variables) if is_sharded(value) else [value]
 

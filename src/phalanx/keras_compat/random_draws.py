@@ -50,7 +50,7 @@ class ReplicaRows:
     Attributes:
         start: the first of them, scalar int.
         count: how many, scalar int; 0 for a replica without any.
-        total: those of the whole batch, scalar int.
+        total: those of the global batch, scalar int.
         static_count: `count` where it is known while the step is traced.
         replica: the replica's number.
     """
@@ -301,7 +301,7 @@ def _counted(
 
 
 def _of_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
-    """Draw for the whole batch, and take the replica's rows."""
+    """Draw for the global batch, and take the replica's rows."""
 
     def draw(shape: Any, *args: Any, **options: Any) -> Any:
         rows = find()
@@ -338,7 +338,7 @@ def _by_replica_seed(original: Callable[..., Any], find: Find) -> Callable[..., 
 
 
 def _for_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
-    """Advance a `tf.random.Generator` by what the whole batch takes, on every replica."""
+    """Advance a `tf.random.Generator` by what the global batch takes, on every replica."""
 
     def prepare(self: Any, shape: Any) -> Any:
         rows = find()

@@ -98,7 +98,7 @@ class Agent:
         raise AssertionError("count() does not end")
 
     def _judge(self, attempt: int, ran: AttemptResult, course: RestartState) -> RunResult | None:
-        """What the run comes to after this attempt; None to start again, after any wait."""
+        """What the run comes to after this attempt; None to restart, after any wait."""
         result = self._result(attempt, ran)
         if self.runner.signals.count() or result.exit_code == 0:
             return result
@@ -113,9 +113,7 @@ class Agent:
         if cause is not None and is_port_conflict(cause) and course.port_tries > 1:
             course.port_tries -= 1
             self._record_restart(attempt + 1, cause, seconds=0.0)
-            self.runner.announce(
-                "another program took a worker's port: starting again with new ones"
-            )
+            self.runner.announce("another program took a worker's port: restarting with new ones")
             return None
         return self._after_failure(attempt, ran, course, result, cause)
 
@@ -170,8 +168,10 @@ class Agent:
         return result
 
     def _wait_for(self, decision: RestartDecision, attempt: int, cause: WorkerExit | None) -> None:
-        """Say that the worker group starts again, and wait; a signal cuts the wait short."""
-        what = "it stood still" if cause is None else f"worker {cause.rank} failed: {cause.what}"
+        """Say that the worker group restarts, and wait; a signal cuts the wait short."""
+        what = (
+            "it made no progress" if cause is None else f"worker {cause.rank} failed: {cause.what}"
+        )
         restart = f"restart {decision.number} of {self.runner.options.max_restarts}"
         self.runner.announce(
             f"{what}; {restart} in {decision.seconds:.0f} s" if decision.number else what
@@ -192,7 +192,7 @@ class AttemptResult:
 
     Attributes:
         endings: how each worker ended.
-        hang: who was where when it stood still; None where it did not.
+        hang: who was where when it made no progress; None where it did not.
         seen: who was where when a collective had timed out; None where none had.
         to_grow: whether it was asked to stop, so as to grow.
         seconds: how long it took.
@@ -338,12 +338,12 @@ class WorkerGroupRunner:
 
     def _ask(self, attempt: int) -> None:
         if self.signals.first is None:
-            self.announce("all workers are asked to save and stop, so that more can join them")
+            self.announce("asking all workers to save and stop, so that more can join them")
             return
         number = signal.Signals(self.signals.first)
         self.events.append(PreemptionEvent(attempt=attempt, signal=number.name))
         self.announce(
-            f"{number.name}: all workers are asked to save and stop, within "
+            f"{number.name}: asking all workers to save and stop, within "
             f"{self.timeouts.checkpoint:g} s"
         )
 
@@ -355,7 +355,7 @@ class WorkerGroupRunner:
         return start(spec)
 
     def _report_replaced(self, attempt: int, ending: WorkerExit, successor: WorkerHandle) -> None:
-        self.announce(f"worker {ending.rank} failed: {ending.what}; another takes its place")
+        self.announce(f"worker {ending.rank} failed: {ending.what}; starting a replacement")
         self.events.append(
             WorkerReplaced(attempt=attempt, rank=ending.rank, cause=ending.what, pid=successor.pid)
         )

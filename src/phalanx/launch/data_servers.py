@@ -1,7 +1,7 @@
 """The processes of a `tf.data` service beside the workers: a dispatcher, and workers that read.
 
 All of them run on the leading host. They belong to the run, not to an attempt: a worker group that
-starts again finds them at the same addresses. One that dies is started again at its own address, as
+restarts finds them at the same addresses. One that dies is restarted at its own address, as
 TensorFlow's clients expect.
 """
 
@@ -91,7 +91,7 @@ class DataServers:
         self.close()
 
     def poll(self) -> None:
-        """Start again what has ended."""
+        """Restart what has ended."""
         for name, handle in list(self._handles.items()):
             code = handle.poll()
             if code is None:
@@ -99,10 +99,10 @@ class DataServers:
             del self._handles[name]
             ended = f"data server {name} ended with {code}"
             if self._left == 0:
-                self._announce(f"{ended}, and no replacement is left: workers read by themselves")
+                self._announce(f"{ended}, and no replacement is left: workers read on their own")
                 continue
             self._left -= 1
-            self._announce(f"{ended}; another takes its place")
+            self._announce(f"{ended}; starting a replacement")
             self._handles[name] = self._start_one(name)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`--workers MIN:MAX`: go on with fewer workers where one cannot come back, and with all later."""
+"""`--workers MIN:MAX`: continue with fewer workers where one cannot restart, and with all later."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ElasticMembership:
     """Who of a run's workers is in the worker group.
 
     Members are numbered as at first, 0 to `most - 1`; a member's rank is its place in `members`.
-    A worker that fails before it has trained a step, in two attempts in a row, cannot come back.
+    A worker that fails before it has trained a step, in two attempts in a row, cannot restart.
     All are tried again once a checkpoint has been saved. Where that fails at the start, the next
     try comes after a wait, which doubles each time.
     """
@@ -47,7 +47,7 @@ class ElasticMembership:
         """Begin with all.
 
         Args:
-            least: the fewest workers to go on with; as many as `most` for no change ever.
+            least: the fewest workers to continue with; as many as `most` for no change ever.
             most: all of them.
             first_wait: seconds before the next try, after one that failed.
             longest_wait: seconds that such a wait takes at most.
@@ -74,7 +74,7 @@ class ElasticMembership:
         """What an attempt that failed changes.
 
         Args:
-            rank: who failed first; None for a run that stood still.
+            rank: who failed first; None for a run that made no progress.
             trained: whether that worker had trained a step in this attempt.
             now: seconds.
         """
@@ -112,12 +112,12 @@ class ElasticMembership:
     def _leave_out(self, member: int) -> MembershipChange | BelowMinimum:
         if len(self.members) == self._least:
             return BelowMinimum(
-                why=f"Worker {member} cannot come back, and --workers {self._least}:"
+                why=f"Worker {member} cannot restart, and --workers {self._least}:"
                 f"{len(self._all)} asks for at least {self._least}."
             )
         self._suspect = None
         self.members = tuple(each for each in self.members if each != member)
-        return MembershipChange(why=f"worker {member} cannot come back: {self._describe_members()}")
+        return MembershipChange(why=f"worker {member} cannot restart: {self._describe_members()}")
 
     def _go_back(self, member: int, now: float) -> MembershipChange:
         assert self._fallback_members is not None
@@ -131,7 +131,7 @@ class ElasticMembership:
         )
 
     def _describe_members(self) -> str:
-        return f"going on with {len(self.members)} of {len(self._all)} workers"
+        return f"continuing with {len(self.members)} of {len(self._all)} workers"
 
 
 class ScaleUpMonitor:

@@ -118,7 +118,7 @@ class ForkServer:
         """End the server; it takes any worker that is left with it.
 
         Args:
-            patience: seconds that it may take to leave by itself.
+            patience: seconds that it may take to leave on its own.
         """
         if not self.is_own or self._control.fileno() == -1:
             return

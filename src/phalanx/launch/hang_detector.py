@@ -1,4 +1,4 @@
-"""A run that stands still: who waits, who has not come, and where in the code.
+"""A run that makes no progress: who waits, who has not come, and where in the code.
 
 Every two seconds a worker writes down what it does (`heartbeat` in docs/records.md). When nobody
 has begun anything new for much longer than a step takes, although training is on, the launcher says
@@ -83,7 +83,7 @@ class StepTimeTracker:
 
 
 EXIT_CODE = 124
-"""The exit code of a run that stood still, as of `timeout`."""
+"""The exit code of a run that made no progress, as of `timeout`."""
 
 _OUTSIDE_TRAINING = ("start", "idle")
 _LONGEST_PAUSE = 5.0
@@ -92,7 +92,7 @@ _SECONDS_FOR_STACKS = 1.0
 
 @dataclass(kw_only=True)
 class HangDetector:
-    """Finds out whether a worker group stands still, and says where each worker is.
+    """Finds out whether a worker group makes no progress, and says where each worker is.
 
     Attributes:
         timeout: seconds without anything new, on any worker; 0 never ends a run.
@@ -148,7 +148,7 @@ class HangDetector:
             self._has_reported = False
         elif not self._has_reported:
             self._has_reported = True
-            usual = f"a step takes {self.pace.usual:.2g} s as a rule"
+            usual = f"a step usually takes {self.pace.usual:.2g} s"
             self.on_stall(f"{diagnose_wait(self._find(positions), self.now())} ({usual})")
 
     def _running(self) -> list[int]:
@@ -185,7 +185,7 @@ class HangDetector:
         now = self.now()
         return "\n".join(
             [
-                f"The run stands still: {diagnose_wait(found, now)}.",
+                f"The run makes no progress: {diagnose_wait(found, now)}.",
                 *lines_about(found, now),
                 *diff_batch_specs(found),
                 f"{self._format_stacks()} What only some workers call may have parted them. If "

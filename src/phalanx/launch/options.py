@@ -41,7 +41,7 @@ class RunOptions:
         as_module: run `target` as `python -m` would.
         workers: how many workers; None means one for each GPU here, else one. Where
             `devices` asks for several, it means one.
-        min_workers: go on with fewer, at least so many, where a worker cannot come back; None
+        min_workers: continue with fewer, at least so many, where a worker cannot restart; None
             for never.
         strategy: how the workers train together.
         communication_backend: how replicas add up, by name; "auto" leaves it to the strategy.
@@ -50,15 +50,15 @@ class RunOptions:
         data_workers: processes that read and map data for the workers; 0 for none.
         devices: the devices of each worker; None takes its share of what is there.
         seed: the seed of every worker; None lets the launcher draw one.
-        max_restarts: how often a failed worker group is started again.
+        max_restarts: how often a failed worker group is restarted.
         name: the run's name; None takes the time of day.
         run_dir: the directory that holds all runs.
         tee: whose output the terminal shows.
         log_level: what the workers' `logging` says.
-        hang_timeout: seconds after which a run that stands still is ended; 0 for never.
+        hang_timeout: seconds after which a run that makes no progress is ended; 0 for never.
         grace_period: seconds that training has to save and stop after SIGTERM or SIGUSR1.
         rendezvous_timeout: seconds to wait for the launchers of other hosts.
-        resume: go on with the run of that name, however it ended.
+        resume: continue with the run of that name, however it ended.
         threads: CPU threads for each worker; None shares the cores out.
         switches: what is done so that mistakes are found.
         env: variables added to every worker's environment.
@@ -115,7 +115,7 @@ class RunOptions:
                 f"{self.rendezvous_timeout}."
             )
         if self.resume and self.name is None:
-            raise ConfigurationError("--resume goes on with a run: give its --name.")
+            raise ConfigurationError("--resume continues with a run: give its --name.")
         _at_least("--max-restarts", self.max_restarts, 0)
         if self.min_workers is not None:
             _check_elastic(self)
@@ -154,7 +154,7 @@ def _check_elastic(options: RunOptions) -> None:
         raise ConfigurationError(f"{asked}: MIN must be at least 1 and at most MAX.")
     if options.max_restarts == 0:
         raise ConfigurationError(
-            f"{asked} goes on with fewer workers by starting again: give --max-restarts as well."
+            f"{asked} continues with fewer workers by restarting: give --max-restarts as well."
         )
     if uses_parameter_servers(options.strategy):
         raise ConfigurationError(

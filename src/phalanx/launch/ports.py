@@ -16,7 +16,7 @@ def pick_free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     "" stands for all its addresses.
 
     Nothing holds them until TensorFlow's servers start: another process may be quicker,
-    and then the worker group is started again with other ports.
+    and then the worker group is restarted with other ports.
     """
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Preemption: the run is told to go, its training saves and stops, and it can go on later.
+"""Preemption: the run is asked to go, its training saves and stops, and it can continue later.
 
 The launcher passes SIGTERM and SIGUSR1 (which Slurm sends some time before the end) on to the
 workers. Training agrees on a step, saves, and ends every worker with `RESUME_EXIT_CODE`.
@@ -10,9 +10,6 @@ import signal
 from pathlib import Path
 
 from phalanx.monitoring.event_log import last_record, records_path
-
-RESUME_EXIT_CODE = 75
-"""Says "resume me": all that is needed to go on was saved (EX_TEMPFAIL of <sysexits.h>)."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """What asks training to save and stop."""

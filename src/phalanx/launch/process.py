@@ -13,9 +13,6 @@ from typing import Protocol
 from phalanx.errors import LaunchError
 from phalanx.launch.parent_death import tied_to_this_process
 
-EXIT_NODE_LOST = 1000
-"""The exit code of a worker whose host is gone; no process has such a one."""
-
 
 class WorkerHandle(Protocol):
     """What the supervisor needs of a worker; tests hand in fakes."""
@@ -28,7 +25,7 @@ class WorkerHandle(Protocol):
         """The exit code (minus the signal's number when one killed it); None while it runs."""
 
     def ask(self, number: signal.Signals) -> None:
-        """Send a signal to the worker alone: what it started goes on working for it.
+        """Send a signal to the worker alone: what it started continues working for it.
 
         No error when it is gone.
         """

@@ -1,4 +1,4 @@
-"""Processes that serve a chief: what they get of the machine, and which are started again."""
+"""Processes that serve a chief: what they get of the machine, and which are restarted."""
 
 from __future__ import annotations
 

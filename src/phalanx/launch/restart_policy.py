@@ -1,4 +1,4 @@
-"""Whether a worker group that failed is started again, and when."""
+"""Whether a worker group that failed is restarted, and when."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class RestartDecision:
-    """Start again, in so many seconds; the `number`-th restart of the budget."""
+    """Restart, in so many seconds; the `number`-th restart of the budget."""
 
     seconds: float
     number: int
@@ -35,7 +35,7 @@ class RestartDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class GiveUp:
-    """Do not start again; `why` says more than the failure itself does."""
+    """Do not restart; `why` says more than the failure itself does."""
 
     why: str | None = None
 
@@ -58,9 +58,9 @@ class RestartBudget:
         come a third time. A worker that was killed, or lost its peers, has no exception.
 
         Args:
-            cause: the root cause; None for a run that stood still.
+            cause: the root cause; None for a run that made no progress.
             lasted: seconds from the attempt's start to its end.
-            is_left_out: whether the run goes on without the worker that failed.
+            is_left_out: whether the run continues without the worker that failed.
         """
         if self._policy.most == 0:
             return GiveUp()
@@ -69,14 +69,14 @@ class RestartBudget:
         if again and failure is not None and not is_left_out:
             return GiveUp(
                 why=f"The same failure came before{_where(failure)}, so it is a bug that another "
-                "start would meet again: not started again."
+                "start would meet again: not restarted."
             )
         self._last = failure
         if lasted >= self._policy.refill_after:
             self._used = 0
         if self._used >= self._policy.most:
             times = f"{self._used} time{'s' * (self._used != 1)}"
-            return GiveUp(why=f"It had been started again {times}, as many as --max-restarts asks.")
+            return GiveUp(why=f"It had been restarted {times}, as many as --max-restarts asks.")
         seconds = min(self._policy.first * 2**self._used, self._policy.longest)
         self._used += 1
         return RestartDecision(seconds=seconds, number=self._used)

@@ -65,12 +65,12 @@ class WorkerExit:
 
     @property
     def failed(self) -> bool:
-        """Whether it failed by itself, not because the launcher ended it."""
+        """Whether it failed on its own, not because the launcher ended it."""
         return self.failure is not None or not (self.terminated_by_launcher or self.is_clean)
 
     @property
     def has_saved(self) -> bool:
-        """Whether it has saved and stopped, to go on later."""
+        """Whether it has saved and stopped, to continue later."""
         return self.exit_code == RESUME_EXIT_CODE
 
     @property
@@ -130,7 +130,7 @@ def root_cause(endings: Sequence[WorkerExit]) -> WorkerExit | None:
 def can_resume(endings: Sequence[WorkerExit]) -> bool:
     """Whether a worker group as a whole has saved and stopped.
 
-    A worker leaves with `RESUME_EXIT_CODE` when the checkpoint is whole: one that had to be
+    A worker leaves with `RESUME_EXIT_CODE` when the checkpoint is complete: one that had to be
     stopped after that has lost nothing.
     """
     calm = all(
@@ -211,7 +211,7 @@ def _without_repetition(failure: FailureRecord) -> list[str]:
 
 def _exit(code: int) -> str:
     if code == EXIT_NODE_LOST:
-        return "its host, or the launcher there, is gone"
+        return "its host or the launcher there is lost"
     if code >= 0:
         return f"it ended with exit code {code}"
     name = signal_name(-code)

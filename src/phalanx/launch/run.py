@@ -72,7 +72,7 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
         plan = replace(plan, data_addresses=addresses)
     record = _run_record(options, plan, surroundings)
     write_run_file(plan.run_dir, record)
-    on = "going on with run" if AttemptPaths.next(plan.run_dir) else "run"
+    on = "resuming run" if AttemptPaths.next(plan.run_dir) else "run"
     surroundings.announce(
         f"{on} {plan.run_dir.name}: {options.workers} worker{'s' * (options.workers != 1)}"
         f"{f' on {len(machines)} hosts' * (len(machines) > 1)}, strategy {options.strategy}, "

@@ -21,13 +21,13 @@ RUN_FILE = "run.json"
 def create_run_dir(root: Path, name: str | None, now: datetime, *, resume: bool = False) -> Path:
     """Make the directory of a run and return its absolute path.
 
-    A run of that name that has saved and stopped goes on where it lies.
+    A run of that name that has saved and stopped resumes where it lies.
 
     Args:
         root: the directory of all runs.
         name: the run's name; None takes the time, with a number when that is taken.
         now: the time.
-        resume: go on with the run of that name, however it ended.
+        resume: continue with the run of that name, however it ended.
 
     Raises:
         ConfigurationError: a run of that name has ended, or the directory cannot be made.

@@ -47,7 +47,7 @@ def resolve_result(
 
     Args:
         endings: how each worker ended.
-        hang: what was said of a worker group that stood still.
+        hang: what was said of a worker group that made no progress.
         signal: the first that reached the launcher.
         paths: the attempt's files.
         seen: who was where when a collective had timed out.
@@ -86,7 +86,7 @@ def preemption_message(run_dir: Path, *, named: bool) -> str:
     step = stopped_at(run_dir)
     where = "" if step is None else f" at step {step}"
     name = "" if named else f" with --name {run_dir.name}"
-    return f"every worker has saved and stopped{where}; run the same command again{name} to go on"
+    return f"every worker has saved and stopped{where}; run the same command again{name} to resume"
 
 
 def print_summary(

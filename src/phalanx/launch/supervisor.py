@@ -42,7 +42,7 @@ class Timeouts:
     Attributes:
         poll_interval: between two looks at the worker group.
         failure_settle: after a failure that looks like a consequence, for its cause to show.
-        self_exit: for a worker that wrote down its failure to end by itself.
+        self_exit: for a worker that wrote down its failure to end on its own.
         checkpoint: for training to save and stop, where a signal asks for it.
         sigkill: between SIGTERM and SIGKILL, after a signal to the launcher.
         sigkill_after_failure: between the two after a failure: a worker that trains takes SIGTERM
@@ -69,7 +69,7 @@ class Supervisor:
         may_save: whether those ask training to save and stop.
         wants_save: whether it should save and stop for another reason.
         on_poll: called at every look, such as to show the workers' output.
-        is_stuck: whether the worker group will never end by itself.
+        is_stuck: whether the worker group will never end on its own.
         on_timeout: told, while the others are still there, that one has waited for too long.
         on_ask: told that the workers are asked to save and stop.
         on_end: told of every worker's end as soon as it is seen.

@@ -61,7 +61,7 @@ def position_of(flight: Flight) -> WorkerProgress | None:
             since=since / _NANO,
             step=step,
             epoch=epoch,
-            waits=None if name == "compute" else False,  # Keras may add up something by itself.
+            waits=None if name == "compute" else False,  # Keras may add up something on its own.
             batch=batch,
         )
     if not at.is_open:  # The phase that it failed in, and not what came after.
@@ -106,7 +106,7 @@ def _within(event: FlightEvent, phase: str, *, was_sampled: bool) -> WorkerProgr
 
     Args:
         event: the step or the collective.
-        phase: the phase that goes on.
+        phase: the phase that continues.
         was_sampled: whether the recorder has looked which batches came since it began.
     """
     started = event.begin / _NANO

@@ -43,7 +43,7 @@ def launcher_records_path(run_dir: str | os.PathLike[str]) -> Path:
 
 
 class RecordWriter:
-    """Appends records to a file; every line is whole and on its way when `write` returns.
+    """Appends records to a file; every line is complete and on its way when `write` returns.
 
     A line goes out as one write to a file opened for appending, so on a local file system
     several writers, threads or processes may share one file. A last line that a killed
@@ -260,7 +260,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)  # Once: json.loads would ma
 class RecordTail:
     """Follows one file of records; `poll` gives the records since the one before.
 
-    A last line that is not whole yet is waited for. What cannot be read costs itself only,
+    A last line that is incomplete yet is waited for. What cannot be read costs itself only,
     and is kept in mind as in `RecordFile`.
 
     Attributes:

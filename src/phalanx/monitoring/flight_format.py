@@ -59,7 +59,7 @@ class FlightEvent:
         kind: what it is: a phase, steps that train, test or predict, a collective of the host.
         name: the phase or the collective.
         begin: when it began, in nanoseconds since the epoch.
-        end: when it ended; None while it goes on.
+        end: when it ended; None while it continues.
         how: how it ended.
         step: the first step under way, from 1; of a phase the last one trained.
         epoch: the epoch, from 0.
@@ -88,7 +88,7 @@ class FlightEvent:
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on."""
+        """Whether it continues."""
         return self.end is None
 
     @property
@@ -112,7 +112,7 @@ class Flight:
         host: where that runs.
         started: when it began, in nanoseconds since the epoch.
         alive: when it last said that it is alive.
-        ended: when it came to its end by itself; None where it did not.
+        ended: when it came to its end on its own; None where it did not.
         events: its last events, by number.
     """
 

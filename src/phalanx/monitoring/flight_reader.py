@@ -62,7 +62,7 @@ def _texts(raw: bytes) -> list[str]:
 
 
 def _now(raw: bytes, texts: list[str], *, number: int) -> list[FlightEvent]:
-    """The phase that goes on, if there is one."""
+    """The phase that continues, if there is one."""
     begin, step, epoch, name = NOW.unpack_from(raw, NOW_AT)
     if begin == 0:
         return []

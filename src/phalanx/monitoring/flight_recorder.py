@@ -1,4 +1,4 @@
-"""This process's flight recorder: told by the pulse, by steps and by collectives what goes on.
+"""This process's flight recorder: told by the pulse, by steps and by collectives what continues.
 
 It costs a microsecond or two for each thing told, and nothing where no run directory is. What a
 step does within its graph nobody sees from here, but for one thing: `BatchArrivals`
@@ -58,7 +58,7 @@ class FlightRecorder:
         try:
             pages = open_pages(path)
         except OSError as error:
-            _log.warning("cannot write the flight recorder, training goes on without: %s", error)
+            _log.warning("cannot write the flight recorder, training continues without: %s", error)
             return
         self._pages = pages
         ring = Ring(pages)
@@ -71,7 +71,7 @@ class FlightRecorder:
         self.phase("start")
 
     def close(self) -> None:
-        """The process comes to its end by itself; nothing is written any more."""
+        """The process comes to its end on its own; nothing is written any more."""
         ring, self._ring = self._ring, None
         if ring is None:
             return
@@ -168,7 +168,7 @@ class FlightRecorder:
         while not closed.wait(_SECONDS):
             try:
                 self._poll()
-            except Exception:  # It is an onlooker: whatever it finds, training goes on.
+            except Exception:  # It is an onlooker: whatever it finds, training continues.
                 _log.debug("the flight recorder could not look", exc_info=True)
 
     def _poll(self) -> None:

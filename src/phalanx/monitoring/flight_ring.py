@@ -35,7 +35,7 @@ _LONGEST_TEXT = 1000
 
 
 class Open:
-    """An event that goes on, and what may still become known of it.
+    """An event that continues, and what may still become known of it.
 
     Attributes:
         number: its number in the ring.

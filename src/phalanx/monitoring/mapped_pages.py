@@ -58,7 +58,7 @@ class MappedPages:
     """The file itself, mapped into memory."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file, its blocks claimed, under another name until it is whole."""
+        """Make the file, its blocks claimed, under another name until it is complete."""
         partial = path.with_name(f"{path.name}.{os.getpid()}.part")
         file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:

@@ -38,7 +38,7 @@ def format_damage(damage: CorruptLines) -> str:
         plural = "s lack" if damage.invalid > 1 else " lacks"
         parts.append(f"{damage.invalid} record{plural} what it needs: left out")
     if damage.unfinished:
-        parts.append("the last line is not whole")
+        parts.append("the last line is incomplete")
     if damage.error:
         parts.append(f"it cannot be read: {damage.error}")
     return f"{damage.file}: {'; '.join(parts)}."

@@ -54,13 +54,13 @@ def format_checkpoint_failed(failed: CheckpointFailed) -> str:
 
 
 def format_restart(restart: Restart) -> str:
-    """Why the worker group was started again."""
+    """Why the worker group was restarted."""
     who = "" if restart.rank is None else f"worker {restart.rank}: "
     return f"attempt {restart.attempt}, after {who}{restart.cause or 'unknown cause'}"
 
 
 def format_resize(resize: Resize) -> str:
-    """How many workers go on, and why no more."""
+    """How many workers continue, and why no more."""
     count = len(resize.workers)
     numbers = ", ".join(map(str, resize.workers))
     plural = "s" * (count != 1)

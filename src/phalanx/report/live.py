@@ -146,7 +146,7 @@ class LiveRun:
             case RunEnd():
                 self.end = event
             case RunStart():
-                self.end = None  # A run that had saved and stopped goes on.
+                self.end = None  # A run that had saved and stopped continues.
 
     def _take_of_worker(self, rank: int, event: Event, *, is_about_it: bool) -> None:
         known = self.workers.get(rank)

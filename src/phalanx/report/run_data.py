@@ -80,7 +80,7 @@ class RunData:
         ends = self.of(RunEnd)
         run_started = max(
             (event.t for event in self.of(RunStart)), default=0.0
-        )  # It may go on later.
+        )  # It may continue later.
         if ends and ends[-1].t >= run_started:
             return ends[-1]
         if self.file.exit_code is None:

@@ -78,7 +78,7 @@ class RunStatus:
 
 
 def read_status(run: Path, *, attempt: int | None = None, now: float) -> RunStatus:
-    """Look at a run that goes on, hangs, or is over.
+    """Look at a run that continues, hangs, or is over.
 
     Args:
         run: its directory.
@@ -109,7 +109,7 @@ def read_status(run: Path, *, attempt: int | None = None, now: float) -> RunStat
     return RunStatus(
         attempt=chosen,
         attempts=attempts,
-        state=run_state(statuses, now) if chosen == attempts - 1 else "started again after this",
+        state=run_state(statuses, now) if chosen == attempts - 1 else "restarted after this",
         verdict=_verdict(found, statuses, paths, now),
         workers=found,
         differ=differ[0] if differ else None,
@@ -185,7 +185,7 @@ def _end_of(
         return why, flight.ended / 1e9
     alive = flight.alive / 1e9
     if flight.host == socket.gethostname() and not _is_there(flight.pid):
-        return "is gone without a word: it was killed", alive
+        return "ended without a report: it was killed", alive
     if now - alive > SILENT_SECONDS:
         return f"is unresponsive for {now - alive:.0f} s: stopped, or its host is lost", alive
     return None, None

@@ -20,7 +20,7 @@ from phalanx.report.run_data import RunData
 P = TypeVar("P", bound=TrainMetrics | EpochMetrics | Gradients | ThroughputEvent)
 
 TOTAL = "global"
-"""The run name under which the gradients of the whole batch are recorded."""
+"""The run name under which the gradients of the global batch are recorded."""
 
 VALIDATION = "val_"
 

@@ -57,7 +57,7 @@ def job_spec(
             "rules": [
                 # Asked for what cannot work: no use to try again.
                 _on_exit("FailJob", 2, container),
-                # Saved and stopped: the pod that comes in its place goes on.
+                # Saved and stopped: the pod that comes in its place continues.
                 _on_exit("Ignore", 75, container),
                 {"action": "Ignore", "onPodConditions": [_condition("DisruptionTarget")]},
             ]
@@ -82,7 +82,7 @@ def _condition(name: str) -> Manifest:
 
 
 def job_set(job: KubernetesJob) -> Manifest:
-    """All pods start again together where one fails: what JobSet is for.
+    """All pods restart together where one fails: what JobSet is for.
 
     https://jobset.sigs.k8s.io/docs/concepts/
     """

@@ -42,7 +42,7 @@ class SubmittedJob:
 
 
 def refuse_taken(name: str, run_dir: Path) -> None:
-    """Refuse a name under which a run lies already that is not to be gone on with.
+    """Refuse a name under which a run lies already that is not to be resumed.
 
     Raises:
         ConfigurationError: there is one, and it did not save and stop.
@@ -50,7 +50,7 @@ def refuse_taken(name: str, run_dir: Path) -> None:
     path = run_dir / name
     if path.is_dir() and any(path.iterdir()) and saved_run(path) is None:
         raise ConfigurationError(
-            f"There is a run in {path} already. Give another --name, or go on with it by --resume."
+            f"There is a run in {path} already. Give another --name, or --resume it."
         )
 
 

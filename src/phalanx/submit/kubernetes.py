@@ -34,7 +34,7 @@ class KubernetesJob:
         cpus: CPUs of each pod, as Kubernetes writes them: 2 or 500m.
         memory: memory of each pod: 8Gi.
         namespace: where to; None takes the one that the client is set to.
-        grace_period: seconds that training has to save and stop when a pod is told to go.
+        grace_period: seconds that training has to save and stop when a pod is asked to go.
         backoff_limit: how often a pod of each index is replaced after a failure.
         env: variables of the containers.
         node_selector: labels that a pod's node must have.

@@ -56,7 +56,7 @@ def submit(job: RayJob, address: str, notes: Path, client: Any) -> SubmittedJob:
         taken = {known.submission_id for known in client.list_jobs()}
         names = itertools.chain(
             [job.plan.name], (f"{job.plan.name}-{number}" for number in itertools.count(2))
-        )  # A run that is gone on with has been a job before.
+        )  # A run that is resumed has been a job before.
         submitted = client.submit_job(
             entrypoint=job.entrypoint(),
             submission_id=next(name for name in names if name not in taken),

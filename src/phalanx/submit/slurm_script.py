@@ -93,7 +93,7 @@ def batch_script(job: SlurmJob) -> str:
         _srun(job),
         "code=$?",
         "",
-        f"# {RESUME_EXIT_CODE}: all is saved, and the same command goes on: the job's time was "
+        f"# {RESUME_EXIT_CODE}: all is saved, and the same command continues: the job's time was "
         "nearly over.",
         f'if [ "$code" -eq {RESUME_EXIT_CODE} ] && '
         f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {MOST_REQUEUES} ]; then',

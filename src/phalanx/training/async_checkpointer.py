@@ -85,7 +85,7 @@ class AsyncCheckpointer:
         error = self._background.take_error()
         if error is not None:
             self._report(error)
-        self._on_any_worker(False)  # nobody goes on before the chief has committed
+        self._on_any_worker(False)  # nobody continues before the chief has committed
 
     def _store(self, writer: ShardWriter, share: ShardSnapshot, blocking_seconds: float) -> None:
         began = self._clock()
@@ -110,11 +110,11 @@ class AsyncCheckpointer:
         if self._options.on_failure == "raise":
             raise CheckpointError(
                 f"The checkpoint of step {self._step} in {self._folder} could not be written "
-                f'({error}), and Checkpoint was given on_failure="raise". The last whole one is '
+                f'({error}), and Checkpoint was given on_failure="raise". The last complete one is '
                 "still there."
             ) from error
         _log.warning(
-            "the checkpoint of step %d in %s could not be written, training goes on: %s",
+            "the checkpoint of step %d in %s could not be written, training continues: %s",
             self._step,
             self._folder,
             error,

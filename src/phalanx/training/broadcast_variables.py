@@ -82,8 +82,8 @@ def _warn(paths: Sequence[str], differed: Any) -> None:
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     workers = ", ".join(map(str, np.flatnonzero(differed)))
     _log.warning(
-        "Workers begin with different values of %s%s: worker %s differs from the chief. All go on "
-        "with the chief's. Initialise and load weights alike on every worker.",
+        "Workers begin with different values of %s%s: worker %s differs from the chief. "
+        "All continue with the chief's. Initialise and load weights alike on every worker.",
         paths[0],
         more,
         workers,

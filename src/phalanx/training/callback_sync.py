@@ -1,4 +1,4 @@
-"""What callbacks decide is decided once: all workers stop, go on and learn alike.
+"""What callbacks decide is decided once: all workers stop, continue and learn alike.
 
 Callbacks run on every worker, and what they decide by global logs is the same everywhere.
 What they decide by anything else (a clock, a file, chance, or since only some workers have

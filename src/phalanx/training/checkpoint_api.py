@@ -1,4 +1,4 @@
-"""`phalanx.checkpoint.save` and `restore`: checkpoints of hand-written loops, models for use."""
+"""`phalanx.checkpoint.save` and `restore`: checkpoints of custom training loops, models for use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def save(
         directory: a path or a URL of fsspec's, the same on every worker.
         step: training steps done; the optimizer's count where None.
         epoch: the epoch under way.
-        state: what the loop needs to go on, as JSON knows it; the chief's is written.
+        state: what the loop needs to continue, as JSON knows it; the chief's is written.
         metrics: numbers that tell how good it is.
         max_to_keep: how many of the highest steps stay; the one saved now stays in any case.
         max_retries: how often a write that storage refuses is tried again.
@@ -90,7 +90,7 @@ def save(
         if writer.write(snapshot) is not None:
             step = snapshot.step
             prune(folder, Retention(max_to_keep=max_to_keep), saved=step, uncommitted_before=step)
-        on_any_worker(strategy, stage.place, False)  # it is there when anybody goes on
+        on_any_worker(strategy, stage.place, False)  # it is there when anybody continues
 
 
 def restore(
@@ -109,13 +109,13 @@ def restore(
     Args:
         model: the model, built as it was when it was saved.
         directory: as given to `save` or `Checkpoint`.
-        step: which checkpoint; the newest that is whole where None.
+        step: which checkpoint; the newest that is complete where None.
         optimizer: whether to restore the optimizer too, where the model is compiled.
         storage_options: for fsspec's file system.
 
     Raises:
         CheckpointNotFoundError: there is none.
-        CheckpointCorruptedError: the one that was asked for is not whole.
+        CheckpointCorruptedError: the one that was asked for is incomplete.
         CheckpointMismatchError: it is of another model; nothing has changed.
         CheckpointVersionError: a newer Phalanx wrote it.
         CheckpointError: the model is not built.

@@ -85,7 +85,7 @@ class CheckpointManager:
             callbacks: those of this worker, which have not heard of the training yet.
 
         Raises:
-            ConfigurationError: there is one, and the user has asked not to go on from any.
+            ConfigurationError: there is one, and the user has asked not to resume from any.
             CheckpointMismatchError, CheckpointVersionError: it is not for this model, or not
                 for this Phalanx; nothing has changed.
         """
@@ -113,7 +113,7 @@ class CheckpointManager:
             _log.warning("%s", in_words(found, self._folder))
 
     def first_epoch(self, epochs: int) -> int | None:
-        """The epoch to go on with, `epochs` where nothing is left; None to begin anew."""
+        """The epoch to continue with, `epochs` where nothing is left; None to begin anew."""
         if self._loaded is None:
             return None
         manifest = self._loaded.manifest
@@ -212,7 +212,7 @@ class CheckpointManager:
         self._writes.finish()
         if self._stage.place.is_chief:
             _log.warning(
-                "stopped at step %d, as a signal asked; the same command goes on from there",
+                "stopped at step %d, as a signal asked; the same command resumes from there",
                 self._step,
             )
         raise SystemExit(RESUME_EXIT_CODE)
@@ -258,7 +258,7 @@ class NullCheckpointManager:
         self.logs: dict[str, float] = {}
 
     def restore_variables(self, callbacks: list[Any]) -> None:
-        """There is nothing to go on from."""
+        """There is nothing to resume from."""
 
     def begin(self, callbacks: list[Any]) -> None:
         """No state is kept."""
@@ -288,7 +288,7 @@ class NullCheckpointManager:
 def latest_on_all_workers(
     stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy
 ) -> LoadedCheckpoint | None:
-    """The newest whole checkpoint, None where there is none; all workers must ask together.
+    """The newest complete checkpoint, None where there is none; all workers must ask together.
 
     The chief looks for it, so that a damaged one is passed over by all.
 
@@ -311,13 +311,13 @@ def assert_of_a_fit(found: LoadedCheckpoint, folder: StorageDir) -> None:
     if "position" not in found.manifest.state:
         raise ConfigurationError(
             f"{folder} holds the checkpoint of step {found.manifest.step} by "
-            "phalanx.checkpoint.save, which a fit cannot go on from. Give Checkpoint a directory "
+            "phalanx.checkpoint.save, which a fit cannot resume from. Give Checkpoint a directory "
             "of its own."
         )
 
 
 def assert_wanted(found: LoadedCheckpoint, folder: StorageDir, *, resume: bool) -> None:
-    """Refuse to go on where the user has asked not to."""
+    """Refuse to continue where the user has asked not to."""
     if not resume:
         raise ConfigurationError(
             f"Checkpoint was given resume=False, but {folder} holds the checkpoint of step "
@@ -340,4 +340,4 @@ def in_words(found: LoadedCheckpoint, folder: StorageDir) -> str:
     manifest = found.manifest
     if manifest.state["complete"]:
         return f"{folder} holds the end of this training, at step {manifest.step}"
-    return f"going on from step {manifest.step} (epoch {manifest.epoch + 1}) of {folder}"
+    return f"resuming from step {manifest.step} (epoch {manifest.epoch + 1}) of {folder}"

@@ -1,4 +1,4 @@
-"""Right gradients in a hand-written loop, without `phalanx.enable()`."""
+"""Right gradients in a custom training loop, without `phalanx.enable()`."""
 
 from __future__ import annotations
 

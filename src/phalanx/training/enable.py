@@ -1,8 +1,8 @@
 """`phalanx.enable()`: Keras's own methods become Phalanx's, until `disable()`.
 
 One switch, no pile of patches: `fit`, `evaluate`, `predict` and the `on_batch` methods of
-`keras.Model`, the two seams that make optimizers and steps right, for hand-written loops
-too, one that lets a worker save by itself, and what keeps workers from writing one file at once
+`keras.Model`, the two seams that make optimizers and steps right, for custom training loops
+too, one that lets a worker save on its own, and what keeps workers from writing one file at once
 (KerasTuner's too).
 """
 
@@ -52,7 +52,7 @@ def enable() -> None:
     """Make `model.fit`, `evaluate`, `predict` and the `on_batch` methods Phalanx's.
 
     Every Keras optimizer then adds up its gradients over the replicas before it clips
-    them, in hand-written loops too. Calling it again changes nothing.
+    them, in custom training loops too. Calling it again changes nothing.
     """
     if not _methods.on:
         for patches in _ALL:

@@ -84,6 +84,6 @@ class EndOfDataSync:
 
 
 def _raise_what_ended(iterator: Any) -> None:
-    """A pipeline that fails goes on as if it had ended: only taking an element tells."""
+    """A pipeline that fails continues as if it had ended: only taking an element tells."""
     with suppress(StopIteration, tf.errors.OutOfRangeError):
         next(iterator)

@@ -130,7 +130,7 @@ class Evaluation:
             return logs
 
         def begin(batch: int) -> None:
-            phase_tracker.enter("validation")  # anew: it goes on
+            phase_tracker.enter("validation")  # anew: it continues
             callbacks.on_test_batch_begin(batch)
 
         def execute(iterator: Any, steps: int) -> tuple[int, Outputs]:

@@ -177,13 +177,13 @@ def start_training(
     initial_epoch: int,
     epochs: int,
 ) -> int:
-    """Find what to go on from, and tell the callbacks that training begins.
+    """Find what to resume from, and tell the callbacks that training begins.
 
     Args:
         model: the model.
         callbacks: Keras's list of them.
         checkpoints: those of this `fit`.
-        initial_epoch: where to begin if there is nothing to go on from.
+        initial_epoch: where to begin if there is nothing to resume from.
         epochs: where to end.
 
     Returns:

@@ -151,7 +151,7 @@ def _own_part(x: Any, y: Any, *, shuffle: Any = False, **options: Any) -> Sharde
 
 @contextmanager
 def _leaving_the_strategy(model: Any) -> Iterator[None]:
-    """As on one device, for what a process does by itself."""
+    """As on one device, for what a process does on its own."""
     strategy = tf.distribute.get_strategy()
     tf.distribute.experimental_set_strategy(None)
     try:

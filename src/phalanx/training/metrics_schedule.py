@@ -66,7 +66,7 @@ class MetricsSchedule:
                 count.passed = batches
 
     def start_epoch(self, done: int = 0) -> None:
-        """Steps of an epoch count from 0 again, or from `done`; wishes go on through all."""
+        """Steps of an epoch count from 0 again, or from `done`; wishes continue through all."""
         self._seen = done
         self._due = False
         self._next = done + 1

@@ -126,7 +126,7 @@ class NonFiniteCapture:
         can_be: Any,
         *flat: Any,
     ) -> Any:
-        """Called from within the step; whatever goes wrong here, training goes on."""
+        """Called from within the step; whatever goes wrong here, training continues."""
         try:
             arrays = iter(flat)
             there = [next(arrays) if is_there else None for is_there in tf.nest.flatten(like)]

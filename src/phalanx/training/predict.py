@@ -117,7 +117,7 @@ def _predict_share(stage: CallContext, function: Any, stream: Any, callbacks: An
     predictions = _Predictions()
     callbacks.on_predict_begin()
     for step, size, iterator in stream.epoch():
-        phase_tracker.enter("compute")  # anew: it goes on
+        phase_tracker.enter("compute")  # anew: it continues
         callbacks.on_predict_batch_begin(step)
         last = None
         for done in range(size):
@@ -149,7 +149,7 @@ def _only_real_rows(count: tf.Tensor, output: Any) -> Any:
 
 
 def _interleave(by_worker: list[Any], totals: list[int], place: ReplicaTopology) -> Any:
-    """Rows of whole batches, from each worker's rows of all batches."""
+    """Rows of global batches, from each worker's rows of all batches."""
     taken = [0] * len(by_worker)
     pieces = []
     for total in totals:

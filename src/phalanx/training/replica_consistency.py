@@ -198,7 +198,7 @@ class ReplicaChecks:
         """Find the first variable that differs by more than rounding, among some."""
         everyones = self._rows(folded.reshape(-1).tolist()).reshape(-1, len(variables))
         unlike = np.flatnonzero((everyones != everyones[0]).any(axis=0))
-        if len(unlike) > _MOST_COMPARED:  # each look goes on where the one before has ended
+        if len(unlike) > _MOST_COMPARED:  # each look resumes where the one before has ended
             unlike = np.roll(unlike, -self._inspected)
             self._inspected += _MOST_COMPARED
         for column in unlike[:_MOST_COMPARED]:

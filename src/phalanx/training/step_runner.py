@@ -144,7 +144,7 @@ def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> NonFini
     inner = innermost(optimizer)
     if policy == "ignore":
         return None
-    # A LossScaleOptimizer leaves such steps out by itself.
+    # A LossScaleOptimizer leaves such steps out on its own.
     health = install_guard(
         optimizer, function.plan.strategy, policy if inner is optimizer else "watch"
     )
@@ -206,7 +206,7 @@ def _explain(paths: Sequence[str], trouble: NonFiniteStep, place: ReplicaTopolog
     return (
         f"The gradient of {name} had NaN or infinite entries at step {trouble.step + 1}; {source}. "
         "Lower the learning rate, clip with global_clipnorm, or look at that worker's data; "
-        'phalanx.clip.attach(optimizer, on_nonfinite="skip") goes on without such steps.'
+        'phalanx.clip.attach(optimizer, on_nonfinite="skip") continues without such steps.'
     )
 
 

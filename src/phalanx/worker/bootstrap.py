@@ -171,7 +171,7 @@ def _run(target: Target) -> tuple[dict[str, object], int]:
 
 
 def _exit_barrier(strategy: Any, *, saved: bool) -> None:
-    """Leave together; once all is saved, a peer that went without a word is no failure."""
+    """Leave together; once all is saved, a peer that went without a report is no failure."""
     with suppress(*([Exception] if saved else [])), flight.collective("last meeting", 0):
         before_collective("the end of the script")
         strategy.collectives.barrier()
@@ -202,7 +202,7 @@ class FirstStep:
 
 
 # Workers have no terminal of their own, so pdb would end at once. A script's `breakpoint()` stands
-# in all workers; those without the terminal go on, and wait in the next collective.
+# in all workers; those without the terminal continue, and wait in the next collective.
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Python's `logging` in a worker: the rank in every record, few words from all but the chief.
 
 A script that sets up `logging` itself, by `basicConfig` or handlers of its own, keeps what it sets
-up. What nobody else handles is shown here, on standard error.
+up. What no other process handles is shown here, on standard error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a run with restarts keeps ready: `python -m phalanx.worker.prefork -f script.py ...`.
 
 It has imported all that a worker imports before the script, and forks the workers of the next
-attempt. A forked worker goes on as a fresh one would: `phalanx.worker` with the same arguments.
+attempt. A forked worker continues as a fresh one would: `phalanx.worker` with the same arguments.
 """
 
 from __future__ import annotations

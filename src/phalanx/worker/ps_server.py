@@ -15,7 +15,7 @@ LEAST_THREADS = 16
 def serve(spec: WorkerSpec) -> NoReturn:
     """Take part in the chief's cluster until the launcher ends this process."""
     start_server(spec).join()
-    raise AssertionError("TensorFlow's server ended by itself")
+    raise AssertionError("TensorFlow's server ended on its own")
 
 
 def start_server(spec: WorkerSpec) -> Any:

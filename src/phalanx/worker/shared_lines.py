@@ -52,7 +52,7 @@ def advice_about_files(error: BaseException, workers: int) -> str:
     found = (
         "it was there, from before the run or from another worker"
         if isinstance(error, FileExistsError)
-        else "the file is not whole, which is how another worker's looks while it is written"
+        else "the file is incomplete, which is how another worker's looks while it is written"
     )
     return (
         f"All {workers} workers run line {line.lineno} of "

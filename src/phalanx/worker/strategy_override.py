@@ -78,7 +78,7 @@ def survive_clear_session(strategy: Any) -> ExitStack:
     """Set `strategy` again whenever the default graph is reset, as `clear_session` does.
 
     TensorFlow keeps the strategy that is in force on the default graph, so resetting that
-    would end distribution without a word.
+    would end distribution without a report.
     """
     undo = ExitStack()
     original = tf.compat.v1.reset_default_graph

@@ -3,7 +3,7 @@
 There is no collective in it, so a worker may write alone. The chief notes in the attempt's
 directory what it begins to write and what it has written. A worker that is to write the same path,
 for the same time, returns when the chief has written it. Where the chief does not come, the path is
-this worker's own, and it writes by itself.
+this worker's own, and it writes on its own.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class WrittenOnce:
             self._apart.discard(os.path.dirname(note["path"]))
 
     def _lock(self, path: str) -> FileLock:
-        """Keeps a worker that writes by itself and a chief that came late apart."""
+        """Keeps a worker that writes on its own and a chief that came late apart."""
         name = sha256(os.path.dirname(path).encode()).hexdigest()[:16]
         return FileLock(self._paths.directory / f"writing-{name}.lock")
 

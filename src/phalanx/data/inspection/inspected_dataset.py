@@ -18,7 +18,7 @@ class InspectedDataset:
         last: its last step.
         workers: processes that will read it.
         replicas: replicas in all of these.
-        batches: elements of one pass; -1 for ever, None where unknown.
+        batches: elements of one pass; -1 forever, None where unknown.
         batch_size: the first axis of an element, None where it may differ.
         deterministic: what the dataset's options say of the order of parallel steps.
     """

@@ -81,7 +81,7 @@ def _length(seen: InspectedDataset) -> Iterator[DatasetFinding]:
             weight="note",
             what="The dataset never ends.",
             why="An epoch has no end of its own.",
-            remedy="Give fit steps_per_epoch, or leave .repeat() out: fit repeats by itself.",
+            remedy="Give fit steps_per_epoch, or leave .repeat() out: fit repeats on its own.",
         )
 
 
@@ -123,6 +123,6 @@ def _prefetch(seen: InspectedDataset) -> Iterator[DatasetFinding]:
             trap="no-prefetch",
             weight="note",
             what="No prefetch ends the dataset.",
-            why="phalanx.fit adds one; a hand-written loop waits for every batch without it.",
+            why="phalanx.fit adds one; a custom training loop waits for every batch without it.",
             remedy="End with .prefetch(tf.data.AUTOTUNE).",
         )

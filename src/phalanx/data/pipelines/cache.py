@@ -1,7 +1,7 @@
 """Samples that are read once: kept by their number, so that order and chance stay free.
 
 `Dataset.cache` keeps elements in the order in which they first came, which freezes shuffling
-and augmentation above it. These keep each sample by itself.
+and augmentation above it. These keep each sample on its own.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class DiskCache:
         except OSError as error:
             self._is_full = True
             _log.warning(
-                "The cache in %s takes no more (%s); training goes on without. Make room, or "
+                "The cache in %s takes no more (%s); training continues without. Make room, or "
                 "leave cache= out.",
                 self._directory,
                 error,

@@ -68,8 +68,8 @@ class IndexedPipeline:
         self._assert_enough_for(place)
         if self.options.start != (0, 0):
             raise ConfigurationError(
-                f"pipeline was given start={self.options.start!r}, which is for loops written by "
-                "hand. Leave it out for fit, which takes initial_epoch, or use Checkpoint."
+                f"pipeline was given start={self.options.start!r}, which is for custom "
+                "training loops. Leave it out for fit, which takes initial_epoch, or use Checkpoint."
             )
         return PipelineBatches(self, place)
 
@@ -211,7 +211,7 @@ def order_of(
             raise ConfigurationError(
                 f"pipeline takes {requested[0]} with shuffle=True alone; found shuffle=False. "
                 "What is "
-                "drawn from each group is drawn by chance."
+                "drawn from each group is drawn at random."
             )
         groups = mixed.groups() if mixed is not None else _classes(source, options)
         weights = mixed.weights if mixed is not None else [1.0] * len(groups)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PipelineBatches:
-    """`(total, parts)` of each global batch, for ever; a position is all there is to know."""
+    """`(total, parts)` of each global batch, forever; a position is all there is to know."""
 
     endless = True
     counted = True

@@ -50,5 +50,5 @@ def shares(rows: LocalBatch, place: ReplicaTopology) -> tuple[tf.Tensor, Any]:
 
 
 def replica_part(rows: LocalBatch) -> Any:
-    """All rows of this process, for a loop written by hand; none where none belongs here."""
+    """All rows of this process, for a custom training loop; none where none belongs here."""
     return slice_rows(rows.data, tf.constant(0), tf.cast(rows.count, tf.int32))

@@ -109,7 +109,7 @@ def pipeline(
 
 
 def mix(sources: Sequence[Any], weights: Sequence[float]) -> MixedSource:
-    """Several sources as one: of every epoch each has its share, mixed by chance.
+    """Several sources as one: of every epoch each has its share, mixed at random.
 
     An epoch is as long as all sources together, or `steps_per_epoch`. Each source is walked in
     whole passes of its own, so that none of its samples comes twice before all have come once.

@@ -43,7 +43,7 @@ def service_address(asked: bool | str, environment: Mapping[str, str]) -> str:
 def maybe_use_service(
     source: IndexedSource, options: PipelineOptions, environment: Mapping[str, str]
 ) -> IndexedPipeline:
-    """The pipeline as asked; one that reads by itself where there is no service."""
+    """The pipeline as asked; one that reads on its own where there is no service."""
     address = service_address(options.service, environment)
     if options.service and not address:
         _log.info("no data service: start one with phalanx run --data-workers; reading here")

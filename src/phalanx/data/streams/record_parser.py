@@ -98,7 +98,7 @@ def _gone(number: tf.Tensor) -> tf.Tensor:
     def tell(number: Any) -> bool:
         raise DataError(
             f"Asked for sample {int(number)} from cache=; found it gone or damaged since this pass "
-            "began. Start again: what is missing is read anew."
+            "began. Restart: what is missing is read anew."
         )
 
     return tf.ensure_shape(python_call(tell, [number], tf.bool), [])

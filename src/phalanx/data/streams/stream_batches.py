@@ -36,7 +36,7 @@ class StreamBatches:
     """A stream's global batches.
 
     A position is (epoch, step), as everywhere: what is shuffled follows from the seed and the
-    epoch. To go on in the middle of a pass its records are read again up to there, but not parsed.
+    epoch. To resume in the middle of a pass its records are read up to there, but not parsed.
 
     Attributes:
         steps: batches in an epoch.

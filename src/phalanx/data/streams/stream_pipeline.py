@@ -55,8 +55,8 @@ class StreamPipeline:
         """The global batches for `fit`, `evaluate` and `predict`."""
         if self.options.start != (0, 0):
             raise ConfigurationError(
-                f"pipeline was given start={self.options.start!r}, which is for loops written by "
-                "hand. Leave it out for fit, which takes initial_epoch, or use Checkpoint."
+                f"pipeline was given start={self.options.start!r}, which is for custom "
+                "training loops. Leave it out for fit, which takes initial_epoch, or use Checkpoint."
             )
         return self._shared(place)
 

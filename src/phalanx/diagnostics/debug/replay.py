@@ -116,7 +116,7 @@ class Replay:
             cause = Cause(
                 kind="weights",
                 summary=f"{weight} was not finite before the step",
-                remedy="look at the steps before; go on from an earlier checkpoint",
+                remedy="look at the steps before; resume from an earlier checkpoint",
             )
             return ReplayResult(
                 part=part, phase="weights", layer=layer, variable=weight, cause=cause, growth=growth

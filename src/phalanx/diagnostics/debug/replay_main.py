@@ -117,7 +117,7 @@ def _range(given: Range) -> str:
 
 def _samples(samples: Sequence[Sample]) -> str:
     if not samples:
-        return "none by itself, only all together"
+        return "none on its own, only all together"
     shown = [_sample(each) for each in samples[:_MOST_SAMPLES]]
     rest = len(samples) - len(shown)
     return "; ".join(shown) + (f"; and {rest} more" if rest else "")

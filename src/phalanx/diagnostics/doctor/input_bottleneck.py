@@ -38,7 +38,7 @@ _ADVICE = {
     "TFRecord": "Read several files at a time: num_parallel_reads=tf.data.AUTOTUNE.",
     "Interleave": "Set num_parallel_calls=tf.data.AUTOTUNE in this interleave.",
     "Shuffle": "Take a smaller buffer, or phalanx.data.pipeline, which shuffles without one.",
-    "Batch": "Batch earlier and map whole batches: .batch(n).map(f).",
+    "Batch": "Batch earlier and map global batches: .batch(n).map(f).",
     "read, shuffle, batch": 'Keep samples: cache="memory" or "disk:PATH".',
     "map": 'Keep what map gives: cache="memory"; or do it in more processes: phalanx run '
     "--data-workers 2, and service=True.",

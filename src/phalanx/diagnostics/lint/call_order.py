@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from phalanx.diagnostics.lint.import_names import full_name
 
 MOST_SITES = 20_000
-"""Functions that call each other many times over would be followed for ever."""
+"""Functions that call each other many times over would be followed forever."""
 
 _SETS_THE_STRATEGY = ("experimental_set_strategy", "__enter__")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)

@@ -97,7 +97,7 @@ def is_strategy(name: str) -> bool:
 
 
 def has_several_processes(script: Script) -> bool:
-    """Whether a script says by itself that it is one of several workers."""
+    """Whether a script says on its own that it is one of several workers."""
     if script.imports("horovod") or any(s.name == "environ[TF_CONFIG]" for s in script.sites):
         return True
     return any(site.name in _MULTI_WORKER for site in script.sites)

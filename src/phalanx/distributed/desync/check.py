@@ -52,7 +52,7 @@ class Check:
             CollectiveSignature(step=step, what=what, tensors=tuple(tensors))
         )
         if answer.is_lost:
-            raise WorkerLostError(f"Cannot go on without a worker: {answer.message}.")
+            raise WorkerLostError(f"Cannot continue without a worker: {answer.message}.")
         if answer.message:
             raise WorkerMismatchError(
                 f"Workers call a collective with different tensors: {answer.message}. "
@@ -263,7 +263,7 @@ class ExchangeServer:
         Args:
             address: host and port.
             workers: how many there are, the chief included.
-            timeout: seconds to wait for a worker that does not come; None for ever.
+            timeout: seconds to wait for a worker that does not come; None forever.
 
         Raises:
             OSError: the address is taken.
@@ -343,7 +343,7 @@ class ExchangeClient:
         Args:
             address: host and port of the chief's.
             rank: this worker's.
-            timeout: seconds to wait for an answer; None for ever.
+            timeout: seconds to wait for an answer; None forever.
             startup: seconds until the chief must listen.
             sleep: waits so many seconds.
 

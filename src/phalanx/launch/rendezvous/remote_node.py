@@ -99,7 +99,7 @@ class RemoteNode:
         """Ask, and wait for the answer.
 
         Raises:
-            LaunchError: the host is gone, and does not come back in time.
+            LaunchError: the host is lost, and does not come back in time.
         """
         try:
             self._wait_for([self.index])
@@ -115,7 +115,7 @@ class RemoteNode:
                 if number in self._answers:
                     return self._answers.pop(number)
         raise LaunchError(
-            f"The launcher on {self.address} ({self.index}) gave no answer: its host is gone.",
+            f"The launcher on {self.address} ({self.index}) gave no answer: its host is lost.",
             rank=rank,
         )
 
@@ -140,7 +140,7 @@ class RemoteWorker:
         return self._home.address
 
     def poll(self) -> int | None:
-        """The exit code, `EXIT_NODE_LOST` where its host is gone, None while it runs."""
+        """The exit code, `EXIT_NODE_LOST` where its host is lost, None while it runs."""
         code = self._home.code_of(self._number)
         if code is None and (self._wire is None or self._wire.is_lost):
             return EXIT_NODE_LOST

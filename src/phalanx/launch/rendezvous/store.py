@@ -1,7 +1,7 @@
 """How launchers find each other: a file that the leader writes into the directory of all runs.
 
 That directory has to be shared anyway, for logs, records and checkpoints. So whoever can read the
-file shares it, and its token lets nobody else speak to the leader.
+file shares it, and its token lets no other process speak to the leader.
 """
 
 from __future__ import annotations

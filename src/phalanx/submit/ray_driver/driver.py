@@ -219,7 +219,7 @@ class Driver:
                         return ended.code
                     left -= 1
                     self._drop()
-                self._announce(f"{_why(ended)}: going on from the last checkpoint")
+                self._announce(f"{_why(ended)}: resuming from the last checkpoint")
         finally:
             self._drop()
 
@@ -314,4 +314,4 @@ def _gone(launchers: Launchers) -> tuple[str, ...]:
 def _why(ended: StartResult) -> str:
     if ended.gone:
         return f"lost the launcher on {', '.join(ended.gone)}"
-    return "starting again with all launchers" if ended.may_grow else "told to save and stop"
+    return "restarting with all launchers" if ended.may_grow else "asked to save and stop"

@@ -19,11 +19,11 @@ class RayPlan:
         run_dir: the directory of all runs, which all nodes share.
         words: `phalanx run` as each launcher is started, but for the program and the number of
             workers.
-        least: the fewest bundles to go on with.
+        least: the fewest bundles to continue with.
         most: how many bundles are wanted.
         cpus: CPUs of each.
         gpus: GPUs of each.
-        max_node_failures: how often to start again after a node was lost.
+        max_node_failures: how often to restart after a node was lost.
         placement_timeout: seconds to wait for all bundles before fewer are taken.
         python: starts the launchers; None takes the Python of Ray's own processes.
         directory: where launchers work, on nodes that have it; None leaves it to Ray.

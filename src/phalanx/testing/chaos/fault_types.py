@@ -64,7 +64,7 @@ class Exit(WorkerFault):
 
 @dataclass(frozen=True, kw_only=True)
 class Freeze(WorkerFault):
-    """SIGSTOP: the process stands still for `seconds`; None is for ever."""
+    """SIGSTOP: the process makes no progress for `seconds`; None is forever."""
 
     seconds: float | None = None
 
@@ -105,10 +105,10 @@ class Raise(WorkerFault):
 
 @dataclass(frozen=True, kw_only=True)
 class DropNetwork(WorkerFault):
-    """No connection between the worker and the others lasts, for `seconds`; None is for ever.
+    """No connection between the worker and the others lasts, for `seconds`; None is forever.
 
     With 0 those that there are are shut once. TensorFlow connects anew, and where no message
-    was under way training goes on.
+    was under way training continues.
     """
 
     seconds: float | None = None

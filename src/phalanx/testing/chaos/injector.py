@@ -149,7 +149,7 @@ class Injector:
         """Training has come to `step`; the faults of the steps since the last call happen.
 
         A step smaller than the last is another training's beginning. What lies before the
-        beginning of a training is passed over: a run that went on from step 20 does not meet
+        beginning of a training is passed over: a run that continued from step 20 does not meet
         the faults of the first 20 steps.
         """
         before, self._step = self._step, step

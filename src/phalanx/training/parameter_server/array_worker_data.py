@@ -17,7 +17,7 @@ from phalanx.keras_compat.data_adapters import Arrays, shuffled_rows, spec_of, t
 
 
 class ArraysOnWorkers:
-    """In-memory samples, in the order of `phalanx.data.ArrayBatches` over whole batches.
+    """In-memory samples, in the order of `phalanx.data.ArrayBatches` over global batches.
 
     Batch `n` is the same rows whoever trains on it, so each sample comes once in an epoch
     whatever becomes of a worker.

@@ -2,7 +2,7 @@
 
 A worker's part of a pass is each W-th batch of the dataset that the user gave, or all of
 what the user's function made for it. How far each worker is stands on a server, so that one
-that takes another's place goes on where that one stopped.
+that takes another's place resumes where that one stopped.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def _refuse_python(graph: bytes) -> None:
         )
 
 
-# A pass that is gone on with is read again. The n-th batch of it was worker n modulo W's, who
+# A pass that is resumed is read again. The n-th batch of it was worker n modulo W's, who
 # had done so many of its own: so a batch's number tells whether it is left, and those that are
 # left may be shared out among another number of workers.
 

@@ -185,7 +185,7 @@ class ServerCheckpointing(CheckpointManager):
     """
 
     def room(self, step: int) -> int | None:
-        """How many steps may be given before all are to stand still, `step` of them done.
+        """How many steps may be given before all are to make no progress, `step` of them done.
 
         None for any number; 0 where a checkpoint is due, or a signal asks to stop.
         """

@@ -45,7 +45,7 @@ class OneBatch:
         """There is none."""
 
     def position(self, *, batch: int, trained: int) -> DataPosition:
-        """Nothing that could be gone on with."""
+        """Nothing that could be resumed."""
         return DataPosition(
             batch=batch, trained=trained, passes=0, taken=None, learned=None, seed=None
         )
@@ -54,7 +54,7 @@ class OneBatch:
         """Nothing."""
 
     def restore(self, position: DataPosition, state: Mapping[str, Any] | None) -> None:
-        """Nothing to go on with."""
+        """Nothing to continue with."""
 
     def unreported(self) -> list[Any]:
         """Nothing: the step is taken again."""

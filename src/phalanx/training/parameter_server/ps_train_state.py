@@ -1,7 +1,7 @@
 """The state of a `fit` whose variables are on servers, as `phalanx.training.train_state` has it.
 
 The same names and the same form: variables whole, however many servers keep them, and the place
-in the data. So what was saved here goes on with other servers, other workers, or one device.
+in the data. So what was saved here continues with other servers, other workers, or one device.
 Beside it stands what only workers at their own pace need: which of them has done what.
 """
 
@@ -51,7 +51,7 @@ class PassProgress:
 
 
 class ServerCapture(TrainState):
-    """Reads the state of one `fit` on servers while all stand still, and writes it back."""
+    """Reads the state of one `fit` on servers while all make no progress, and writes it back."""
 
     def __init__(
         self,

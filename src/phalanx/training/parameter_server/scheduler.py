@@ -33,8 +33,8 @@ class StepScheduler:
     """Schedules the steps of one kind on one cluster's workers.
 
     Attributes:
-        room: asked how many more steps may be under way before all are to stand still; None for
-            any number. What was told is taken by then.
+        room: how many more steps may be scheduled before all must be idle; None for any
+            number. All results are handled by then.
         on_quiesce: called when nothing is under way, where `room` asked for that.
     """
 

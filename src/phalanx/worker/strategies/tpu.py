@@ -41,5 +41,5 @@ def make(request: StrategyRequest) -> Any:
         raise ConfigurationError(
             f"Asked for the tpu strategy; found {place.reason}, but TensorFlow does not reach it "
             f"({type(error).__name__}: {str(error)[:300]}). See that this TensorFlow has TPU "
-            "support (pip install tensorflow-tpu) and that nobody else uses the TPU."
+            "support (pip install tensorflow-tpu) and that no other process uses the TPU."
         ) from error

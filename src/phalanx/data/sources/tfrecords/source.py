@@ -46,7 +46,7 @@ def tfrecords(
         supervised: the features' names, in order, of which samples are to be tuples: `("image",
             "label")`.
         index: whether to find out where every record lies, so that samples can be taken by number:
-            the global order is exact then, and a training goes on at once where it stopped. The
+            the global order is exact then, and a training continues at once where it stopped. The
             files must be plain, and on this machine.
         compression: "", "GZIP" or "ZLIB"; by default what the files look like.
         remember: whether to keep what was counted or indexed in hidden files beside them.

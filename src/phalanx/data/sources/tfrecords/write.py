@@ -39,7 +39,7 @@ def write_tfrecords(
         path: the files' names but for their number.
         shards: how many files; each gets neighbouring samples.
         serialize: a sample as bytes. By default a `tf.train.Example`, and `schema.json` beside the
-            files says how to read it: `phalanx.data.tfrecords` does by itself.
+            files says how to read it: `phalanx.data.tfrecords` does on its own.
         compression: "", "GZIP" or "ZLIB". Only plain files can be indexed.
         workers: how many files are written at a time; as many as there are cores by default.
         parallel: "threads", or "processes" where `samples` or `serialize` keep Python busy: these

@@ -136,7 +136,7 @@ def _flood(connection: Connection[Any, Any]) -> float:
 
 
 def _be_impatient(connection: Connection[Any, Any]) -> None:
-    """No read or write waits for ever where the cable is pulled, and no small one for another."""
+    """No read or write waits forever where the cable is pulled, and no small one for another."""
     seconds = struct.pack("ll", int(PATIENCE), 0)
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)

@@ -1,4 +1,4 @@
-"""Data that a script hands out to the workers by itself."""
+"""Data that a script hands out to the workers on its own."""
 
 from __future__ import annotations
 

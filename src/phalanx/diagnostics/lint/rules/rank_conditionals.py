@@ -107,7 +107,7 @@ RULES = (
     Rule(
         name="callback-on-some-ranks",
         severity="warning",
-        why="It changes how training goes on. Under plain Keras the others go on without it, and "
+        why="It changes the training. Under plain Keras the others continue without it, and "
         "wait for one that has stopped; Phalanx brings most decisions together.",
         remedy="Give it to every worker: all see the same logs and decide alike. Callbacks that "
         "only save may stay with the chief.",

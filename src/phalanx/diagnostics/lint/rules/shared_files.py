@@ -97,7 +97,7 @@ RULES = (
         name="same-model-path",
         severity="hint",
         why="Under plain Keras they write into one another's file. Under phalanx run each file "
-        "is whole or absent, and all write the same.",
+        "is complete or absent, and all write the same.",
         remedy="Nothing, under phalanx run; elsewhere save to a path of each worker's own, and "
         "keep the chief's.",
         find=_same_model,
