@@ -43,7 +43,7 @@ WIDTH, LAYERS = 2900, 4  # 4 * 2900^2 weights, three times, of 4 bytes: 400 MB
 STEPS = 40
 SAVED_AFTER = 6
 CADENCE = 60.0
-COLUMNS = ("saved by", "stall s", "to model.save", "cost s", "of training, once a minute")
+COLUMNS = ("saved by", "pause s", "vs. model.save", "extra s", "extra time, one save per minute")
 KINDS = {
     "beside": "`Checkpoint()`",
     "waiting": "`Checkpoint(async_save=False)`",

@@ -38,15 +38,15 @@ MODELS = ((dense, BATCH), (convolutional, BATCH), (mnist, BATCH), (mnist, 4 * BA
 COLUMNS = (
     "model",
     "samples",
-    "ms a step",
-    "finite?",
+    "ms per step",
+    "finite check",
     "flight recorder, graph",
     "flight recorder, Python",
-    "together",
-    "half of the rounds",
-    "of the step",
+    "total",
+    "middle half of the rounds",
+    "share of step time",
     "processor time",
-    "of the step's",
+    "share of processor time",
 )
 
 Row = tuple[str, ...]
@@ -112,7 +112,7 @@ def _markdown(rows: list[Row], rounds: int) -> str:
     return "\n".join(
         [
             f"`python benchmarks/debugging.py --rounds {rounds} --write`: the median of {rounds} "
-            f"rounds of {STEPS} steps of each kind; {WORKERS} workers, SGD; samples a worker.",
+            f"rounds of {STEPS} steps of each kind; {WORKERS} workers, SGD; samples per worker.",
             "",
             f"Measured on {processor()}; {about}.",
             "",

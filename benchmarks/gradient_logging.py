@@ -33,14 +33,14 @@ NAMES = {
 }
 COLUMNS = (
     "",
-    "ms a step",
-    "to none",
+    "ms per step",
+    "vs. none",
     "spread",
     "CPU ms",
-    "to none",
-    "MB in 1,000 steps",
+    "vs. none",
+    "MB per 1,000 steps",
     "peak MB",
-    "over none",
+    "more than none",
 )
 PACKAGES = ("phalanx", "keras", "tensorflow-cpu")
 
@@ -141,9 +141,9 @@ def _describe(software: dict[str, str], options: argparse.Namespace) -> str:
     return (
         f"`python benchmarks/gradient_logging.py --write`: the median of {options.rounds} rounds "
         f"of {options.steps} steps; global batch {GLOBAL_BATCH}, Adam, one core for each worker. "
-        "Ratios are medians of the rounds' own ratios, and the spread is theirs. "
-        "The steps that trace do not count. Event files and CPU time are those of all workers "
-        "together; the peak is the most that one worker ever held in memory.\n\n"
+        "Ratios are medians of the ratios of each round, and the spread is that of the ratios. "
+        "Steps that trace are excluded. Event files and CPU time are sums over all workers; the "
+        "peak is the maximum memory of one worker.\n\n"
         f"Measured on {processor()}; {named}."
     )
 

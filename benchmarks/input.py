@@ -40,7 +40,7 @@ PACKAGES = ("phalanx", "tensorflow-cpu")
 BATCH = 64
 IMAGES = 6000  # of the PNG files
 BUFFER = 10_000
-COLUMNS = ("input", "samples/s", "to by hand", "spread", "CPU to by hand")
+COLUMNS = ("input", "samples/s", "vs. by hand", "spread", "CPU vs. by hand")
 AUTOTUNE = tf.data.AUTOTUNE
 
 
@@ -184,9 +184,9 @@ def _rows(kind: str, found: dict[str, list[Pass]]) -> list[tuple[str, ...]]:
 def _markdown(rows: list[tuple[str, ...]], rounds: int) -> str:
     named = ", ".join(f"{n} {v}" for n, v in versions(Path(sys.executable), PACKAGES).items())
     lines = [
-        f"Medians of {rounds} rounds on {processor()}; {named}. Ratios are medians of the rounds' "
-        "own ratios; the spread is half the distance between the quartiles. CPU is processor time "
-        "a sample, of all threads.",
+        f"Medians of {rounds} rounds on {processor()}; {named}. Ratios are medians of the ratios "
+        "of each round; the spread is half the interquartile range. CPU is processor time per "
+        "sample, over all threads.",
         "",
         f"| {' | '.join(COLUMNS)} |",
         "|---|---:|---:|---:|---:|",

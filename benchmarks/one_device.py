@@ -74,7 +74,7 @@ def compare(layers):
 def main():
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    table = Table("model", "Keras 3 fit, CPU ms a step", "phalanx.fit", "ratio")
+    table = Table("model", "Keras 3 fit, CPU ms per step", "phalanx.fit", "ratio")
     for layers in (cnn, mlp):
         theirs, ours, ratio = compare(layers)
         table.add_row(layers.__name__, f"{theirs:.2f}", f"{ours:.2f}", f"{ratio:.2f}")

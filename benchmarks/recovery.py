@@ -32,10 +32,10 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 T = TypeVar("T")
 PACKAGES = ("phalanx", "keras", "tensorflow-cpu")
 PATIENCE = 300.0
-COLUMNS = ("workers restarted", "median s", "fastest", "slowest")
+COLUMNS = ("restarted workers", "median s", "fastest", "slowest")
 KINDS = {
-    "fresh": "as fresh processes",
-    "forked": "from the process that stands ready",
+    "fresh": "new processes",
+    "forked": "forked from the pre-forked process",
 }
 SCRIPT = """
 import keras
@@ -129,8 +129,8 @@ def _markdown(rows: list[tuple[str, ...]], rounds: int) -> str:
     software = versions(Path(sys.executable), PACKAGES)
     named = ", ".join(f"{name} {number}" for name, number in software.items())
     lines = [
-        f"`python benchmarks/recovery.py --write`: seconds from SIGKILL to the next step, of "
-        f"{rounds} runs each; the second that a first restart waits is in them.",
+        f"`python benchmarks/recovery.py --write`: seconds from SIGKILL to the next step, in "
+        f"{rounds} runs each, including the wait of one second before a first restart.",
         "",
         f"Measured on {processor()}; {named}.",
         "",

@@ -36,7 +36,7 @@ STRATEGIES = {
     "horovod": ["--strategy", "horovod", "--workers", "2"],
     "parameter-server": ["--strategy", "parameter-server", "--workers", "2", "--ps", "1"],
 }
-COLUMNS = ("strategy", "options", "ms a step", "spread", "samples/s")
+COLUMNS = ("strategy", "options", "ms per step", "spread", "samples/s")
 
 
 def main() -> None:

@@ -24,13 +24,13 @@ NAMES = {
 }
 COLUMNS = (
     "",
-    "ms a step",
-    "to Keras 3",
-    "to tf_keras",
+    "ms per step",
+    "vs. Keras 3",
+    "vs. tf_keras",
     "spread",
     "CPU ms",
-    "to Keras 3",
-    "to tf_keras",
+    "vs. Keras 3",
+    "vs. tf_keras",
 )
 
 
@@ -92,9 +92,9 @@ def describe(versions: Mapping[str, str], *, rounds: int, steps: int, command: s
     software = ", ".join(f"{name} {number}" for name, number in versions.items())
     return (
         f"`{command}`: the median of {rounds} rounds of {steps} steps; global batch "
-        f"{GLOBAL_BATCH}, Adam, one core for each worker. Ratios are medians of the rounds' own "
-        f"ratios; the spread is half the distance between the quartiles. CPU time is "
-        f"that of all workers together; it hardly depends on what else the machine does.\n\n"
+        f"{GLOBAL_BATCH}, Adam, one core for each worker. Ratios are medians of the ratios of each "
+        "round; the spread is half the interquartile range. CPU time is the sum over all workers; "
+        "it hardly depends on the other load of the machine.\n\n"
         f"Measured on {cores} cores ({processor()}); {software}."
     )
 

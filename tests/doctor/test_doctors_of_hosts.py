@@ -205,7 +205,7 @@ def test_a_leader_asks_and_a_follower_answers(tmp_path):
     together = [result.check for result in results if result.host is None]
     asked = ["versions", "clock", "names", "shared directory", "link", "all-reduce"]
     assert [check for check in together if check in asked][: len(asked)] == asked
-    assert [path.name for path in tmp_path.rglob("*")] == [".meetings"]
+    assert [path.name for path in tmp_path.rglob("*")] == [".rendezvous"]
 
 
 def test_who_does_not_reach_the_leader_is_found_by_its_sign(tmp_path):
@@ -214,10 +214,10 @@ def test_who_does_not_reach_the_leader_is_found_by_its_sign(tmp_path):
     with ThreadPoolExecutor() as threads:
         follower = threads.submit(doctors(tmp_path, 1, hosts).follow)
         leader = threads.submit(doctors(tmp_path, 0, hosts).lead, results.append)
-        meeting = meeting_in(tmp_path / ".meetings")
+        meeting = meeting_in(tmp_path / ".rendezvous")
         third = Probe(meeting.key)
         sign = Sign(index=2, host="c", port=third.port, why="timed out", to=meeting.port)
-        sign.leave(tmp_path / ".meetings", meeting)
+        sign.leave(tmp_path / ".rendezvous", meeting)
         found = leader.result(timeout=60)
         assert follower.result(timeout=60) == 1
         third.close()
@@ -226,7 +226,7 @@ def test_who_does_not_reach_the_leader_is_found_by_its_sign(tmp_path):
     broken = [result.what for result in results if result.verdict == "error"]
     assert broken == ["broken: 127.0.0.3 (2) does not reach 127.0.0.1 (0): timed out"]
     assert sum(result.check == "all-reduce" for result in results) == 1
-    assert list(tmp_path.glob(".meetings/*")) == []
+    assert list(tmp_path.glob(".rendezvous/*")) == []
 
 
 def meeting_in(directory):
