@@ -56,7 +56,8 @@ class StreamPipeline:
         if self.options.start != (0, 0):
             raise ConfigurationError(
                 f"pipeline was given start={self.options.start!r}, which is for custom "
-                "training loops. Leave it out for fit, which takes initial_epoch, or use Checkpoint."
+                "training loops. Leave it out for fit, which takes initial_epoch, or use "
+                "Checkpoint."
             )
         return self._shared(place)
 
