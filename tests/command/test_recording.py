@@ -95,7 +95,7 @@ def test_every_fit_is_told_by_every_worker(run, rank):
 
 
 def test_the_chief_tells_of_steps_about_once_a_second(run):
-    steps = records(run, 0, "step")
+    steps = records(run, 0, "train_metrics")
     assert len(steps) >= 2
     assert all(set(step["logs"]) == {"loss"} for step in steps)
     assert all(step["learning_rate"] == pytest.approx(0.01) for step in steps)
@@ -108,11 +108,11 @@ def test_the_chief_tells_of_steps_about_once_a_second(run):
 
 
 def test_the_chief_tells_of_epochs_checkpoints_and_the_stop(run):
-    epochs = records(run, 0, "epoch")
+    epochs = records(run, 0, "epoch_metrics")
     assert [(e["step"], e["epoch"]) for e in epochs] == [(17, 0), (34, 1), (51, 2), (53, 0)]
     assert set(epochs[0]["logs"]) == {"loss", "val_loss"}
     assert epochs[1]["seconds"] > 17 * 0.05
-    (stop,) = records(run, 0, "stop")
+    (stop,) = records(run, 0, "early_stop")
     assert (stop["step"], stop["epoch"]) == (51, 2)
     saved = records(run, 0, "checkpoint")
     assert [(s["step"], s["epoch"]) for s in saved] == [(17, 0), (34, 1), (51, 2)]
@@ -120,7 +120,7 @@ def test_the_chief_tells_of_epochs_checkpoints_and_the_stop(run):
 
 
 def test_others_leave_to_the_chief_what_is_the_same_on_all(run):
-    assert not {"step", "epoch", "stop", "checkpoint"} & set(kinds(run, 1))
+    assert not {"train_metrics", "epoch_metrics", "early_stop", "checkpoint"} & set(kinds(run, 1))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -134,14 +134,14 @@ def test_throughput_is_measured_on_every_worker(run, rank):
     for one in found:
         assert one["samples_per_second"] == pytest.approx(one["samples"] / one["seconds"])
         assert 0.05 < one["step_seconds"]["p50"] <= one["step_seconds"]["p95"]
-        shares = one["shares"]
-        assert set(shares) == {"input", "compute", "communication", "callbacks", "checkpoint"}
-        assert sum(share for share in shares.values() if share is not None) == pytest.approx(1)
+        fractions = one["time_fractions"]
+        assert set(fractions) == {"input", "compute", "communication", "callbacks", "checkpoint"}
+        assert sum(share for share in fractions.values() if share is not None) == pytest.approx(1)
         slept = 0.05 * (one["steps"] - 1)  # at least, whatever else a loaded machine adds
-        assert shares["callbacks"] * one["seconds"] > 0.9 * slept
-        assert shares["checkpoint"] >= 0
+        assert fractions["callbacks"] * one["seconds"] > 0.9 * slept
+        assert fractions["checkpoint"] >= 0
         assert one["memory_bytes"] > 1e8
-    assert any(one["shares"]["checkpoint"] > 0 for one in found) == (rank == 0)
+    assert any(one["time_fractions"]["checkpoint"] > 0 for one in found) == (rank == 0)
 
 
 def test_a_worker_that_fails_says_how(command):

@@ -24,7 +24,7 @@ from phalanx.training.context import (
     open_source,
 )
 from phalanx.training.end_of_data import UnevenInputs
-from phalanx.training.fit_loop import Epochs
+from phalanx.training.fit_loop import SyncFitLoop
 from phalanx.training.parameter_server.fit import fit_on_servers
 from phalanx.training.parameter_server.ps_context import trains_on_servers
 from phalanx.training.run_switches import steps_of_trial, switches
@@ -155,7 +155,7 @@ def fit(
             display=Progress,
             add_history=True,
         )
-        loop = Epochs(stage, function, stream, listed, shows_progress=bool(verbose))
+        loop = SyncFitLoop(stage, function, stream, listed, shows_progress=bool(verbose))
         if validation_data is not None and asked.overfit_batches:
             loop.validate_as(source, steps=None, freq=validation_freq)
         elif validation_data is not None:

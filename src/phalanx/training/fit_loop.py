@@ -1,8 +1,9 @@
-"""The epochs of one `fit`: train, validate, tell the callbacks, save."""
+"""The epochs of one `fit`: train, validate, call the callbacks, save."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from phalanx.training.checkpoint_manager import (
 from phalanx.training.context import CallContext, gather_log_requirements, open_source
 from phalanx.training.epoch_loop import BatchLoop
 from phalanx.training.evaluate import Evaluation
-from phalanx.training.instrumentation import FitInstrumentation
+from phalanx.training.instrumentation import FitInstrumentation, FitReporter
 from phalanx.training.metrics import reader_of
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.replica_consistency import ReplicaChecks
@@ -32,8 +33,85 @@ from phalanx.training.step_runner import StepRunner
 from phalanx.training.train_state import TrainState
 
 
-class Epochs:
-    """The epochs of one call of `fit`."""
+class FitLoop(ABC):
+    """The epochs of one call of `fit`: train, validate, call the callbacks, save.
+
+    Attributes:
+        evaluation: validates the model; None for no validation.
+        validation_freq: after which epochs, as Keras takes it.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        callbacks: Any,
+        reporter: FitReporter,
+        checkpoints: CheckpointManager | NullCheckpointManager,
+    ) -> None:
+        self._model = model
+        self._callbacks = callbacks
+        self._reporter = reporter
+        self._checkpoints = checkpoints
+        self._first_epoch = self._epoch = 0
+        self.evaluation: Any = None
+        self.validation_freq: Any = 1
+
+    def run(self, initial_epoch: int, epochs: int) -> keras.callbacks.History:
+        """Train from `initial_epoch` up to `epochs`."""
+        with phase_tracker.during("compute"):
+            return self._run(initial_epoch, epochs)
+
+    def _run(self, initial_epoch: int, epochs: int) -> keras.callbacks.History:
+        model, checkpoints, reporter = self._model, self._checkpoints, self._reporter
+        begin = self._first_epoch = start_training(
+            model, self._callbacks, checkpoints, initial_epoch=initial_epoch, epochs=epochs
+        )
+        steps = self._open_data(begin)
+        reporter.begin(epochs=epochs, initial_epoch=begin, steps=steps)
+        logs = checkpoints.logs
+        if begin >= epochs:
+            checkpoints.restore_state()
+        for epoch in range(begin, epochs):
+            model.reset_metrics()
+            reporter.begin_epoch(epoch)
+            self._epoch = epoch
+            logs = self._train_epoch(checkpoints.restore_state())
+            if self.evaluation and is_validation_epoch(model, epoch, self.validation_freq):
+                validated = self.evaluation.run(self._callbacks)
+                logs.update({f"val_{name}": value for name, value in validated.items()})
+            reporter.end_epoch(epoch, logs)
+            self._sync_stop()
+            checkpoints.after_epoch(epoch, logs, is_stopped=model.stop_training)
+            if model.stop_training:
+                reporter.stopped(epoch)
+                break
+        has_work_left = checkpoints.has_work_left(begin, epochs)
+        self._finish(has_work_left=has_work_left)
+        reporter.end(logs)
+        following = max(begin, self._epoch + 1) if has_work_left else None
+        checkpoints.end(following, logs, is_stopped=model.stop_training)
+        return model.history
+
+    @abstractmethod
+    def _open_data(self, begin: int) -> int | None:
+        """Open the data at epoch `begin`; returns the steps of an epoch, None if unknown."""
+
+    @abstractmethod
+    def _train_epoch(self, done: int) -> dict[str, Any]:
+        """Train this epoch from its batch `done` on; returns its logs."""
+
+    def _sync_stop(self) -> None:  # noqa: B027 (nothing to do where one process decides)
+        """Let all workers stop if one does."""
+
+    @abstractmethod
+    def _finish(self, *, has_work_left: bool) -> None:
+        """After the last epoch: average the weights, if the optimizer does."""
+
+
+class SyncFitLoop(FitLoop):
+    """The epochs of a `fit` whose workers train in step."""
+
+    _reporter: FitInstrumentation
 
     def __init__(
         self,
@@ -44,14 +122,7 @@ class Epochs:
         *,
         shows_progress: bool,
     ) -> None:
-        self._stage = stage
-        self._model = stage.model
-        self._function = function
-        self._stream = stream
-        self._callbacks = callbacks
-        self._reader = reader_of(stage.model, function)
-        self._local_state = LocalState.of(stage.model, function)
-        self._watch = FitInstrumentation(stage, function, stream, callbacks)
+        watch = FitInstrumentation(stage, function, stream, callbacks)
         cadence = self._cadence = MetricsSchedule(
             callbacks.callbacks,
             "train",
@@ -59,31 +130,33 @@ class Epochs:
             clock=time.monotonic,
             everyones=partial(gather_log_requirements, stage),
         )
-        self._executor = StepRunner(stage.model, function, callbacks.callbacks)
-        stream.limit = partial(self._watch.steps_until_sample, self._executor)
-        if self._executor.kept is not None:
-            self._executor.kept.stream = stream
+        executor = self._executor = StepRunner(stage.model, function, callbacks.callbacks)
+        self._stage = stage
+        self._stream = stream
+        self._reader = reader_of(stage.model, function)
+        self._local_state = LocalState.of(stage.model, function)
+        stream.limit = partial(watch.steps_until_sample, executor)
+        if executor.kept is not None:
+            executor.kept.stream = stream
         self._batches = BatchLoop(
             stream=stream,
-            execute=partial(self._watch.execute, self._executor),
-            is_due=partial(self._watch.is_due, cadence),
-            read=partial(self._watch.read, self._reader, cadence),
-            begin=self._watch.begin_batch,
-            end=self._watch.end_batch,
+            execute=partial(watch.execute, executor),
+            is_due=partial(watch.is_due, cadence),
+            read=partial(watch.read, self._reader, cadence),
+            begin=watch.begin_batch,
+            end=watch.end_batch,
             is_stopped=lambda: bool(stage.model.stop_training),
             after=self._after_batch,
         )
         asked = find_replica_check(callbacks.callbacks)
         self._replicas = ReplicaChecks(stage, function, asked)
-        self._checkpoints = checkpointing_of(
+        checkpoints = checkpointing_of(
             stage,
             callbacks.callbacks,
             partial(TrainState, stage.model, function, stream, cadence),
-            check=self._executor.check,
+            check=executor.check,
         )
-        self._epoch = 0
-        self._evaluation: Evaluation | None = None
-        self._validation_freq: Any = 1
+        super().__init__(stage.model, callbacks, watch, checkpoints)
 
     def validate_on(
         self, data: Any, *, batch_size: int | None, steps: int | None, freq: Any
@@ -96,77 +169,55 @@ class Epochs:
 
     def validate_as(self, source: BatchSource, *, steps: int | None, freq: Any) -> None:
         """Validate on the batches of `source` every `freq` epochs."""
-        self._evaluation = Evaluation(self._stage, source, steps)
-        self._validation_freq = freq
+        self.evaluation = Evaluation(self._stage, source, steps)
+        self.validation_freq = freq
 
     def run(self, initial_epoch: int, epochs: int) -> keras.callbacks.History:
-        """Train from `initial_epoch` up to `epochs`."""
-        with phase_tracker.during("compute"):
-            try:
-                return self._run(initial_epoch, epochs)
-            finally:
-                # The loop names a method of ours, and the stream asks what knows the stream:
-                # without this, iterators would live until the collector comes, which then
-                # waits for them in the middle of a later step.
-                del self._batches
-                self._stream.limit = lambda: None
-                if self._executor.kept is not None:
-                    self._executor.kept.stream = None
+        """See `FitLoop`."""
+        try:
+            return super().run(initial_epoch, epochs)
+        finally:
+            # The loop names a method of ours, and the stream asks what knows the stream:
+            # without this, iterators would live until the collector comes, which then
+            # waits for them in the middle of a later step.
+            del self._batches
+            self._stream.limit = lambda: None
+            if self._executor.kept is not None:
+                self._executor.kept.stream = None
 
-    def _run(self, initial_epoch: int, epochs: int) -> keras.callbacks.History:
-        model, callbacks, watch = self._model, self._callbacks, self._watch
-        stage, checkpoints = self._stage, self._checkpoints
-        begin = start_training(
-            model, callbacks, checkpoints, initial_epoch=initial_epoch, epochs=epochs
-        )
+    def _open_data(self, begin: int) -> int | None:
         self._stream.start(begin)
-        self._executor.start(steps_trained(model))
-        watch.begin(epochs=epochs, initial_epoch=begin)
-        logs = checkpoints.logs
-        if begin >= epochs:
-            checkpoints.restore_state()
-        for epoch in range(begin, epochs):
-            model.reset_metrics()
-            watch.begin_epoch(epoch)
-            self._epoch = epoch
-            done = checkpoints.restore_state()
-            if epoch == begin:
-                self._replicas.begin(self._executor.trained, is_resumed=done > 0)
-            logs = self._train_epoch(done)
-            self._local_state.average()
-            if self._evaluation and is_validation_epoch(model, epoch, self._validation_freq):
-                validated = self._evaluation.run(callbacks)
-                logs.update({f"val_{name}": value for name, value in validated.items()})
-            watch.end_epoch(epoch, logs)
-            # A callback that only some workers have may stop all, and must not stop some.
-            [model.stop_training] = on_any_worker(stage.strategy, stage.place, model.stop_training)
-            checkpoints.after_epoch(epoch, logs, is_stopped=model.stop_training)
-            if model.stop_training:
-                watch.stopped(epoch)
-                break
-        self._replicas.end(self._executor.trained)
-        has_work_left = checkpoints.has_work_left(begin, epochs)
-        if isinstance(model.optimizer, keras.optimizers.Optimizer) and has_work_left:
-            model.optimizer.finalize_variable_values(model.trainable_weights)
-        watch.end(logs)
-        following = max(begin, self._epoch + 1) if has_work_left else None
-        checkpoints.end(following, logs, is_stopped=model.stop_training)
-        return model.history
+        self._executor.start(steps_trained(self._model))
+        steps: int | None = self._stream.steps
+        return steps
 
-    def _after_batch(self, batch: int, done: int) -> None:
-        self._replicas.after(self._executor.trained)
-        is_last = batch == self._stream.steps
-        self._checkpoints.after_batch(self._epoch, batch, done=done, is_last=is_last)
-
-    def _train_epoch(self, done: int) -> dict[str, float]:
-        """Train the epoch from its batch `done` on."""
+    def _train_epoch(self, done: int) -> dict[str, Any]:
+        if self._epoch == self._first_epoch:
+            self._replicas.begin(self._executor.trained, is_resumed=done > 0)
         self._cadence.start_epoch(done)
         outputs = self._batches.run()
         if not outputs and done:  # the checkpoint was taken where the data ended
             outputs = nothing_trained(self._stage.place.local)
         check_trained(bool(outputs))
         self._executor.check()
-        return {**self._watch.read_last(self._reader, outputs), **self._executor.logs()}
+        logs = {**self._reporter.read_last(self._reader, outputs), **self._executor.logs()}
+        self._local_state.average()
+        return logs
+
+    def _after_batch(self, batch: int, done: int) -> None:
+        self._replicas.after(self._executor.trained)
+        is_last = batch == self._stream.steps
+        self._checkpoints.after_batch(self._epoch, batch, done=done, is_last=is_last)
+
+    def _sync_stop(self) -> None:
+        # A callback that only some workers have may stop all, and must not stop some.
+        model, stage = self._model, self._stage
+        [model.stop_training] = on_any_worker(stage.strategy, stage.place, model.stop_training)
+
+    def _finish(self, *, has_work_left: bool) -> None:
+        self._replicas.end(self._executor.trained)
+        if isinstance(self._model.optimizer, keras.optimizers.Optimizer) and has_work_left:
+            self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
 
 
 def start_training(

@@ -38,30 +38,90 @@ from phalanx.training.timed_step import TimedSteps
 _fits = itertools.count()
 
 
-class FitInstrumentation:
-    """Stands between a `fit` and its callbacks, readings and executions, and takes notes.
+class FitReporter:
+    """Reports the progress of one `fit` to its callbacks and, under `phalanx run`, as events."""
 
-    Keeps this process's pulse, times steps, hands the numbers to the callbacks that want
-    them and, under `phalanx run`, to the records.
-    """
+    def __init__(self, model: Any, callbacks: Any, *, is_chief: bool) -> None:
+        """Nothing is reported yet."""
+        self._model = model
+        self._callbacks = callbacks
+        self._is_chief = is_chief
+        self._events = _training_events(is_chief=is_chief)
+        self._listeners = throughput_listeners(callbacks.callbacks)
+        self._epoch = 0
+        self._step = 0
+
+    def begin(self, *, epochs: int, initial_epoch: int, steps: int | None) -> None:
+        """Training starts; callbacks have restored their state."""
+        self._step = steps_trained(self._model)
+        phase_tracker.at(step=self._step, epoch=initial_epoch)
+        if self._events is not None:
+            self._events.start(self._model, epochs=epochs, initial_epoch=initial_epoch, steps=steps)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """An epoch starts."""
+        self._epoch = epoch
+        phase_tracker.at(epoch=epoch)
+        if self._events is not None:
+            self._events.epoch_begins()
+        with phase_tracker.during("callbacks"):
+            self._callbacks.on_epoch_begin(epoch)
+
+    def metrics(self, logs: Mapping[str, Any], batch: int) -> None:
+        """Metrics were read after `batch` of this epoch."""
+        if self._events is not None:
+            where = {"step": self._step, "epoch": self._epoch, "batch": batch}
+            self._events.metrics(logs, self._learning_rate, **where)
+
+    def end_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
+        """An epoch ended, its validation included."""
+        with phase_tracker.during("callbacks"):
+            self._callbacks.on_epoch_end(epoch, logs)
+        if self._events is not None:
+            self._events.epoch(logs, self._learning_rate(), step=self._step, epoch=epoch)
+
+    def stopped(self, epoch: int) -> None:
+        """Training ends before its last epoch."""
+        if self._events is not None:
+            self._events.stop(_reason(self._callbacks.callbacks), step=self._step, epoch=epoch)
+
+    def end(self, logs: Mapping[str, Any]) -> None:
+        """Training has ended."""
+        with phase_tracker.during("callbacks"):
+            self._callbacks.on_train_end(logs)
+        if self._events is not None:
+            self._events.end(step=self._step, epoch=self._epoch)
+
+    def _report(self, numbers: ThroughputNumbers | None) -> None:
+        if numbers is None:
+            return
+        if self._events is not None:
+            self._events.throughput(numbers)
+        with phase_tracker.during("callbacks"):
+            for listener in self._listeners:
+                listener.on_throughput(numbers, is_chief=self._is_chief)
+
+    def _learning_rate(self) -> float | None:
+        rate = getattr(getattr(self._model, "optimizer", None), "learning_rate", None)
+        return None if rate is None else float(_value(rate))
+
+
+class FitInstrumentation(FitReporter):
+    """Reports a `fit` whose workers train in step, and times its steps."""
 
     def __init__(
         self, stage: CallContext, function: StepFunction, stream: Any, callbacks: Any
     ) -> None:
         """Get ready; all workers must come here together."""
-        self._model = stage.model
+        super().__init__(stage.model, callbacks, is_chief=stage.place.is_chief)
         self._stream = stream
-        self._callbacks = callbacks
-        self._training_events = _training_events(stage)
-        self._listeners = throughput_listeners(callbacks.callbacks)
-        self._is_chief = stage.place.is_chief
         self._place = stage.place
         self._profiler = make_profiler()
         self._keeper = StepTimer(
             stage,
             TimedSteps.of(function),
             listeners=self._listeners,
-            is_recorded=self._training_events is not None,
+            is_recorded=self._events is not None,
             clock=time.monotonic,
             phases=phase_tracker.totals,
         )
@@ -69,8 +129,6 @@ class FitInstrumentation:
         self._local_metrics_readers = local_metrics_readers(callbacks.callbacks)
         for reader in self._local_metrics_readers:
             reader.local_metrics = self._own.read
-        self._epoch = 0
-        self._step = 0
         self._executed = 0
 
     def steps_until_sample(self, executor: StepRunner) -> int | None:
@@ -84,24 +142,10 @@ class FitInstrumentation:
         """Whether to read the metrics after `steps_done` steps of this epoch."""
         return cadence.is_due(steps_done) or self._keeper.needs_reading
 
-    def begin(self, *, epochs: int, initial_epoch: int) -> None:
-        """Training begins; callbacks have restored what they restore."""
-        self._step = steps_trained(self._model)
-        phase_tracker.at(step=self._step, epoch=initial_epoch)
-        if self._training_events is not None:
-            self._training_events.start(
-                self._model, epochs=epochs, initial_epoch=initial_epoch, steps=self._stream.steps
-            )
-
     def begin_epoch(self, epoch: int) -> None:
-        """An epoch begins."""
-        self._epoch = epoch
+        """See `FitReporter`."""
         self._own.kept = None
-        phase_tracker.at(epoch=epoch)
-        if self._training_events is not None:
-            self._training_events.epoch_begins()
-        with phase_tracker.during("callbacks"):
-            self._callbacks.on_epoch_begin(epoch)
+        super().begin_epoch(epoch)
         self._keeper.begin_epoch()
 
     def begin_batch(self, batch: int) -> None:
@@ -133,9 +177,7 @@ class FitInstrumentation:
         logs, (upcoming, *others) = reader.read(outputs, notes)
         cadence.agree(upcoming)
         self._keeper.agree(*others)
-        if self._training_events is not None:
-            where = {"step": self._step, "epoch": self._epoch, "batch": steps_done - 1}
-            self._training_events.metrics(logs, self._learning_rate, **where)
+        self.metrics(logs, steps_done - 1)
         return logs
 
     def read_last(self, reader: MetricReader, outputs: Outputs) -> dict[str, float]:
@@ -155,42 +197,16 @@ class FitInstrumentation:
         self._report(self._keeper.close_if_due(self._step))
 
     def end_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
-        """An epoch ended, its validation included."""
-        with phase_tracker.during("callbacks"):
-            self._callbacks.on_epoch_end(epoch, logs)
+        """See `FitReporter`."""
+        super().end_epoch(epoch, logs)
         self._report(self._keeper.close_if_due(self._step))
-        if self._training_events is not None:
-            self._training_events.epoch(logs, self._learning_rate(), step=self._step, epoch=epoch)
-
-    def stopped(self, epoch: int) -> None:
-        """Training ends before its last epoch."""
-        if self._training_events is not None:
-            self._training_events.stop(
-                _reason(self._callbacks.callbacks), step=self._step, epoch=epoch
-            )
 
     def end(self, logs: Mapping[str, Any]) -> None:
-        """Training has ended."""
+        """See `FitReporter`."""
         self._report(self._keeper.close(self._step))
         if self._profiler is not None:
             self._profiler.stop()
-        with phase_tracker.during("callbacks"):
-            self._callbacks.on_train_end(logs)
-        if self._training_events is not None:
-            self._training_events.end(step=self._step, epoch=self._epoch)
-
-    def _report(self, numbers: Any) -> None:
-        if numbers is None:
-            return
-        if self._training_events is not None:
-            self._training_events.throughput(numbers)
-        with phase_tracker.during("callbacks"):
-            for listener in self._listeners:
-                listener.on_throughput(numbers, is_chief=self._is_chief)
-
-    def _learning_rate(self) -> float | None:
-        rate = getattr(getattr(self._model, "optimizer", None), "learning_rate", None)
-        return None if rate is None else float(_value(rate))
+        super().end(logs)
 
 
 @dataclass
@@ -216,13 +232,11 @@ class LocalMetrics:
         self.kept = self.reader.read_local(self.outputs)
 
 
-def _training_events(stage: CallContext) -> TrainingEvents | None:
+def _training_events(*, is_chief: bool) -> TrainingEvents | None:
     event_log = worker_event_log(os.environ)
     if event_log is None:
         return None
-    return TrainingEvents(
-        event_log, fit=next(_fits), is_chief=stage.place.is_chief, clock=time.monotonic
-    )
+    return TrainingEvents(event_log, fit=next(_fits), is_chief=is_chief, clock=time.monotonic)
 
 
 def _value(number: Any) -> Any:

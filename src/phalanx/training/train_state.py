@@ -195,6 +195,7 @@ class TrainState:
 
     @property
     def _draw_counters(self) -> DrawCounters:
+        """Those of the training step."""
         found = self._function.extensions.setdefault(DrawCounters, DrawCounters())
         assert isinstance(found, DrawCounters)
         return found

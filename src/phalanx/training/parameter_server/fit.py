@@ -8,10 +8,9 @@ import keras
 
 from phalanx.callbacks.progress import Progress
 from phalanx.keras_compat.rng import order_seed
-from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.callbacks import callback_list
 from phalanx.training.parameter_server.bind_callbacks import introduce
-from phalanx.training.parameter_server.epochs import ServerEpochs
+from phalanx.training.parameter_server.epochs import PSFitLoop
 from phalanx.training.parameter_server.evaluate import evaluation_on_servers
 from phalanx.training.parameter_server.ps_context import build_on_servers, ps_call_context
 from phalanx.training.parameter_server.scheduler import StepScheduler
@@ -63,7 +62,7 @@ def fit_on_servers(
             add_history=True,
         )
         introduce(stage, listed.callbacks, dispatch.workers)
-        loop = ServerEpochs(
+        loop = PSFitLoop(
             stage, step, data, dispatch, listed, steps_per_epoch, shows_progress=bool(verbose)
         )
         if validation_data is not None:
@@ -72,5 +71,4 @@ def fit_on_servers(
             wanted = {"sample_weight": weight, "batch_size": size, "steps": validation_steps}
             loop.evaluation = evaluation_on_servers(stage, vx, vy, **wanted)
             loop.validation_freq = validation_freq
-        with phase_tracker.during("compute"):
-            return loop.run(initial_epoch, epochs)
+        return loop.run(initial_epoch, epochs)

@@ -20,6 +20,7 @@ from phalanx.checkpoint.writer import Snapshot
 from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.keras_compat.ps_variables import value_of
+from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.parameter_server.metric_accumulator import MetricAccumulator
 from phalanx.training.parameter_server.scheduler import StepScheduler
@@ -75,6 +76,11 @@ class ServerCapture(TrainState):
         self._data = data
         self._tally = tally
         self._counted: LoadedCheckpoint | None = None
+
+    @property
+    def _draw_counters(self) -> DrawCounters:
+        """None: the workers draw, each in its own order."""
+        return DrawCounters()
 
     def read(
         self, moment: TrainProgress, *, fit: int, best: float | None, logs: Mapping[str, Any]
