@@ -453,7 +453,8 @@ def own_steps():
 
     names = (
         "Adversaries", "GradientPenalty", "Unreduced", "SumOverRows", "FunctionsInside",
-        "Contrast", "MadeInTheStep", "MeanOfCounted", "MeanOfSelected",
+        "Contrast", "UnreducedContrast", "SumOfContrast", "MadeInTheStep", "MeanOfCounted",
+        "MeanOfSelected",
         "UnderOtherNames",
     )  # fmt: skip
     steps, square = equivalence_steps, keras.losses.MeanSquaredError

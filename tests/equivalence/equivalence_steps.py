@@ -266,13 +266,29 @@ class Contrast(Own):
                 for side, part in ((self.left, x[:, :3]), (self.right, x[:, 3:]))
             )
             alike = tf.matmul(left, right, transpose_b=True)
-            loss = tf.reduce_mean(
-                keras.losses.sparse_categorical_crossentropy(
-                    tf.range(tf.shape(alike)[0]), alike, from_logits=True
-                )
+            losses = keras.losses.sparse_categorical_crossentropy(
+                tf.range(tf.shape(alike)[0]), alike, from_logits=True
             )
+            loss = self.reduce(losses)
         self.descend(tape, loss, self.trainable_weights)
-        return self.note(loss)
+        return self.note(tf.reduce_mean(losses))
+
+    def reduce(self, losses):
+        return tf.reduce_mean(losses)
+
+
+class UnreducedContrast(Contrast):
+    """One loss for each gathered row, as published SimCLR hands them to the tape."""
+
+    def reduce(self, losses):
+        return 0.03 * losses
+
+
+class SumOfContrast(Contrast):
+    """The sum of the losses of gathered rows."""
+
+    def reduce(self, losses):
+        return 0.03 * tf.reduce_sum(losses)
 
 
 class MadeInTheStep(Own):

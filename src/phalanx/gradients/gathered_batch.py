@@ -22,8 +22,8 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
 
     A loss that compares each row of a batch with the others, as contrastive losses do, sees on
     each worker only that worker's rows. Over gathered rows it is the loss, with the gradient, of
-    one device, be it computed for all rows or for this worker's rows against all. Take means and
-    no sums of what is gathered.
+    one device, be it computed for all rows or for this worker's rows against all: its mean, its
+    sum over the rows, or, without a reduction, one loss for each. In an eager step take the mean.
 
     Args:
         tensor: this worker's rows along axis 0, of any number: of batches that were concatenated
@@ -40,6 +40,8 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
     if share is not None:  # without samples a row stands in, which is nobody's
         tensor = tensor[: tf.where(share.count > 0, tf.shape(tensor)[0], 0)]
     gathered: tf.Tensor = _gather(tensor)
+    if share is not None:
+        share.record_gathered(gathered)
     return gathered
 
 

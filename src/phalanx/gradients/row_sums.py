@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from phalanx.gradients.axis_sizes import AxisSizes, key_of
-from phalanx.gradients.origin_of_rows import is_selection
+from phalanx.gradients.origin_of_rows import is_selection, origin_of_rows
 
 _PASSES = ("Identity", "Cast", "Neg", "Reshape", "Squeeze", "StopGradient", "Sum", "Mean")
 """Operations that leave a scalar a sum over rows."""
@@ -71,13 +71,20 @@ class Term:
 class RowSums:
     """Finds sums over rows in the graph of one step."""
 
-    def __init__(self, data: Any, counts: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        data: Any,
+        counts: Sequence[Any] = (),
+        gathered: Collection[tuple[int, str]] = frozenset(),
+    ) -> None:
         """Look at the step on this part of a batch.
 
         Args:
             data: tensors with the rows along axis 0.
             counts: tensors that know how many rows there are, scalars.
+            gathered: keys of tensors with the rows of all replicas.
         """
+        self._gathered = gathered
         rows = [t for t in tf.nest.flatten(data) if _is_symbolic(t)]
         self._sizes = {t.shape[0] for t in rows if t.shape.rank}
         self._known = {key_of(t) for t in [*rows, *counts] if _is_symbolic(t)}
@@ -99,6 +106,18 @@ class RowSums:
             return []
         terms = list(self._terms(scalar, 1.0))
         return terms if any(term.is_sum for term in terms) else []
+
+    def is_gathered(self, tensor: Any) -> bool:
+        """Whether axis 0 of a tensor has the rows of all replicas, by `all_gather_batch`.
+
+        What each replica computes of them is the whole, so its sums are weighed as means are.
+        """
+        if not self._gathered or not _is_symbolic(tensor) or not tensor.shape.rank:
+            return False
+        operation = origin_of_rows(tensor)
+        if operation.type == "ConcatV2":
+            return all(self.is_gathered(one) for one in operation.inputs[:-1])
+        return any(key_of(output) in self._gathered for output in operation.outputs)
 
     def depends_on_batch(self, tensor: Any) -> bool:
         """Whether a tensor is computed from the batch, or nobody can see."""
@@ -216,7 +235,7 @@ class RowSums:
 
     def _sums_rows(self, operation: Any) -> bool:
         values, axes = operation.inputs
-        if not self._knows_batch(values):
+        if not self._knows_batch(values) or self.is_gathered(values):
             return False
         reduced = tf.get_static_value(axes)
         if values.shape.rank == 0 or reduced is None:

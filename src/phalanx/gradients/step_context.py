@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.row_sums import RowSums, Term
 
 CaptureFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
@@ -95,6 +96,7 @@ class ReplicaBatch:
         self.draw_counter: Callable[[tuple[int, int]], Any] | None = None
         self._weighted_losses: set[int] = set()
         self._counted: dict[tuple[int, str], Any] = {}
+        self._gathered: set[tuple[int, str]] = set()
 
     @property
     def count(self) -> tf.Tensor:
@@ -153,6 +155,11 @@ class ReplicaBatch:
             for name, one in value.items():
                 self.record_result(one, MetricResult(result.metric, (*result.names, name)))
 
+    def record_gathered(self, tensor: Any) -> None:
+        """Remember that `tensor` has the rows of all replicas."""
+        if tf.is_symbolic_tensor(tensor):
+            self._gathered.add(key_of(tensor))
+
     def record_weighted_loss(self, optimizer: object) -> None:
         """Remember that `optimizer`'s loss, so its gradients, already carry the weight."""
         self._weighted_losses.add(id(optimizer))
@@ -178,7 +185,7 @@ class ReplicaBatch:
     def looking_at(self, data: Any) -> Iterator[None]:
         """Find sums over the rows of `data`, this replica's part, in what is traced meanwhile."""
         previous = self.row_sums
-        self.row_sums = RowSums(data, (self.count, self.total, self.weight))
+        self.row_sums = RowSums(data, (self.count, self.total, self.weight), self._gathered)
         try:
             yield
         finally:

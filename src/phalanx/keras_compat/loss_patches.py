@@ -95,7 +95,7 @@ def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
         return reduced
 
     def for_share(share: ReplicaBatch, values: Any, sample_weight: Any, reduction: Any) -> Any:
-        if reduction == "sum":
+        if reduction == "sum" and not share.row_sums.is_gathered(values):
             return tf.reduce_sum(values) * share.inverse_weight(values.dtype)
         weights = None
         if reduction == "mean_with_sample_weight":
@@ -209,7 +209,8 @@ def _for_mean(share: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
     """
     one = tf.ones_like(target)
     if target.shape.rank:
-        return [target], [one * share.inverse_weight(target.dtype)]
+        is_whole = share.row_sums.is_gathered(target)
+        return [target], [one if is_whole else one * share.inverse_weight(target.dtype)]
     parts = share.parts(target)
     if parts is None:
         return [target], [one]
