@@ -113,7 +113,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     return told
 
 
-HEAD = ("fault", "came about", "in runs", "of these not as undisturbed")
+HEAD = ("fault", "happened", "in runs", "of these runs failed")
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
