@@ -61,6 +61,10 @@ class Contexts:
         Lines outside of functions tell nothing: whoever imports the file first executes them.
         """
         path = self._tree / source
+        if path.suffix != ".py":  # A template, which the package around its folder renders.
+            around = [each.relative_to(self._tree) for each in path.parent.parent.glob("*.py")]
+            found = (self.executing(str(one), _in_functions(self._tree / one)) for one in around)
+            return set().union(*found)
         inside = _in_functions(path)
         found = self.executing(source, inside & _statements(path, changed))
         found = found or self.executing(source, _in_functions(path, changed))

@@ -128,6 +128,42 @@ def test_the_script_arrives_as_it_is(place):
     assert config_map["data"] == {"train.py": (place / "train.py").read_text()}
 
 
+ODD = (
+    "a: b",
+    "'it's \"q\"",
+    "x\n---\nkind: Secret",
+    "{{ run.name }}",
+    "yes",
+    "null",
+    "\u2028é\U0001f600",
+)
+
+
+@pytest.mark.parametrize("text", ODD)
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_arrive_as_they_are(place, kind, text):
+    script = f'text = r"""\n{text}\n"""\n'
+    (place / "train.py").write_text(script)
+    labels = ("--node-selector", f"{text}={text}", "--node-selector", "k=v")
+    made = objects("--kind", kind, "--env", f"A={text}", *labels, "train.py", text)
+    assert {one["metadata"]["name"] for one in made} == {"mnist"}
+    assert made[0]["data"] == {"train.py": script}
+    pods = [pod for one in made for pod in pods_in(one)]
+    assert [pod["nodeSelector"] for pod in pods] == [{text: text, "k": "v"}]
+    (container,) = pods[0]["containers"]
+    assert (environment_of(container)["A"], container["args"][-1]) == (text, text)
+
+
+def pods_in(value):
+    """Whatever in an object has containers."""
+    if isinstance(value, list):
+        return [pod for each in value for pod in pods_in(each)]
+    if not isinstance(value, dict):
+        return []
+    own = [value] if "containers" in value else []
+    return own + [pod for each in value.values() for pod in pods_in(each)]
+
+
 def test_code_in_the_image_needs_no_config_map(place):
     kinds = [one["kind"] for one in objects("--code-source", "image", "/app/train.py")]
     assert kinds == ["Service", "Job"]

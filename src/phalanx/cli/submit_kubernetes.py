@@ -22,10 +22,9 @@ from phalanx.launch.options import GRACE, parse_env
 from phalanx.launch.script_check import check_script
 from phalanx.submit import kubernetes_client
 from phalanx.submit.job_registry import SubmittedJob
-from phalanx.submit.kubernetes import KINDS, KubernetesJob, manifests
-from phalanx.submit.pod_template import CODE_DIR
+from phalanx.submit.kubernetes import CODE_DIR, KINDS, KubernetesJob, manifests
+from phalanx.submit.manifests import to_yaml
 from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
-from phalanx.submit.yaml import to_yaml
 
 HELP = """Create an Indexed Job with a launcher in each pod, and a headless Service.
 

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from phalanx.cluster.environments.kubernetes import JOB, POD_HOST, POD_OF_INDEX, PODS
 from phalanx.errors import ConfigurationError
-from phalanx.submit.indexed_job import Manifest, indexed_job, job_set, service
-from phalanx.submit.kubeflow import tf_job, train_job, training_runtime
-from phalanx.submit.pod_template import CODE_DIR, metadata
+from phalanx.submit.manifests import Manifest, render
 from phalanx.submit.submit_spec import SubmitSpec
 
-KINDS = ("job", "jobset", "trainjob", "tfjob")
+CODE_DIR = "/phalanx/code"
+CONTAINERS = {"job": "phalanx", "jobset": "phalanx", "trainjob": "node", "tfjob": "tensorflow"}
+"""The container of each kind of object; Kubeflow's operators look for theirs by this name."""
+KINDS = tuple(CONTAINERS)
 REPLICATED = {"jobset": "all", "trainjob": "node"}
-"""What a JobSet's pods are called after its own name."""
+"""The Job in a JobSet, and in the one that Kubeflow's trainer makes."""
 LABEL_LETTERS = 63
 MOST_BYTES = 900_000
 """A ConfigMap holds 1 MiB with all that is around it."""
@@ -89,31 +91,42 @@ class KubernetesJob:
                 f"{letters - LABEL_LETTERS} shorter."
             )
 
+    @property
+    def container(self) -> str:
+        """The container's name."""
+        return CONTAINERS[self.kind]
+
+    @property
+    def replicated_job(self) -> str | None:
+        """The name of the one Job in a JobSet; None for kinds without a JobSet."""
+        return REPLICATED.get(self.kind)
+
+    @property
+    def args(self) -> list[str]:
+        """What the container's `phalanx` is given."""
+        cluster = "tf_config" if self.kind == "tfjob" else "kubernetes"
+        return self.run.words("--cluster", cluster, "--grace-period", str(self.grace_period))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The container's. Kubernetes adds which pod it is: JOB_COMPLETION_INDEX, or TF_CONFIG."""
+        name, group = self.run.name, self.replicated_job
+        variables = {"PYTHONUNBUFFERED": "1", **(self.env or {}), JOB: name}
+        if self.kind != "tfjob":
+            pod = f"{name}-{POD_OF_INDEX}" if group is None else f"{name}-{group}-0-{POD_OF_INDEX}"
+            variables |= {PODS: str(self.run.hosts), POD_HOST: f"{pod}.{name}"}
+        return variables
+
 
 def manifests(job: KubernetesJob) -> list[Manifest]:
     """All objects, in the order in which they are made."""
-    made = [_config_map(job)] if job.script is not None else []
-    if job.kind == "tfjob":
-        return [*made, tf_job(job)]
-    if job.kind == "trainjob":
-        return [*made, training_runtime(job), train_job(job)]
-    if job.kind == "jobset":
-        return [*made, job_set(job)]
-    return [*made, service(job), indexed_job(job)]
-
-
-def _config_map(job: KubernetesJob) -> Manifest:
-    name = PurePosixPath(job.run.target).relative_to(CODE_DIR).name
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(job),
-        "data": {name: job.script},
-    }
+    values = {"job": job, "run": job.run, "code_dir": CODE_DIR}
+    code = [] if job.script is None else render("config_map.yaml", values)
+    return [*code, *render(f"{job.kind}.yaml", values)]
 
 
 def _letters_of_pods(job: KubernetesJob) -> int:
     """Of a JobSet's longest pod's name, with what Kubernetes adds; 0 for other kinds."""
-    if job.kind not in REPLICATED:
+    if job.replicated_job is None:
         return 0
-    return len(f"{job.run.name}-{REPLICATED[job.kind]}-0-{job.run.hosts - 1}-abcde")
+    return len(f"{job.run.name}-{job.replicated_job}-0-{job.run.hosts - 1}-abcde")

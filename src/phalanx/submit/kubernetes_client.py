@@ -12,8 +12,8 @@ from typing import Any
 
 from phalanx.errors import LaunchError
 from phalanx.submit.job_registry import SubmittedJob
-from phalanx.submit.pod_template import LABEL
 
+LABEL = "phalanx/run"
 CUSTOM = {
     "JobSet": ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
     "TrainJob": ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
