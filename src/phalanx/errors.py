@@ -8,7 +8,7 @@
     │   └── ScriptError             the user's script cannot be run at all
     ├── WorkerFailedError           a worker ended badly; names the root cause
     ├── TrainingError               fit, evaluate or predict cannot give the right answer
-    │   ├── DataError               the input data is unfit, or differs between workers
+    │   ├── DataError               the input data is invalid, or differs between workers
     │   ├── NonFiniteError          a gradient has NaN or infinite entries
     │   ├── WorkerMismatchError       workers were asked to do different things
     │   └── WorkerLostError           a worker that the others need has ended
@@ -65,7 +65,7 @@ class TrainingError(PhalanxError):
 
 
 class DataError(TrainingError):
-    """The input data is unfit, or differs between workers."""
+    """The input data is invalid, or differs between workers."""
 
 
 class NonFiniteError(TrainingError):

@@ -1,4 +1,4 @@
-"""What happens beside training; one callback a file.
+"""What happens in parallel to training; one callback a file.
 
 A callback is imported when it is first named, for some bring libraries of their own.
 """

@@ -101,7 +101,7 @@ def _one(name: str, value: Any, of_each: Sequence[float]) -> str:
     text = f"{name} {value:.4g}" if np.ndim(value) == 0 else f"{name} {value}"
     if not of_each:
         return text
-    # NaN first: neither the least nor the greatest would be right beside it.
+    # NaN first: neither the least nor the greatest would be right next to it.
     odd = [rank for rank, own in enumerate(of_each) if np.isnan(own)]
     if odd:
         return f"{text} (nan on worker {', '.join(map(str, odd))})"

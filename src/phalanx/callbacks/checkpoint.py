@@ -29,7 +29,7 @@ class CheckpointOptions:
         directory: None for `checkpoints` in the run's directory.
         every: when.
         retention: which checkpoints stay.
-        async_save: whether writing continues beside training.
+        async_save: whether writing continues in parallel to training.
         retry_policy: how often to try again.
         resume: whether to resume from the newest.
         on_failure: what a checkpoint that could not be written does.

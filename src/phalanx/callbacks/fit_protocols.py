@@ -1,4 +1,4 @@
-"""The callbacks that `fit` drives itself, beside Keras's hooks, and how it finds them.
+"""The callbacks that `fit` drives itself, next to Keras's hooks, and how it finds them.
 
 A callback takes part by having the attributes of a protocol; `fit` looks for them here alone.
 """

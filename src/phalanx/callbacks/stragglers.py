@@ -33,7 +33,7 @@ class StragglerDetector(Callback):
     again when it keeps up. Under `phalanx run` both are `straggler` records too.
 
     With one worker there is nothing to compare, and nothing happens. Under parameter servers
-    nobody waits for anybody; what is compared is the time of a worker's own steps.
+    no worker waits for anybody; what is compared is the time of a worker's own steps.
 
     Attributes:
         stragglers: those that are slow now; the same on every worker.
@@ -146,7 +146,7 @@ class StragglerStatistics:
         factor = own / max(usual, 1e-9)
         is_slow = factor >= self._factor and own - usual >= LEAST_EXCESS
         before = self._reported.get(rank)
-        if is_slow == (before is not None):  # nothing new: what was begun to count is void
+        if is_slow == (before is not None):  # nothing new: what was started to count is void
             self._in_a_row[rank] = 0
             self._slow_since.pop(rank, None)
             return None

@@ -26,7 +26,7 @@ Charts = Mapping[str, Mapping[str, Sequence[str]]]
 class TensorBoardRun:
     """One run in TensorBoard: a directory to which scalars and histograms are appended.
 
-    Opening a directory again adds an event file beside those in it. TensorBoard reads the
+    Opening a directory again adds an event file next to those in it. TensorBoard reads the
     files of a directory in turn and does not go back, so two open writers of one directory
     lose points on the page: give each writer a directory of its own.
 

@@ -20,7 +20,7 @@ class ThroughputMonitor(Callback):
     are left out. About ten steps in a window are timed in their parts and stand for the others.
 
     Under `phalanx run` the same numbers are in the run's records without this callback; there,
-    communication is measured only once tracing the step again is little beside the training
+    communication is measured only once tracing the step again is little next to the training
     so far, while with it that begins at once.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""One write beside training, at the most."""
+"""One write in parallel to training, at the most."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class CallbackStates:
         return document, arrays
 
     def write(self, document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Bring back what `read` gave; callbacks that were not there then stay as they are."""
+        """Restore what `read` gave; callbacks that were not there then stay as they are."""
         for name, callback in self._callbacks.items():
             state = document.get(name)
             if state is None:

@@ -45,7 +45,7 @@ class Shard:
     """One file of tensors, written by one worker.
 
     Attributes:
-        file: its name, beside the manifest.
+        file: its name, next to the manifest.
         bytes: its size.
         sha256: the checksum of its bytes, hexadecimal.
         pieces: what is in it.

@@ -44,7 +44,7 @@ class Retention:
         Args:
             manifests: all that can be read.
             saved: the step that was just saved, which stays whatever the other steps are: a
-                training that was brought back saves earlier steps than lie there. The one that
+                training that was restored saves earlier steps than lie there. The one that
                 was written last where None.
         """
         steps = sorted(manifest.step for manifest in manifests)

@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class StepCapture:
-    """What is known of a step beside its arrays.
+    """What is known of a step next to its arrays.
 
     Attributes:
         rank: the worker.

@@ -1,7 +1,7 @@
 """A name for every variable of a model, the same in every process that builds it.
 
 Keras numbers layers by the process (`dense`, `dense_1`), so a variable's path is no name. Its
-place among the model's variables is one; the path is kept beside it, for people.
+place among the model's variables is one; the path is kept next to it, for people.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def optimizer_variables(model: Any) -> dict[str, Any]:
     """Slots, iterations, learning rates, averages, loss scales and clippers' state by name.
 
     Empty where the model has no Keras optimizer. An optimizer inside another
-    (`LossScaleOptimizer`), and one that the model holds beside `compile`'s, as a GAN does, has its
+    (`LossScaleOptimizer`), and one that the model holds next to `compile`'s, as a GAN does, has its
     own number: "optimizer/1/0".
     """
     named: dict[str, Any] = {}

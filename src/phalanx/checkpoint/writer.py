@@ -1,6 +1,6 @@
 """Write a checkpoint: every worker its shard, then the chief the manifest.
 
-The workers speak through the folder alone, so that writing can continue beside training: a
+The workers speak through the folder alone, so that writing can continue in parallel to training: a
 collective in a second thread would wait for one of the training's.
 """
 

@@ -24,7 +24,7 @@ class StrategyInfo:
         multi_device: whether one worker may have several devices.
         needs_addresses: whether TensorFlow connects its workers, so that even one needs an address.
         uses_parameter_servers: whether workers train asynchronously and servers hold the variables.
-        is_default: whether it is TensorFlow's default strategy, beside which a script may make
+        is_default: whether it is TensorFlow's default strategy, next to which a script may make
             others.
         communication_backends: names of its all-reduce implementations, besides "auto".
     """

@@ -97,7 +97,7 @@ def _reject_with(what: str, **arguments: Any) -> None:
     given = [name for name, value in arguments.items() if value is not None]
     if given:
         raise DataError(
-            f"Asked to use {', '.join(given)} beside {what}, whose elements already are (x, y) or "
+            f"Asked to use {', '.join(given)} next to {what}, whose elements already are (x, y) or "
             "(x, y, sample_weight). Put them into the dataset."
         )
 
@@ -105,7 +105,7 @@ def _reject_with(what: str, **arguments: Any) -> None:
 class TakeFirst:
     """A pass over `source` that ends after some batches, and begins where the last one did.
 
-    For sources that begin alike whenever they are opened at position 0.
+    For sources that begin equal whenever they are opened at position 0.
     """
 
     endless = False
@@ -141,7 +141,7 @@ class TakeFirst:
         return iterator
 
     def open_unread(self) -> None:
-        """Nothing to do: all passes begin alike."""
+        """Nothing to do: all passes begin equal."""
 
     def on_epoch_begin(self) -> None:
         """Pass the word on."""

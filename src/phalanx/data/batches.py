@@ -36,7 +36,7 @@ class BatchSource(Protocol):
         batch_size: samples in every batch but the last of a pass, None where unknown.
         length_unknown: whether nobody can know where a pass ends until it does, and workers
             that share it have to ask each other.
-        has_state: whether what an open iterator holds can be saved and brought back.
+        has_state: whether what an open iterator holds can be saved and restored.
         fingerprint: equal where the data is, None where that cannot be told.
         seed: decides the order, None where the order is the data's own.
     """
@@ -155,10 +155,10 @@ def assert_same_split(data: Any, replicas: int) -> Any:
     """`data`, where each replica takes the same share of every tensor; fails elsewhere.
 
     A replica's gradient is weighed by its share of the rows, which must be one number: of 60 rows
-    beside 10 two replicas take a half each; of 37 beside 7 they could not.
+    next to 10 two replicas take a half each; of 37 next to 7 they could not.
 
     Raises:
-        DataError: the numbers of rows are known, and cannot be shared out alike.
+        DataError: the numbers of rows are known, and cannot be shared out in the same way.
     """
     tensors = tensors_of(data)
     advice = (

@@ -30,7 +30,7 @@ class DatasetBatches:
     """Any other source, as Keras's adapter gives it: a `tf.data.Dataset` of global batches.
 
     Every worker runs the whole pipeline and keeps its rows, which is right for every
-    dataset whose order is the same on all workers: the launcher seeds them alike, and fit
+    dataset whose order is the same on all workers: the launcher seeds them in the same way, and fit
     compares the shuffles' seeds.
     """
 
@@ -135,7 +135,7 @@ class DatasetBatches:
 
 
 def _static_batch_size(spec: Any) -> int | None:
-    """The rows of every tensor, where they are known and alike."""
+    """The rows of every tensor, where they are known and in the same way."""
     sizes = {s.shape[0] for s in keras.tree.flatten(spec) if s is not None and s.shape.rank}
     return sizes.pop() if len(sizes) == 1 else None
 

@@ -1,6 +1,6 @@
 """The collectives through which worker processes exchange tensors.
 
-All traffic between workers passes this interface. An implementation is a file beside this one:
+All traffic between workers passes this interface. An implementation is a file next to this one:
 `tensorflow.py` (TensorFlow's collective ops: a gRPC ring on CPUs, NCCL on GPUs), `horovod.py`.
 """
 

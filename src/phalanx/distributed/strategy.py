@@ -110,7 +110,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
         return (value,)
 
     def value_container(self, value: Any) -> Any:
-        """What holds `value` beside its copies on other replicas: itself."""
+        """What holds `value` next to its copies on other replicas: itself."""
         return value
 
     def read_var(self, replica_local_var: Any) -> Any:

@@ -34,7 +34,7 @@ class ProbeConfig:
     Attributes:
         layers: patterns of variable paths, such as "*/dense*"; None looks at all.
         sample_rate: the share of layers to look at in one step, drawn anew from the
-            step's number, alike on every worker.
+            step's number, in the same way on every worker.
         histograms: whether to make histograms too.
     """
 

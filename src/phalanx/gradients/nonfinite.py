@@ -1,6 +1,6 @@
 """Keep track of steps whose total gradient was not finite, and of where that came from.
 
-What happened is kept in a few variables that the step assigns, so nobody waits for a
+What happened is kept in a few variables that the step assigns, so no worker waits for a
 number at every step; `fit` looks now and then, the same steps on every worker.
 """
 

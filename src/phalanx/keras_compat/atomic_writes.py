@@ -1,6 +1,6 @@
-"""What Keras saves is complete or absent: written beside its place, then renamed.
+"""What Keras saves is complete or absent: written under a temporary name, then renamed.
 
-`Model.save` and `Model.save_weights` write to a name beside the one asked for and take
+`Model.save` and `Model.save_weights` write to a name next to the one asked for and take
 that one's place at the end, so a reader never sees half a file, a broken run leaves the
 older one, and several processes that save the same model to one path leave a whole file.
 
@@ -30,7 +30,7 @@ _asides: set[Path] = set()
 
 @contextmanager
 def atomic_path(path: str) -> Iterator[str]:
-    """A name to write to, beside `path` and with its endings, which then takes its place."""
+    """A name to write to, next to `path` and with its endings, which then takes its place."""
     folder, name = os.path.split(path)
     beside = os.path.join(folder, f".{uuid.uuid4().hex[:8]}-{name}")
     try:

@@ -55,7 +55,7 @@ class CallbackPolicy:
             made for a directory of its own.
         chief_only: whether its hooks run on the chief alone.
         reads: at which batches it wants fresh logs; None where its code tells.
-        restores: whether it has a state that it brings back when training begins.
+        restores: whether it has a state that it restores when training begins.
         shows_progress: whether it is a progress display.
     """
 
@@ -74,7 +74,7 @@ def policy_of(callback: Any) -> CallbackPolicy:
 
 
 def has_restored(callback: Any) -> bool:
-    """Whether the callback has brought back a state when training began."""
+    """Whether the callback has restored a state when training began."""
     return policy_of(callback).restores(callback)
 
 

@@ -7,7 +7,7 @@ The workers of an unchanged script all write to one path: `tf.train.Checkpoint.s
 Private names used: `tf.train.Checkpoint._write`, by which `save`, `write` and
 `CheckpointManager.save` write; of `tensorflow.python.checkpoint.checkpoint_management`
 `update_checkpoint_state_internal` and `_delete_file_if_exists`, by which `CheckpointManager`
-touches files beside those of a checkpoint, and of `tensorflow.python.checkpoint.checkpoint`
+touches files next to those of a checkpoint, and of `tensorflow.python.checkpoint.checkpoint`
 `_execute_callbacks`.
 """
 

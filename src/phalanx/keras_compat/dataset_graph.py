@@ -102,7 +102,7 @@ def calls_python(dataset: Any) -> bool:
     """Whether some step of it runs in Python, whose state TensorFlow cannot save.
 
     An iterator over such a dataset can be saved at times all the same: once Python has given all it
-    had and what it gave waits in a buffer. It could not be brought back.
+    had and what it gave waits in a buffer. It could not be restored.
     """
 
     def one_of(step: Transformation) -> bool:

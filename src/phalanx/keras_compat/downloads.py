@@ -1,6 +1,6 @@
 """`keras.utils.get_file` by several workers: one of a host downloads and extracts, for all.
 
-A lock file beside what was downloaded is held meanwhile, by one worker of all that see that
+A lock file next to what was downloaded is held meanwhile, by one worker of all that see that
 directory; the kernel lets it go where its holder is killed. The others find a note of what was done
 in this attempt, and take that. There is no collective: a worker may call it alone.
 

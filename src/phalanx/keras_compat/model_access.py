@@ -64,7 +64,7 @@ def without_strategy(model: Any) -> Iterator[None]:
 def adopt(model: Any, strategy: tf.distribute.Strategy) -> None:
     """Move what was created outside `strategy`'s scope into it, values and all.
 
-    A model or optimizer made before or beside the scope owns plain variables, which
+    A model or optimizer made before or next to the scope owns plain variables, which
     TensorFlow refuses to mix with replicated ones ("Mixing different
     tf.distribute.Strategy objects"). The Keras variables stay the same objects. A strategy of one
     replica owns its variables too. Plain variables stay where a strategy has plain ones. Call it

@@ -52,7 +52,7 @@ _thread = threading.local()
 
 
 def in_many_replicas() -> bool:
-    """Whether this code runs in a replica's step beside other replicas."""
+    """Whether this code runs in a replica's step next to other replicas."""
     return (
         not tf.distribute.in_cross_replica_context()
         and tf.distribute.get_strategy().num_replicas_in_sync > 1

@@ -209,7 +209,7 @@ updates_on_servers = Patches(_replacements)
 
 
 # An update reads a variable's slots one after the other, computes, and writes them one after the
-# other. Were two workers at it at once, one could see the other's half: Adam's new momentum beside
+# other. Were two workers at it at once, one could see the other's half: Adam's new momentum next to
 # the old velocity of zero, whose quotient throws a row far away, from where it needs epochs to come
 # back. (Keras writes m, v and the variable by operations of their own; TensorFlow's
 # `ResourceApplyAdam`, which does all in one, is not what `keras.optimizers.Adam` calls.)

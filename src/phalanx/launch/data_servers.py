@@ -1,4 +1,4 @@
-"""The processes of a `tf.data` service beside the workers: a dispatcher, and workers that read.
+"""The processes of a `tf.data` service next to the workers: a dispatcher, and workers that read.
 
 All of them run on the leading host. They belong to the run, not to an attempt: a worker group that
 restarts finds them at the same addresses. One that dies is restarted at its own address, as

@@ -1,8 +1,8 @@
 """A run that makes no progress: who waits, who has not come, and where in the code.
 
-Every two seconds a worker writes down what it does (`heartbeat` in docs/records.md). When nobody
-has begun anything new for much longer than a step takes, although training is on, the launcher says
-so; after the timeout it ends the worker group: a worker waits for one that does not come.
+Every two seconds a worker writes down what it does (`heartbeat` in docs/records.md). If no worker
+starts anything new for much longer than a step takes during training, the launcher says so; after
+the timeout it ends the worker group: a worker waits for one that does not come.
 """
 
 from __future__ import annotations
@@ -198,6 +198,6 @@ class HangDetector:
 
 
 def stands_still(positions: Sequence[WorkerProgress], timeout: float, now: float) -> bool:
-    """Whether somebody trains and nobody has begun anything for `timeout` seconds."""
+    """Whether somebody trains and nobody has started anything for `timeout` seconds."""
     trains = any(position.phase not in _OUTSIDE_TRAINING for position in positions)
     return trains and all(now - position.since >= timeout for position in positions)

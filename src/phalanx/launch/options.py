@@ -178,7 +178,7 @@ def _check_switches(options: RunOptions) -> None:
     if switches.trial_batches and (switches.overfit_batches or switches.profile):
         other = "--overfit-batches" if switches.overfit_batches else "--profile"
         raise ConfigurationError(
-            f"--fast-dev-run trains on few batches and keeps nothing; found {other} beside it. "
+            f"--fast-dev-run trains on few batches and keeps nothing; found {other} as well. "
             "Leave one of them out."
         )
     if uses_parameter_servers(options.strategy):

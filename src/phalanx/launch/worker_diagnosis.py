@@ -171,7 +171,7 @@ def _number(event: FlightEvent) -> int:
     return event.number
 
 
-_NOBODY = "no worker has begun anything new"
+_NOBODY = "no worker has started anything new"
 _FIRST_DIMENSION = re.compile(r"\[[^,\]]+")
 
 

@@ -341,5 +341,5 @@ _FIELDS = {cls: tuple(vars(cls)["__annotations__"]) for cls in EVENT_TYPES.value
 
 
 def field_names(kind: type[Event]) -> tuple[str, ...]:
-    """The fields that a record of this kind has, beside `v`, `t` and `kind`."""
+    """The fields that a record of this kind has, next to `v`, `t` and `kind`."""
     return _FIELDS[kind]

@@ -18,7 +18,7 @@ MAGIC = b"PHXFLT01"
 """How the file begins; the last two characters are the form's version."""
 
 HEADER = struct.Struct("<8sIIIiiiqqqq64s")
-"""Magic, texts' size, slot size, slots, rank, attempt, workers, pid, begun, alive, ended, host."""
+"""Magic, size of texts, slot size, slots, rank, attempt, workers, pid, start, alive, end, host."""
 
 HEADER_SIZE = 256
 TEXTS_SIZE = 64 * 1024 - HEADER_SIZE

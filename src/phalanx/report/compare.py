@@ -77,7 +77,7 @@ def distinct_names(runs: Sequence[RunData]) -> list[str]:
 
 
 def summary_table(summaries: Sequence[tuple[str, Summary]]) -> Table:
-    """The runs' numbers beside each other."""
+    """The runs' numbers next to each other."""
     rows: list[tuple[str, Callable[[Summary], str]]] = [
         ("state", format_state),
         ("what", lambda s: "; ".join(s.fits) or formatting.MISSING),

@@ -41,7 +41,7 @@ def trace_of(run: Path, attempt: int | None = None) -> dict[str, Any]:
     if not flights:
         asked = "" if attempt is None else f" of attempt {attempt}"
         raise ConfigurationError(
-            f"No flight recorder{asked} was found in {run}: no worker has begun."
+            f"No flight recorder{asked} was found in {run}: no worker has started."
         )
     return trace(flights)
 
@@ -61,7 +61,7 @@ def trace(flights: Sequence[Flight]) -> dict[str, Any]:
         "traceEvents": events,
         "displayTimeUnit": "ms",
         "otherData": {
-            "begun": datetime.fromtimestamp(zero / 1e9, UTC).isoformat(),
+            "started": datetime.fromtimestamp(zero / 1e9, UTC).isoformat(),
             "clocks": {host: f"{offset / 1e6:+.3f} ms" for host, offset in offsets.items()},
         },
     }

@@ -124,7 +124,7 @@ def metric_table(summary: Summary) -> Table:
 
 
 def worker_table(workers: list[WorkerSummary]) -> Table:
-    """The workers beside each other."""
+    """The workers next to each other."""
     rows = [
         (
             str(each.rank),

@@ -103,7 +103,7 @@ def read_status(run: Path, *, attempt: int | None = None, now: float) -> RunStat
     }
     if not found:
         raise ConfigurationError(
-            f"Nothing is written of attempt {chosen} of the run {run.name}: no worker has begun."
+            f"Nothing is written of attempt {chosen} of the run {run.name}: no worker has started."
         )
     differ = diff_batch_specs(found)
     return RunStatus(

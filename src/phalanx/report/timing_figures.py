@@ -1,4 +1,4 @@
-"""Figures of speed: throughput, where the time went, and the workers beside each other."""
+"""Figures of speed: throughput, where the time went, and the workers next to each other."""
 
 from __future__ import annotations
 

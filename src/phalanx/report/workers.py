@@ -1,4 +1,4 @@
-"""The workers of a run beside each other, in some numbers each."""
+"""The workers of a run next to each other, in some numbers each."""
 
 from __future__ import annotations
 

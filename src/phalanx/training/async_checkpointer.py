@@ -1,4 +1,4 @@
-"""Writing the checkpoints of a `fit`: beside training, one at a time, all workers alike."""
+"""Writes the checkpoints of a `fit` in parallel to training, one at a time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AsyncCheckpointer:
         stage.exit.push(self._leave)
 
     def prepare(self, arrays: Mapping[str, Any]) -> None:
-        """Have memory ready for this worker's share of these, beside training."""
+        """Have memory ready for this worker's share of these, in parallel to training."""
         self._background.start(lambda: self._writer.prepare(arrays))
 
     def write(self, read: Callable[[], Snapshot]) -> None:

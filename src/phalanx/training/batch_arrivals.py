@@ -3,7 +3,7 @@
 One execution takes its batch and trains on it in one graph: from outside nobody sees which of the
 two it waits for. So the graph notes, where a batch has come, its number, the time and the
 dimensions that vary, in a resource of its own on the host; a read of that never waits. It costs
-some microseconds beside the step, and no call of Python.
+some microseconds next to the step, and no call of Python.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLACES = ("x", "y", "sample_weight")
 
 @dataclass(frozen=True)
 class _Note:
-    """What is noted of batches that are alike.
+    """What is noted of batches that are equal.
 
     Only what differs between them is written at each step, as each operation there costs some ten
     microseconds: the time; the batch's number, where several come in one call; the dimensions that

@@ -83,7 +83,7 @@ def _warn(paths: Sequence[str], differed: Any) -> None:
     workers = ", ".join(map(str, np.flatnonzero(differed)))
     _log.warning(
         "Workers begin with different values of %s%s: worker %s differs from the chief. "
-        "All continue with the chief's. Initialise and load weights alike on every worker.",
+        "All continue with the chief's. Initialise and load the same weights on every worker.",
         paths[0],
         more,
         workers,
@@ -100,13 +100,13 @@ class MadeInStep:
         place: ReplicaTopology,
         known: Sequence[Any] = (),
     ) -> None:
-        """Look for variables of model and optimizer beside those that are `known`.
+        """Look for variables of model and optimizer next to those that are `known`.
 
         Args:
             model: a compiled model.
             strategy: connected to all workers.
             place: this worker's.
-            known: variables that are alike already.
+            known: variables that are equal already.
         """
         self._model = model
         self._strategy = strategy

@@ -1,4 +1,4 @@
-"""What callbacks decide is decided once: all workers stop, continue and learn alike.
+"""What callbacks decide is decided once: all workers stop, continue and learn the same.
 
 Callbacks run on every worker, and what they decide by global logs is the same everywhere.
 What they decide by anything else (a clock, a file, chance, or since only some workers have
@@ -30,7 +30,7 @@ _BATCH_HOOKS = tuple(
 class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """The last callback of every worker's list, where there are several workers.
 
-    - A state that the chief brought back when training began, all take over.
+    - A state that the chief restored when training began, all take over.
     - The learning rate is the chief's, where an epoch begins and where it ends.
     - A worker that stops, stops all. Within an epoch they ask each other after each batch,
       if some worker has a callback whose batch hooks may stop; else where the epoch ends.
@@ -47,7 +47,7 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         self._wants_to_stop = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Take over what the chief brought back."""
+        """Take over what the chief restored."""
         _, any_callback = self._ask_once()
         if not any_callback:
             return

@@ -28,7 +28,7 @@ from phalanx.training.context import CallContext
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """What a model was brought back to.
+    """What a model was restored to.
 
     Attributes:
         step: training steps done.

@@ -39,7 +39,7 @@ def forget_fits() -> None:
 
 
 class CheckpointManager:
-    """Saves one `fit` and brings it back; every worker has one, and all do the same."""
+    """Saves one `fit` and restores it; every worker has one, and all do the same."""
 
     def __init__(
         self,
@@ -326,7 +326,7 @@ def assert_wanted(found: LoadedCheckpoint, folder: StorageDir, *, resume: bool) 
 
 
 def check_not_ahead(found: LoadedCheckpoint, folder: StorageDir, step: int) -> None:
-    """Refuse a second training beside one that has ended in this process."""
+    """Refuse a second training next to one that has ended in this process."""
     if step < found.manifest.step:
         raise ConfigurationError(
             f"Checkpoint was given {folder}, where a fit before this one has come to step "

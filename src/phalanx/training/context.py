@@ -42,7 +42,7 @@ PATCHES = (
     atomic_save_patch,
     convert_variables_to_numbers,
 )
-"""What makes Keras right on several replicas, beside its own methods."""
+"""What makes Keras right on several replicas, next to its own methods."""
 
 
 class Batches(Protocol):
@@ -116,7 +116,7 @@ def open_source(
 
     Raises:
         WorkerMismatchError: workers were given different data, models or arguments.
-        DataError: the data is unfit.
+        DataError: the data is invalid.
     """
     source = make_batch_source(x, y, place=stage.place, seed=seed, **options)
     if uneven == "stop":

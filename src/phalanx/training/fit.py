@@ -68,7 +68,7 @@ def fit(
         callbacks: Keras callbacks, run on every worker with global logs.
         validation_split: share of the arrays, from their end, to validate on.
         validation_data: data to validate on.
-        shuffle: True, False or "batch"; arrays are shuffled alike on every worker.
+        shuffle: True, False or "batch"; arrays are shuffled in the same way on every worker.
         class_weight: weight by class id.
         sample_weight: one weight a sample, for arrays.
         initial_epoch: the epoch to begin with.

@@ -1,4 +1,4 @@
-"""What is seen of a `fit` from beside it: its phases, its pace, its records."""
+"""Reports a `fit` to callbacks, events and the phase tracker, and times its steps."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ class StepTimer:
         return ahead, float(is_due), float(self._wants_communication or self._has_paid())
 
     def _has_paid(self) -> bool:
-        """Whether tracing the step once more is little beside the training so far."""
+        """Whether tracing the step once more is little next to the training so far."""
         passed = self._clock() - self._started
         return passed >= _TRACING_PAYS_AFTER * self._first_seconds
 

@@ -17,7 +17,7 @@ _SECONDS_BETWEEN_READINGS = 0.5
 
 
 class MetricsSchedule:
-    """Decides, alike on every worker, at which steps metrics are read."""
+    """Decides, in the same way on every worker, at which steps metrics are read."""
 
     def __init__(
         self,

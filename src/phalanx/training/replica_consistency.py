@@ -83,7 +83,7 @@ class Apart:
     Attributes:
         what: in which variable, or in how many there are.
         step: so many were trained.
-        first_difference_at: the last step at which they were alike; None if they never were.
+        first_difference_at: the last step at which they were equal; None if they never were.
         noun: what a replica is called: "worker" where each has one.
     """
 
@@ -96,7 +96,7 @@ class Apart:
         since = (
             ""
             if self.first_difference_at is None
-            else f" They were alike at step {self.first_difference_at}."
+            else f" They were in the same way at step {self.first_difference_at}."
         )
         when = (
             "when training begins"
@@ -282,7 +282,7 @@ def _outliers(values: Sequence[int]) -> list[int]:
 
 
 def compared_variables(model: Any, function: StepFunction, *, is_resumed: bool) -> list[Any]:
-    """The variables that every replica holds alike.
+    """The variables that every replica holds in the same way.
 
     Left out are metrics, what replicas assign on their own in a step, and what clippers remember
     of a replica's own gradient.
@@ -290,7 +290,7 @@ def compared_variables(model: Any, function: StepFunction, *, is_resumed: bool) 
     Args:
         model: the model, built.
         function: its training steps, which know what they assign once they have run.
-        is_resumed: whether what replicas assign on their own was brought back and no step has
+        is_resumed: whether what replicas assign on their own was restored and no step has
             run yet: then nothing says which variables these are.
     """
     optimizer = getattr(model, "optimizer", None)

@@ -41,7 +41,7 @@ class SavePolicy:
         self.best: float | None = None
 
     def saved(self, step: int) -> None:
-        """The state after `step` is saved, or was brought back."""
+        """The state after `step` is saved, or was restored."""
         self._saved_step = step
         self._saved_at = self._clock()
 

@@ -230,7 +230,7 @@ class StepFunction:
     def capture_after(self, element: Any) -> None:
         """Keep the step on `element` that was just run, where it could not do so itself.
 
-        XLA cannot call what keeps a batch, so that stands beside a step that is compiled whole.
+        XLA cannot call what keeps a batch, so that stands next to a step that is compiled whole.
         """
         kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and self._whole:

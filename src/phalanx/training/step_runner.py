@@ -183,7 +183,7 @@ def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
 def _of_all_workers(
     trouble: NonFiniteStep, strategy: tf.distribute.Strategy, place: ReplicaTopology
 ) -> NonFiniteStep:
-    """`trouble` with the replicas of all workers; a collective, since all know of it alike."""
+    """`trouble` with the replicas of all workers; a collective."""
     own = (replica in trouble.replicas for replica in range(place.total))
     found = on_any_worker(strategy, place, *own)
     return replace(trouble, replicas=tuple(i for i, is_bad in enumerate(found) if is_bad))
@@ -214,7 +214,7 @@ class SampledSteps:
     """Runs the observed steps of one `fit`, and shows them to its listener."""
 
     def __init__(self, model: Any, function: StepFunction, listener: GradientListener) -> None:
-        """Get ready beside `function`; what is needed is traced when a step first needs it."""
+        """Get ready next to `function`; what is needed is traced when a step first needs it."""
         self._place = function.plan.place
         self._traces = _sampled_traces(model, function)
         self._sampler = GradientSampler(listener)
@@ -245,11 +245,11 @@ class SampledTraces(TraceCache):
     """The second traces of a step; kept from one `fit` to the next.
 
     Attributes:
-        version: that of the step function which these stand beside.
+        version: that of the step function which these stand next to.
     """
 
     def __init__(self, model: Any, function: StepFunction) -> None:
-        """Get ready beside `function`."""
+        """Get ready next to `function`."""
         super().__init__(self._trace)
         self.version = function.version
         self._function = function

@@ -23,7 +23,7 @@ from phalanx.training.step_function import Outputs, StepFunction
 
 @dataclass(kw_only=True)
 class TimedSteps:
-    """Runs timed steps beside those of `function`.
+    """Runs timed steps next to those of `function`.
 
     Attributes:
         function: runs the other steps.

@@ -145,7 +145,7 @@ class TrainState:
         check_compatible(loaded.manifest, describe(_rows_of(whole)), where, paths=paths_of(whole))
 
     def write_variables(self, loaded: LoadedCheckpoint) -> None:
-        """Bring model, optimizer and metrics back."""
+        """Restore model, optimizer and metrics."""
         arrays = loaded.arrays
         for name, variable in model_variables(self._model).items():
             assign(variable, arrays[name])
@@ -156,7 +156,7 @@ class TrainState:
             assign_local(metric_variables(self._model), arrays, self._place)
 
     def write(self, loaded: LoadedCheckpoint) -> None:
-        """Bring everything back: variables, chance, callbacks, the place in the data."""
+        """Restore everything: variables, chance, callbacks, the place in the data."""
         state, arrays = loaded.manifest.state, loaded.arrays
         self.write_variables(loaded)
         self._cadence.passed = list(state["readings"])

@@ -1,4 +1,4 @@
-"""What a script asks of TensorFlow's devices and threads after its worker has begun.
+"""What a script asks of TensorFlow's devices and threads after its worker has started.
 
 Workers are connected before a script's first line, and TensorFlow refuses to change devices and
 threads once it runs. Each function here is tried first; only what TensorFlow refuses is answered

@@ -43,7 +43,7 @@ def adopt(strategy: Any) -> ExitStack:
 def strategies_of_scripts() -> set[type]:
     """The classes of TensorFlow's that give way: those a script may make and train under.
 
-    TensorFlow's own under TensorFlow 1's names too: a second strategy beside the one in force ends
+    TensorFlow's own under TensorFlow 1's names too: a second strategy next to the one in force ends
     in an error, and a second `MirroredStrategy` of that kind in a segmentation fault. A
     `TPUStrategy` is made only where there is a TPU.
     """

@@ -85,7 +85,7 @@ class WrittenOnce:
             return write()
 
     def _write_as_chief(self, kind: str, path: str, write: Callable[[], _T]) -> _T:
-        self._note("begun", kind, path)
+        self._note("started", kind, path)
         try:
             with self._lock(path):
                 result = write()
@@ -146,7 +146,7 @@ class WrittenOnce:
 
     def _take_in(self, note: dict[str, Any]) -> None:
         key = (note["kind"], note["path"])
-        if note["what"] != "begun":
+        if note["what"] != "started":
             self._ended[key].append(note["what"] == "written")
             return
         self._started[key] += 1

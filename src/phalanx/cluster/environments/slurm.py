@@ -100,7 +100,7 @@ def _outside_a_step(environment: Mapping[str, str], job: str) -> ClusterEnvironm
 def _hosts(
     nodes: Sequence[str], counts: Sequence[int], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The host of each task, alike for all of them; "" where that is not known.
+    """The host of each task, in the same way for all of them; "" where that is not known.
 
     Slurm does not tell how it spread several tasks over a node, only which of them are here.
     """

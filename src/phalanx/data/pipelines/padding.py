@@ -45,7 +45,7 @@ class Padding:
             growing = list(self.buckets) == sorted(set(self.buckets)) and len(self.buckets) > 0
             if self.lengths is None or not growing:
                 raise ConfigurationError(
-                    "Padding takes buckets: growing upper lengths, beside lengths=; found "
+                    "Padding takes buckets: growing upper lengths, next to lengths=; found "
                     f"{self.buckets!r}."
                 )
 

@@ -22,7 +22,7 @@ AHEAD = 48
 TIMEOUT = 30.0
 """Seconds to wait while nothing comes at all."""
 _NO_TIMEOUT = 0.1
-"""The same, once that was in vain."""
+"""The same, once that was without effect."""
 
 Element = Sequence[Any]
 Open = Callable[[int], Iterable[Element]]

@@ -83,7 +83,7 @@ def images(
         channels: 1 for grey, 3 for colours, 4 with transparency.
 
     Raises:
-        DataError: there is no image, or images both in folders and beside them.
+        DataError: there is no image, or images both in folders and next to them.
         ConfigurationError: `channels` is none of these.
     """
     if channels not in (1, 3, 4):

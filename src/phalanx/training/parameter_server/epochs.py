@@ -141,7 +141,7 @@ class PSFitLoop(FitLoop):
 
 
 class ServerCheckpointing(CheckpointManager):
-    """Saves and brings back one `fit`, from the chief, which writes all.
+    """Saves and restores one `fit`, from the chief, which writes all.
 
     Workers have steps given ahead, so the chief says beforehand how many more there may be.
     """

@@ -1,4 +1,4 @@
-"""What is seen of a `fit` on servers from beside it: its records, and how fast it goes."""
+"""Reports a `fit` on parameter servers, and how fast it is."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The same names and the same form: variables whole, however many servers keep them, and the place
 in the data. So what was saved here continues with other servers, other workers, or one device.
-Beside it stands what only workers at their own pace need: which of them has done what.
+Next to it stands what only workers at their own pace need: which of them has done what.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ServerCapture(TrainState):
         self, moment: TrainProgress, *, fit: int, best: float | None, logs: Mapping[str, Any]
     ) -> Snapshot:
         """The state now; see `TrainState.read`."""
-        # A step that a lost worker had begun was done twice, and counts once.
+        # A step that a lost worker had started was done twice, and counts once.
         self._model.optimizer.iterations.assign(moment.step)
         totals = self._tally.totals if moment.batch else None
         if totals is not None:
@@ -107,7 +107,7 @@ class ServerCapture(TrainState):
         return {name: ShardedRows(variable) for name, variable in whole.items()}
 
     def write(self, loaded: LoadedCheckpoint) -> None:
-        """Bring everything back; before the first step."""
+        """Restore everything; before the first step."""
         super().write(loaded)
         state = loaded.manifest.state
         servers = state.get(_SERVERS) or {}
@@ -115,7 +115,7 @@ class ServerCapture(TrainState):
         self._counted = loaded if state["position"]["batch"] else None
 
     def write_totals(self, totals: MetricAccumulator) -> None:
-        """Bring back, once, what was counted in the middle of an epoch; as new elsewhere."""
+        """Restore, once, what was counted in the middle of an epoch; as new elsewhere."""
         loaded, self._counted = self._counted, None
         if loaded is None:
             return

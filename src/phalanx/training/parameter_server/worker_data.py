@@ -98,6 +98,6 @@ def _reject_with(x: Any, y: Any, options: dict[str, Any]) -> None:
     names = [name for name, value in given.items() if value is not None]
     if names:
         raise DataError(
-            f"Asked to use {', '.join(names)} beside a {type(x).__name__}, whose elements already "
+            f"Asked to use {', '.join(names)} next to a {type(x).__name__}, whose elements already "
             "are (x, y) or (x, y, sample_weight). Put them into the dataset."
         )

@@ -32,7 +32,7 @@ class StepResult:
         seconds: from its having the batch to its having the gradient, reading the variables
             included; 0 where nothing is trained.
         gradient_norm: of the worker's own gradient, as it came, before it was clipped.
-        returned: the numbers that the model's step returned beside its metrics, by name.
+        returned: the numbers that the model's step returned next to its metrics, by name.
         states: the metrics' variables, as after this batch alone.
         outputs: what `predict_step` returned, flat.
     """

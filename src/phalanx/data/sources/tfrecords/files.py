@@ -81,7 +81,7 @@ def compression_of(files: Sequence[str], asked: str | None) -> Compression:
     if len(set(kinds.values())) > 1:
         odd = next(file for file in files if kinds[file] != kinds[files[0]])
         raise ConfigurationError(
-            f"TFRecord files of one source must be compressed alike; found {files[0]} "
+            f"TFRecord files of one source must be compressed in the same way; found {files[0]} "
             f"({kinds[files[0]] or 'plain'}) and {odd} ({kinds[odd] or 'plain'}). Give them to two "
             "sources, or say compression=."
         )

@@ -1,4 +1,4 @@
-"""How many records files have, and where these lie: found once, and remembered beside the file.
+"""How many records files have, and where these lie: found once, and remembered next to the file.
 
 What is remembered holds for a file of the same size and time of change. It is a hidden file,
 `.NAME.index.npz`, which is left out where the directory cannot be written.

@@ -1,7 +1,7 @@
 """What the samples in TFRecord files are made of, so that they come back as they were written.
 
 Whole numbers and float32 are written as the lists that `tf.train.Example` has for them, strings
-and everything else as bytes. The schema lies beside the files, as JSON, and needs no code of ours
+and everything else as bytes. The schema lies next to the files, as JSON, and needs no code of ours
 to read the files: `tf.io.parse_example` with `features()` is all.
 """
 
@@ -104,7 +104,7 @@ class Schema:
         return tuple(values.values()) if self.structure == "tuple" else values["x"]
 
     def to_json(self) -> str:
-        """As it lies beside the files."""
+        """As it lies next to the files."""
         leaves = [{"name": a.name, "dtype": a.dtype, "shape": list(a.shape)} for a in self.leaves]
         return json.dumps({"schema": 1, "structure": self.structure, "arrays": leaves}, indent=2)
 
@@ -137,7 +137,7 @@ def _feature(leaf: Leaf, value: Any) -> Any:
     if array.shape != leaf.shape:
         raise DataError(
             f"Asked to write samples whose {leaf.name} has the shape {leaf.shape}; found one with "
-            f"{array.shape}. Make them alike, or give serialize=, a function to bytes."
+            f"{array.shape}. Make them in the same way, or give serialize=, a function to bytes."
         )
     if leaf.kind == "ints":
         return tf.train.Feature(int64_list=tf.train.Int64List(value=array.ravel().tolist()))

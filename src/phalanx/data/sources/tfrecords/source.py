@@ -41,7 +41,7 @@ def tfrecords(
         files: names or patterns, local, known to TensorFlow (`gs://`), or to fsspec (`s3://`; those
             are copied to this machine).
         features: what `tf.io.parse_example` needs to know, with features of fixed length; samples
-            are dicts then. By default what `write_tfrecords` left beside the files; where that is
+            are dicts then. By default what `write_tfrecords` left next to the files; where that is
             not there either, samples are the records' bytes, for `map=` to parse.
         supervised: the features' names, in order, of which samples are to be tuples: `("image",
             "label")`.
@@ -49,7 +49,7 @@ def tfrecords(
             the global order is exact then, and a training continues at once where it stopped. The
             files must be plain, and on this machine.
         compression: "", "GZIP" or "ZLIB"; by default what the files look like.
-        remember: whether to keep what was counted or indexed in hidden files beside them.
+        remember: whether to keep what was counted or indexed in hidden files next to them.
 
     Raises:
         DataError: no file matches, there is no record in them, or one is damaged.
@@ -216,7 +216,7 @@ def _parse(
 
 def _no_schema(files: Sequence[str]) -> Schema:
     raise ConfigurationError(
-        f"supervised needs features=; found no schema beside {files[0]}. Say what "
+        f"supervised needs features=; found no schema next to {files[0]}. Say what "
         "tf.io.parse_example needs to know."
     )
 

@@ -38,7 +38,7 @@ def write_tfrecords(
             `__len__` and `__getitem__` that gives such samples.
         path: the files' names but for their number.
         shards: how many files; each gets neighbouring samples.
-        serialize: a sample as bytes. By default a `tf.train.Example`, and `schema.json` beside the
+        serialize: a sample as bytes. By default a `tf.train.Example`, and `schema.json` next to the
             files says how to read it: `phalanx.data.tfrecords` does on its own.
         compression: "", "GZIP" or "ZLIB". Only plain files can be indexed.
         workers: how many files are written at a time; as many as there are cores by default.

@@ -1,4 +1,4 @@
-"""Horovod's own optimizer beside Keras 3."""
+"""Horovod's own optimizer next to Keras 3."""
 
 from __future__ import annotations
 

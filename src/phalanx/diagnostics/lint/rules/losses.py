@@ -53,7 +53,7 @@ def _losses(script: Script) -> Iterator[Function]:
 def _regularizers_of_activity(script: Script) -> Iterator[Function]:
     """What regularizers compute, in a script that gives a layer's output to one.
 
-    Those of kernels, which have no rows, are written alike.
+    Those of kernels, which have no rows, are written in the same way.
     """
     if not any(
         isinstance(node, ast.keyword) and node.arg == "activity_regularizer"
@@ -74,7 +74,7 @@ def _is_of_rows(node: ast.Call | ast.BinOp, numbered: bool) -> bool:
 
     Args:
         node: what may be one.
-        numbered: whether the rows are numbered beside it, as labels of such a product are.
+        numbered: whether the rows are numbered next to it, as labels of such a product are.
     """
     if isinstance(node, ast.BinOp):
         if not isinstance(node.op, ast.MatMult):

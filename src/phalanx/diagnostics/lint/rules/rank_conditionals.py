@@ -109,7 +109,7 @@ RULES = (
         severity="warning",
         why="It changes the training. Under plain Keras the others continue without it, and "
         "wait for one that has stopped; Phalanx brings most decisions together.",
-        remedy="Give it to every worker: all see the same logs and decide alike. Callbacks that "
+        remedy="Give it to every worker: all see the same logs and decide the same. Callbacks that "
         "only save may stay with the chief.",
         find=_callback,
     ),

@@ -21,7 +21,7 @@ def _model_outside(script: Script) -> Iterator[Spot]:
     for way in script.ways:
         made = next(strategies_made(way), None)
         models = [site for site in way if _MODEL.match(site.name) or site.name in own]
-        # Beside a model in the scope, another is often one of its parts, or for one device.
+        # Next to a model in the scope, another is often one of its parts, or for one device.
         if made is None or any(site.scoped for site in models):
             continue
         for site in models:

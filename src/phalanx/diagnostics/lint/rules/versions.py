@@ -24,7 +24,7 @@ def _mixed(script: Script) -> Iterator[Spot]:
         # Keras 2, kept among TensorFlow's private modules.
         private = name.split(".")[:3] == ["tensorflow", "python", "keras"]
         if private or name.split(".")[0] == "tf_keras":
-            yield Spot(node=node, what=f"`{ast.unparse(node)}` beside Keras 3")
+            yield Spot(node=node, what=f"`{ast.unparse(node)}` next to Keras 3")
 
 
 def _legacy(script: Script) -> Iterator[Spot]:
