@@ -8,28 +8,27 @@ import pytest
 from phalanx.cluster.detect import detect
 from phalanx.errors import ConfigurationError
 from phalanx.submit.kubernetes import KubernetesJob, manifests
-from phalanx.submit.submit_spec import SubmitSpec
 
 ASKED = {
     "plain": {},
     "all": {
-        "gpus": 1,
-        "cpus": "4",
-        "memory": "8Gi",
+        "gpus_per_worker": 1,
+        "cpus_per_worker": "4",
+        "memory_per_worker": "8Gi",
         "namespace": "team",
-        "env": {"A": "b c"},
-        "node_selector": {"cloud.example/kind": "gpu"},
-        "script": "print('trained')\n",
+        "env": ["A=b c"],
+        "node_selector": ["cloud.example/kind=gpu"],
+        "target": __file__,
+        "code_source": "configmap",
     },
 }
 asked = pytest.mark.parametrize("options", ASKED.values(), ids=ASKED)
 
 
 def made(kind, *, name="mnist", **options):
-    run = SubmitSpec(
-        name=name, target="/phalanx/code/train.py", hosts=3, run_dir="/runs", workers_per_host=1
-    )
-    return manifests(KubernetesJob(run=run, image="x", pvc="c", kind=kind, **options))
+    code = {"target": "/app/train.py", "code_source": "image", **options}
+    job = KubernetesJob(**code, name=name, workers=3, image="x", pvc="c", kind=kind)
+    return manifests(job)
 
 
 def known_to(model, one):
@@ -87,7 +86,9 @@ def test_pods_of_a_train_job_find_each_other():
 
 
 def test_a_train_job_names_its_runtime():
-    config_map, runtime, job = made("trainjob", script="print()", namespace="team")
+    config_map, runtime, job = made(
+        "trainjob", target=__file__, code_source="configmap", namespace="team"
+    )
     assert [one["kind"] for one in (config_map, runtime, job)] == [
         "ConfigMap",
         "TrainingRuntime",

@@ -17,7 +17,6 @@ from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.submit import kubernetes_client
 from phalanx.submit.job_registry import SubmittedJob
 from phalanx.submit.kubernetes import KINDS, KubernetesJob, manifests
-from phalanx.submit.submit_spec import SubmitSpec
 
 validate = pytest.importorskip("kubernetes_validate")
 VERSIONS = ("1.29", "1.31", "1.33")
@@ -224,9 +223,8 @@ def test_what_cannot_work_is_refused(place, words, message):
 
 
 def test_several_pods_share_a_directory():
-    run = SubmitSpec(name="mnist", target="train.py", hosts=2, run_dir="/runs")
     with pytest.raises(ConfigurationError, match=r"2 pods need a directory .* --pvc"):
-        KubernetesJob(run=run, image="x")
+        KubernetesJob(target="/app/train.py", code_source="image", workers=2, image="x")
 
 
 @contextmanager
@@ -392,7 +390,7 @@ def test_no_pods():
 
 
 def test_every_kind_of_manifest_is_named_alike():
-    run = SubmitSpec(name="mnist", target="/app/train.py", hosts=2, run_dir="/runs")
+    code = {"target": "/app/train.py", "code_source": "image", "name": "mnist"}
     for kind in KINDS:
-        made = manifests(KubernetesJob(run=run, image="x", pvc="c", kind=kind))
+        made = manifests(KubernetesJob(**code, workers=2, image="x", pvc="c", kind=kind))
         assert {one["metadata"]["name"] for one in made} == {"mnist"}

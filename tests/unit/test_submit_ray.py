@@ -4,6 +4,7 @@ import json
 import shlex
 import signal
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,12 +18,9 @@ from phalanx.launch.resources import Machine
 from phalanx.launch.signals import SignalCatcher
 from phalanx.submit import ray_client
 from phalanx.submit.job_registry import find_job
-from phalanx.submit.ray_command import RayJob, launcher_words
+from phalanx.submit.ray_command import RayJob
 from phalanx.submit.ray_driver.driver import Driver
 from phalanx.submit.ray_driver.plan import RayPlan
-from phalanx.submit.submit_spec import SubmitSpec
-
-RUN = SubmitSpec(name="mnist", target="/shared/train.py", hosts=2, run_dir="/shared/runs")
 
 
 @pytest.fixture
@@ -155,15 +153,16 @@ class JobServer:
 
 
 def test_a_job_is_noted_and_found(tmp_path):
-    plan = RayPlan(
-        name=RUN.name,
-        run_dir=RUN.run_dir,
-        words=launcher_words(RUN, cpus=2, grace_period=30),
-        least=2,
-        most=2,
+    job = RayJob(
+        target="/shared/train.py",
+        name="mnist",
+        workers="2",
+        run_dir=Path("/shared/runs"),
+        jobs_dir=tmp_path,
+        address="http://head:8265",
     )
-    server, job = JobServer(), RayJob(plan=plan, grace_period=30)
-    ray_client.submit(job, "http://head:8265", tmp_path, server)
+    server = JobServer()
+    ray_client.submit(job, server)
     assert server.asked == [(job.entrypoint(), job.runtime_env())]
     found = find_job("mnist", tmp_path)
     assert (found.kind, found.job, found.address) == ("ray", "mnist", "http://head:8265")
@@ -173,7 +172,7 @@ def test_a_job_is_noted_and_found(tmp_path):
     assert ray_client.status(found, server) == "STOPPED"
 
     # Gone on with: Ray takes each job's name but once.
-    again = ray_client.submit(job, "http://head:8265", tmp_path, server)
+    again = ray_client.submit(job, server)
     assert again.job == "mnist-2"
     server.jobs.clear()
     with pytest.raises(LaunchError, match="refused what was asked: Job mnist-2 does not exist"):

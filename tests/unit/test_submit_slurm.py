@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 import typer
@@ -23,7 +24,13 @@ RUN = SubmitSpec(name="mnist", target="/shared/train.py", hosts=4, run_dir="/sha
 
 
 def job(**changes):
-    options = {"run": RUN, "python": "/venv/bin/python", "output": "/shared/runs/mnist.log"}
+    options = {
+        "target": "/shared/train.py",
+        "name": "mnist",
+        "nodes": 4,
+        "run_dir": Path("/shared/runs"),
+        "python": "/venv/bin/python",
+    }
     return SlurmJob(**{**options, **changes})
 
 
@@ -108,17 +115,14 @@ def test_every_option_is_in_the_script(place):
 
 
 def test_the_script_starts_a_launcher_on_each_node(place):
-    run = SubmitSpec(
-        name="mnist",
-        target="train.py",
-        arguments=("--note", "two words", "$HOME"),
-        hosts=3,
-        workers_per_host=2,
-        run_dir="/shared/runs",
+    asked = job(
+        arguments=["--note", "two words", "$HOME"],
+        nodes=3,
+        workers_per_node=2,
         max_restarts=1,
-        options=("--strategy", "horovod"),
+        run_options="--strategy horovod",
     )
-    assert run_script(place, batch_script(job(run=run))) == 0
+    assert run_script(place, batch_script(asked)) == 0
     (words,) = called(place)
     assert words[:4] == ["srun", "--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=2"]
     assert words[4:8] == ["/venv/bin/python", "-m", "phalanx", "run"]
@@ -131,13 +135,13 @@ def test_the_script_starts_a_launcher_on_each_node(place):
         True,
         "/shared/runs",
     )
-    assert asked["target"] == "train.py"
+    assert asked["target"] == "/shared/train.py"
 
 
 def test_arguments_reach_the_script_as_they_are(place):
     odd = ("two words", "$HOME", "'quoted'", "*.txt")
     stand_in(place, "srun", says=f'for last in "$@"; do echo "$last" >> {place}/words; done')
-    run_script(place, batch_script(job(run=SubmitSpec(**{**vars(RUN), "arguments": odd}))))
+    run_script(place, batch_script(job(arguments=list(odd))))
     assert (place / "words").read_text().splitlines()[-4:] == list(odd)
 
 
@@ -171,7 +175,7 @@ def test_values_of_variables_are_not_in_the_script_and_reach_the_launchers(place
 
 
 def test_a_script_that_is_submitted_without_its_variables_ends_at_once(place):
-    assert run_script(place, batch_script(job(env={"KEY": "s3cr3t"}))) != 0
+    assert run_script(place, batch_script(job(run_options="--env KEY=s3cr3t"))) != 0
     assert called(place) == []
 
 

@@ -16,11 +16,12 @@ from rich.text import Text
 
 from phalanx.cli.cluster_option import resolve_cluster
 from phalanx.cli.console import info
-from phalanx.cli.run_options import Arguments, NodeRank
+from phalanx.cli.run_options import NodeRank
 from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ConfigurationError
 from phalanx.launch.script_check import check_script
+from phalanx.launch.shared_options import Arguments
 
 if TYPE_CHECKING:
     from phalanx.diagnostics.doctor.machine import MachineInfo

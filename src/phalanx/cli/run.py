@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from functools import wraps
-from typing import Any
 
 import typer
 
 from phalanx.cli.cluster_option import resolve_cluster
 from phalanx.cli.console import error, info
-from phalanx.cli.parse_run import parse_run_options
+from phalanx.cli.options_dataclass import takes
+from phalanx.cli.run_options import RunCommand
 from phalanx.launch.context import LaunchContext
 from phalanx.launch.resources import Machine
 from phalanx.launch.run import run as launch
@@ -36,10 +35,9 @@ Options before SCRIPT are options of Phalanx; arguments after it go to the scrip
 """
 
 
-@wraps(parse_run_options)  # typer reads the flags there.
-def run(**flags: Any) -> None:
-    """Read the flags, launch, and leave with the run's exit code."""
-    asked = parse_run_options(**flags)
+@takes(RunCommand)
+def run(asked: RunCommand) -> None:
+    """Launch, and leave with the run's exit code."""
     options = asked.options
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A bar's "━" must not end a run.

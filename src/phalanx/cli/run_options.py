@@ -1,114 +1,40 @@
-"""The options of `phalanx run`, and the argument `RUN`; other commands share some of them."""
+"""The options of `phalanx run`, each declared once, and what they come to.
+
+Other commands share some of them, and read the words of `phalanx run` as it does itself.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from phalanx.cluster.debug_options import DebugOptions, parse_profile
 from phalanx.cluster.detect import CLUSTER_NAMES
 from phalanx.cluster.spec import LOG_LEVELS
 from phalanx.cluster.strategies import COMMUNICATION_NAMES, STRATEGY_NAMES
-from phalanx.launch.options import TEE_MODES
+from phalanx.cluster.task_types import DEFAULT_SHARDING
+from phalanx.errors import ConfigurationError
+from phalanx.launch.options import (
+    GRACE,
+    HANG_TIMEOUT,
+    STARTUP_TIMEOUT,
+    TEE_MODES,
+    RunOptions,
+    parse_devices,
+    parse_env,
+    parse_workers,
+)
+from phalanx.launch.shared_options import Arguments, AsModule, MaxRestarts, Resume, Target
 
-Target = Annotated[str, typer.Argument(metavar="SCRIPT", help="The script or module to run.")]
-Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the script.")
-]
-AsModule = Annotated[
-    bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module, as in python -m.")
-]
-Workers = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|MIN:MAX",
-        help="Number of workers; with MIN:MAX, continue with fewer if one is lost.",
-        show_default="one for each GPU of this machine, else 1",
-    ),
-]
-Strategy = Annotated[
-    str,
-    typer.Option(
-        metavar="|".join(STRATEGY_NAMES),
-        help="Distribution strategy.",
-        autocompletion=lambda: list(STRATEGY_NAMES),
-    ),
-]
-Communication = Annotated[
-    str,
-    typer.Option(
-        metavar="|".join(COMMUNICATION_NAMES),
-        help="Backend of the all-reduce; needs a --strategy other than auto.",
-        autocompletion=lambda: list(COMMUNICATION_NAMES),
-    ),
-]
-Servers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", help="Number of parameter servers.", show_default="1 under parameter-server"
-    ),
-]
-Sharding = Annotated[
-    str,
-    typer.Option(
-        metavar="min-size:BYTES|fixed-shards:N|none",
-        help="How large variables are partitioned over parameter servers.",
-    ),
-]
-DataWorkers = Annotated[
-    int,
-    typer.Option(
-        metavar="N", help="Number of processes that read and map data for pipeline(service=True)."
-    ),
-]
-Devices = Annotated[
-    str | None,
-    typer.Option(
-        metavar="[cpu:|gpu:|logical-gpu:]N",
-        help="Devices of each worker; cpu:N creates N logical CPU devices.",
-        show_default="an equal part of the devices",
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(help="Number of CPU threads of each worker.", show_default="cores / workers"),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(help="Random seed of every worker.", show_default="random, recorded in run.json"),
-]
-MaxRestarts = Annotated[int, typer.Option(help="Maximum number of restarts after failures.")]
-Name = Annotated[str | None, typer.Option(help="Name of the run.", show_default="the start time")]
 Run = Annotated[
     str | None,
     typer.Argument(metavar="RUN", help="Name or path of a run.", show_default="the latest"),
 ]
 RunDir = Annotated[Path, typer.Option(help="Directory that holds all runs.")]
-Tee = Annotated[
-    str,
-    typer.Option(
-        metavar="|".join(TEE_MODES),
-        help="Workers whose output is shown; log files hold all output.",
-        autocompletion=lambda: list(TEE_MODES),
-    ),
-]
-Logging = Annotated[
-    str,
-    typer.Option(
-        metavar="|".join(LOG_LEVELS),
-        help="Log level; auto is info on the chief and warning on the others.",
-        autocompletion=lambda: list(LOG_LEVELS),
-    ),
-]
-Hosts = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B,...",
-        help="Addresses of the nodes; run the same command on each.",
-        show_default="from --cluster",
-    ),
-]
 NodeRank = Annotated[
     int | None,
     typer.Option(
@@ -117,68 +43,220 @@ NodeRank = Annotated[
         show_default="from its addresses",
     ),
 ]
-Cluster = Annotated[
-    str,
-    typer.Option(
-        metavar="|".join(CLUSTER_NAMES),
-        help="Cluster environment to detect.",
-        autocompletion=lambda: list(CLUSTER_NAMES),
-    ),
-]
-RendezvousTimeout = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", help="Time to wait for the launchers of the other nodes."),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Resume the run of that --name, if it exists.")
-]
-HangTimeout = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS", help="End the run if it makes no progress for this time; 0 disables it."
-    ),
-]
-GracePeriod = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS", help="Time for training to save and stop after SIGTERM or SIGUSR1."
-    ),
-]
-Env = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="Environment variable for the workers (repeatable)."),
-]
-Debug = Annotated[
-    bool,
-    typer.Option("--debug", help="Run steps eagerly and compare the workers' collectives."),
-]
-DebugRank = Annotated[
-    int,
-    typer.Option(
-        metavar="RANK", help="Worker whose breakpoint() uses this terminal, with --debug."
-    ),
-]
-FastDevRun = Annotated[
-    int | None,
-    typer.Option(
-        metavar="[N]",
-        help="Train and validate on N batches (default 1) and keep no output.",
-        show_default=False,
-    ),
-]
-OverfitBatches = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Train and validate on the same first N batches in every epoch.",
-        show_default="all",
-    ),
-]
-Profile = Annotated[
-    str | None,
-    typer.Option(metavar="STEP|FIRST:LAST", help="Steps to record with TensorFlow's profiler."),
-]
-ProfileRanks = Annotated[
-    str | None,
-    typer.Option(metavar="RANK,...", help="Workers to profile.", show_default="the chief"),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCommand:
+    """What `phalanx run` is asked for, as it is written: each field is an option."""
+
+    target: Target
+    arguments: Arguments = None
+    as_module: AsModule = False
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|MIN:MAX",
+            help="Number of workers; with MIN:MAX, continue with fewer if one is lost.",
+            show_default="one for each GPU of this machine, else 1",
+        ),
+    ] = None
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(STRATEGY_NAMES),
+            help="Distribution strategy.",
+            autocompletion=lambda: list(STRATEGY_NAMES),
+        ),
+    ] = "auto"
+    communication_backend: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(COMMUNICATION_NAMES),
+            help="Backend of the all-reduce; needs a --strategy other than auto.",
+            autocompletion=lambda: list(COMMUNICATION_NAMES),
+        ),
+    ] = "auto"
+    ps: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Number of parameter servers.",
+            show_default="1 under parameter-server",
+        ),
+    ] = None
+    variable_partitioner: Annotated[
+        str,
+        typer.Option(
+            metavar="min-size:BYTES|fixed-shards:N|none",
+            help="How large variables are partitioned over parameter servers.",
+        ),
+    ] = DEFAULT_SHARDING
+    data_workers: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Number of processes that read and map data for pipeline(service=True).",
+        ),
+    ] = 0
+    devices_per_worker: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[cpu:|gpu:|logical-gpu:]N",
+            help="Devices of each worker; cpu:N creates N logical CPU devices.",
+            show_default="an equal part of the devices",
+        ),
+    ] = None
+    threads_per_worker: Annotated[
+        int | None,
+        typer.Option(help="Number of CPU threads of each worker.", show_default="cores / workers"),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Random seed of every worker.", show_default="random, recorded in run.json"
+        ),
+    ] = None
+    max_restarts: MaxRestarts = 0
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run.", show_default="the start time")
+    ] = None
+    run_dir: RunDir = Path("runs")
+    tee: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(TEE_MODES),
+            help="Workers whose output is shown; log files hold all output.",
+            autocompletion=lambda: list(TEE_MODES),
+        ),
+    ] = "chief"
+    log_level: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(LOG_LEVELS),
+            help="Log level; auto is info on the chief and warning on the others.",
+            autocompletion=lambda: list(LOG_LEVELS),
+        ),
+    ] = "auto"
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Addresses of the nodes; run the same command on each.",
+            show_default="from --cluster",
+        ),
+    ] = None
+    node_rank: NodeRank = None
+    cluster: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(CLUSTER_NAMES),
+            help="Cluster environment to detect.",
+            autocompletion=lambda: list(CLUSTER_NAMES),
+        ),
+    ] = "auto"
+    rendezvous_timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Time to wait for the launchers of the other nodes."),
+    ] = STARTUP_TIMEOUT
+    resume: Resume = False
+    hang_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="End the run if it makes no progress for this time; 0 disables it.",
+        ),
+    ] = HANG_TIMEOUT
+    grace_period: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Time for training to save and stop after SIGTERM or SIGUSR1."
+        ),
+    ] = GRACE
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Environment variable for the workers (repeatable)."
+        ),
+    ] = None
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Run steps eagerly and compare the workers' collectives."),
+    ] = False
+    debug_rank: Annotated[
+        int,
+        typer.Option(
+            metavar="RANK", help="Worker whose breakpoint() uses this terminal, with --debug."
+        ),
+    ] = 0
+    fast_dev_run: Annotated[
+        int | None,
+        typer.Option(
+            metavar="[N]",
+            help="Train and validate on N batches (default 1) and keep no output.",
+            show_default=False,
+        ),
+    ] = None
+    overfit_batches: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Train and validate on the same first N batches in every epoch.",
+            show_default="all",
+        ),
+    ] = None
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="STEP|FIRST:LAST", help="Steps to record with TensorFlow's profiler."),
+    ] = None
+    profile_ranks: Annotated[
+        str | None,
+        typer.Option(metavar="RANK,...", help="Workers to profile.", show_default="the chief"),
+    ] = None
+
+    @cached_property
+    def options(self) -> RunOptions:
+        """What each launcher is asked to do.
+
+        Raises:
+            ConfigurationError: an option, or two of them together, cannot work.
+        """
+        least, most = (None, None) if self.workers is None else parse_workers(self.workers)
+        devices = self.devices_per_worker
+        return RunOptions(
+            target=self.target,
+            arguments=tuple(self.arguments or ()),
+            as_module=self.as_module,
+            workers=most,
+            min_workers=least,
+            strategy=self.strategy,
+            communication_backend=self.communication_backend,
+            servers=self.ps,
+            sharding=self.variable_partitioner,
+            data_workers=self.data_workers,
+            devices=None if devices is None else parse_devices(devices),
+            seed=self.seed,
+            max_restarts=self.max_restarts,
+            name=self.name,
+            run_dir=self.run_dir,
+            tee=self.tee,  # type: ignore[arg-type]
+            log_level=self.log_level,  # type: ignore[arg-type]
+            threads=self.threads_per_worker,
+            hang_timeout=self.hang_timeout,
+            grace_period=self.grace_period,
+            rendezvous_timeout=self.rendezvous_timeout,
+            resume=self.resume,
+            switches=DebugOptions(
+                debug=self.debug,
+                debug_rank=self.debug_rank,
+                trial_batches=_at_least_one("--fast-dev-run", self.fast_dev_run),
+                overfit_batches=_at_least_one("--overfit-batches", self.overfit_batches),
+                profile=parse_profile(self.profile, self.profile_ranks),
+            ),
+            env=parse_env(self.env or []),
+        )
+
+
+def _at_least_one(option: str, batches: int | None) -> int:
+    if batches is not None and batches < 1:
+        raise ConfigurationError(f"{option} must be at least 1; found {batches}.")
+    return batches or 0

@@ -1,41 +1,22 @@
-"""The options that several kinds of `phalanx submit` have, each by its name."""
+"""What every `phalanx submit` checks: a job may wait for hours, and should not end at once."""
 
 from __future__ import annotations
 
 import shlex
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from phalanx.cli.optional_value_option import OptionalValueCommand
-from phalanx.cli.parse_run import RunCommand, parse_run_options
+from phalanx.cli.options_dataclass import takes
+from phalanx.cli.run_options import RunCommand
 from phalanx.cluster.strategies import strategy_info
 from phalanx.errors import ConfigurationError
 from phalanx.launch.options import RunOptions
 from phalanx.launch.resources import check_placement
 from phalanx.submit.submit_spec import SubmitSpec
-
-JobName = Annotated[
-    str | None,
-    typer.Option(help="Name of the run and of the job.", show_default="the script and the time"),
-]
-SharedRunDir = Annotated[
-    Path, typer.Option(help="Directory that holds all runs, shared by all nodes.")
-]
-JobsDir = Annotated[
-    Path, typer.Option(help="Local directory to record the job in, for phalanx status.")
-]
-GracePeriod = Annotated[
-    int, typer.Option(metavar="SECONDS", help="Time for training to save and stop.")
-]
-RunOptionsText = Annotated[
-    str, typer.Option(metavar="'...'", help="Further options of phalanx run.")
-]
-
-
-# A job may wait for hours, and should not end in its first second.
 
 
 def check_run(run: SubmitSpec) -> RunOptions:
@@ -102,5 +83,6 @@ def _reader() -> Any:
     """A command that reads the words of `phalanx run`, and does no more."""
     reader = typer.Typer(add_completion=False)
     settings = {"allow_interspersed_args": False}
-    reader.command(cls=OptionalValueCommand, context_settings=settings)(parse_run_options)
+    as_read = takes(RunCommand)(lambda command: command)
+    reader.command(cls=OptionalValueCommand, context_settings=settings)(as_read)
     return typer.main.get_command(reader)

@@ -322,10 +322,21 @@ def without_env_values(words: Sequence[str]) -> list[str]:
     ]
 
 
-def without_env(words: Sequence[str]) -> list[str]:
-    """Options of `phalanx run` without any `--env`."""
-    return [
-        word
-        for before, word in pairwise(["", *words])
-        if _ENV not in (before, word) and not word.startswith(f"{_ENV}=")
-    ]
+def split_env(words: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Options of `phalanx run` as the variables of every `--env`, and all other words.
+
+    Raises:
+        ConfigurationError: an `--env` is not NAME=VALUE.
+    """
+    env: list[str] = []
+    others: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == _ENV and rest:
+            env.append(rest.pop(0))
+        elif word.startswith(f"{_ENV}="):
+            env.append(word.removeprefix(f"{_ENV}="))
+        else:
+            others.append(word)
+    return parse_env(env), tuple(others)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+import typer
 
 from phalanx.cluster.environments.kubernetes import JOB, POD_HOST, POD_OF_INDEX, PODS
 from phalanx.errors import ConfigurationError
+from phalanx.launch.options import GRACE, parse_env
+from phalanx.launch.script_check import check_script
+from phalanx.launch.shared_options import Arguments
 from phalanx.submit.manifests import Manifest, render
-from phalanx.submit.submit_spec import SubmitSpec
+from phalanx.submit.shared_options import GracePeriod, JobsDir, RunOptionsText
+from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 
+CODES = ("configmap", "image")
 CODE_DIR = "/phalanx/code"
 CONTAINERS = {"job": "phalanx", "jobset": "phalanx", "trainjob": "node", "tfjob": "tensorflow"}
 """The container of each kind of object; Kubeflow's operators look for theirs by this name."""
@@ -24,54 +33,92 @@ MOST_BYTES = 900_000
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesJob:
-    """What `phalanx submit kubernetes` is asked for.
-
-    Attributes:
-        run: the run; its script is where the pods find it.
-        image: the container's image, with Phalanx in it.
-        kind: "job" for an Indexed Job, "jobset", "trainjob" or "tfjob" where the cluster has those.
-        pvc: the PersistentVolumeClaim that all pods mount for the directory of runs.
-        script: the text of the script, handed over in a ConfigMap; None where the image has it.
-        gpus: GPUs of each pod.
-        cpus: CPUs of each pod, as Kubernetes writes them: 2 or 500m.
-        memory: memory of each pod: 8Gi.
-        namespace: where to; None takes the one that the client is set to.
-        grace_period: seconds that training has to save and stop when a pod is asked to go.
-        backoff_limit: how often a pod of each index is replaced after a failure.
-        env: variables of the containers.
-        node_selector: labels that a pod's node must have.
+    """What `phalanx submit kubernetes` is asked for: each field is an option.
 
     Raises:
         ConfigurationError: one of them cannot work.
     """
 
-    run: SubmitSpec
-    image: str
-    kind: str = "job"
-    pvc: str | None = None
-    script: str | None = None
-    gpus: int = 0
-    cpus: str | None = None
-    memory: str | None = None
-    namespace: str | None = None
-    grace_period: int = 60
-    backoff_limit: int = 3
-    env: Mapping[str, str] | None = None
-    node_selector: Mapping[str, str] | None = None
+    target: Annotated[str, typer.Argument(metavar="SCRIPT", help="The script to run.")]
+    arguments: Arguments = None
+    workers: Annotated[
+        int, typer.Option(metavar="N", help="Number of pods, one worker in each.")
+    ] = 1
+    image: Annotated[
+        str, typer.Option(help="Image of the pods; it contains Phalanx.", show_default=False)
+    ] = ""
+    pvc: Annotated[
+        str | None,
+        typer.Option(help="PersistentVolumeClaim for --run-dir, writable by all pods."),
+    ] = None
+    code_source: Annotated[
+        str, typer.Option(metavar="|".join(CODES), help="Source of the script.")
+    ] = "configmap"
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(KINDS), help="Kind of object; all except job need an operator."
+        ),
+    ] = "job"
+    gpus_per_worker: Annotated[int, typer.Option(metavar="N", help="GPUs of each pod.")] = 0
+    cpus_per_worker: Annotated[
+        str | None, typer.Option(metavar="N", help="CPUs of each pod: 2, 500m.")
+    ] = None
+    memory_per_worker: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of each pod: 8Gi.")
+    ] = None
+    namespace: Annotated[
+        str | None, typer.Option(help="Namespace of the job.", show_default="the client's")
+    ] = None
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the run and of the Job.", show_default="the script and the time"
+        ),
+    ] = None
+    run_dir: Annotated[str, typer.Option(help="Directory that holds all runs, in the pods.")] = (
+        "/runs"
+    )
+    jobs_dir: JobsDir = Path("runs")
+    max_restarts: Annotated[
+        int, typer.Option(help="Maximum number of restarts inside the pods.")
+    ] = 0
+    backoff_limit: Annotated[
+        int, typer.Option(help="Replacements of a pod of each index after failures.")
+    ] = 3
+    grace_period: GracePeriod = int(GRACE)
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Environment variable for the pods (repeatable)."),
+    ] = None
+    node_selector: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL=VALUE", help="Node selector label (repeatable)."),
+    ] = None
+    run_options: RunOptionsText = ""
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print YAML for kubectl apply and create nothing.")
+    ] = False
 
     def __post_init__(self) -> None:
+        if not self.image:
+            raise ConfigurationError("Pods need an image with Phalanx in it: give --image.")
+        if self.code_source not in CODES:
+            raise ConfigurationError(
+                f"--code-source must be one of {', '.join(CODES)}; found {self.code_source!r}."
+            )
         if self.kind not in KINDS:
             raise ConfigurationError(
                 f"--kind must be one of {', '.join(KINDS)}; found {self.kind!r}."
             )
-        if self.pvc is None and self.run.hosts > 1:
+        if self.pvc is None and self.workers > 1:
             raise ConfigurationError(
-                f"{self.run.hosts} pods need a directory of runs that they share: give --pvc "
+                f"{self.workers} pods need a directory of runs that they share: give --pvc "
                 "with a PersistentVolumeClaim that many nodes can write (ReadWriteMany)."
             )
-        if not PurePosixPath(self.run.run_dir).is_absolute():
+        if not PurePosixPath(self.run_dir).is_absolute():
             raise ConfigurationError(
-                f"--run-dir must be an absolute path in the pods; found {self.run.run_dir!r}."
+                f"--run-dir must be an absolute path in the pods; found {self.run_dir!r}."
             )
         size = len((self.script or "").encode())
         if size > MOST_BYTES:
@@ -79,10 +126,10 @@ class KubernetesJob:
                 f"A ConfigMap takes a script of {MOST_BYTES} bytes; found {size}. Put the code "
                 "into the image, and give --code-source image."
             )
-        if self.gpus < 0 or self.backoff_limit < 0 or self.grace_period < 1:
+        if self.gpus_per_worker < 0 or self.backoff_limit < 0 or self.grace_period < 1:
             raise ConfigurationError(
                 "--gpus-per-worker and --backoff-limit must be 0 or more, --grace-period 1 or "
-                f"more; found {self.gpus}, {self.backoff_limit} and {self.grace_period}."
+                f"more; found {self.gpus_per_worker}, {self.backoff_limit} and {self.grace_period}."
             )
         if (letters := _letters_of_pods(self)) > LABEL_LETTERS:
             raise ConfigurationError(
@@ -90,6 +137,29 @@ class KubernetesJob:
                 f"found {letters} with --name {self.run.name}. Give a --name that is "
                 f"{letters - LABEL_LETTERS} shorter."
             )
+
+    @cached_property
+    def script(self) -> str | None:
+        """The text of the script, for a ConfigMap; None where the image has it."""
+        if self.code_source == "image":
+            return None
+        check_script(Path(self.target))
+        return Path(self.target).read_text(encoding="utf-8")
+
+    @cached_property
+    def run(self) -> SubmitSpec:
+        """The run; its script is where the pods find it."""
+        in_config_map = f"{CODE_DIR}/{Path(self.target).name}"
+        return SubmitSpec(
+            name=self.name or name_for(self.target, datetime.now()),
+            target=self.target if self.script is None else in_config_map,
+            arguments=tuple(self.arguments or ()),
+            hosts=self.workers,
+            workers_per_host=1,
+            run_dir=self.run_dir,
+            max_restarts=self.max_restarts,
+            options=split_options(self.run_options),
+        )
 
     @property
     def container(self) -> str:
@@ -111,11 +181,20 @@ class KubernetesJob:
     def environment(self) -> dict[str, str]:
         """The container's. Kubernetes adds which pod it is: JOB_COMPLETION_INDEX, or TF_CONFIG."""
         name, group = self.run.name, self.replicated_job
-        variables = {"PYTHONUNBUFFERED": "1", **(self.env or {}), JOB: name}
+        variables = {"PYTHONUNBUFFERED": "1", **parse_env(self.env or []), JOB: name}
         if self.kind != "tfjob":
             pod = f"{name}-{POD_OF_INDEX}" if group is None else f"{name}-{group}-0-{POD_OF_INDEX}"
             variables |= {PODS: str(self.run.hosts), POD_HOST: f"{pod}.{name}"}
         return variables
+
+    @property
+    def node_labels(self) -> dict[str, str]:
+        """The labels that a pod's node must have, which may hold what no variable's name does."""
+        pairs = [item.partition("=") for item in self.node_selector or []]
+        for name, equals, _ in pairs:
+            if not name or not equals:
+                raise ConfigurationError(f"--node-selector must be LABEL=VALUE; found {name!r}.")
+        return {name: value for name, _, value in pairs}
 
 
 def manifests(job: KubernetesJob) -> list[Manifest]:

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from phalanx.errors import LaunchError
@@ -40,13 +39,11 @@ def connect(address: str) -> Any:
         ) from error
 
 
-def submit(job: RayJob, address: str, notes: Path, client: Any) -> SubmittedJob:
+def submit(job: RayJob, client: Any) -> SubmittedJob:
     """Hand the job over, and note it.
 
     Args:
         job: what was asked for.
-        address: of the job server.
-        notes: the directory for the note of it here.
         client: as `connect` gives it.
 
     Raises:
@@ -62,8 +59,8 @@ def submit(job: RayJob, address: str, notes: Path, client: Any) -> SubmittedJob:
             submission_id=next(name for name in names if name not in taken),
             runtime_env=job.runtime_env(),
         )
-    made = SubmittedJob(kind="ray", job=submitted, name=job.plan.name, address=address)
-    made.write(notes)
+    made = SubmittedJob(kind="ray", job=submitted, name=job.plan.name, address=job.address)
+    made.write(job.jobs_dir)
     return made
 
 

@@ -5,11 +5,25 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from phalanx.errors import ConfigurationError
+from phalanx.launch.options import GRACE, parse_workers
+from phalanx.launch.shared_options import Arguments, AsModule, Resume, Target
 from phalanx.submit.ray_driver.plan import RayPlan
-from phalanx.submit.submit_spec import SubmitSpec
+from phalanx.submit.shared_options import (
+    GracePeriod,
+    JobName,
+    JobsDir,
+    RunOptionsText,
+    SharedRunDir,
+)
+from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 
 MARGIN = 30
 """Seconds beyond the grace of training before Ray kills a job that it was told to stop."""
@@ -17,17 +31,109 @@ MARGIN = 30
 
 @dataclass(frozen=True, kw_only=True)
 class RayJob:
-    """A job for Ray's job server.
+    """What `phalanx submit ray` is asked for: each field is an option.
 
-    Attributes:
-        plan: what the driver is told.
-        grace_period: seconds that training has to save and stop.
-        working_dir: a directory that Ray brings to every node; None for none.
+    Raises:
+        ConfigurationError: one of them cannot work.
     """
 
-    plan: RayPlan
-    grace_period: int
-    working_dir: str | None = None
+    target: Target
+    arguments: Arguments = None
+    as_module: AsModule = False
+    address: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Address of Ray's job server; RAY_API_SERVER_ADDRESS takes precedence.",
+        ),
+    ] = "http://127.0.0.1:8265"
+    workers: Annotated[
+        str,
+        typer.Option(
+            metavar="N|MIN:MAX",
+            help="Number of workers; with MIN:MAX, as many as fit.",
+        ),
+    ] = "1"
+    cpus_per_worker: Annotated[
+        float, typer.Option(metavar="N", help="CPUs of each worker, as Ray counts them.")
+    ] = 1.0
+    gpus_per_worker: Annotated[float, typer.Option(metavar="N", help="GPUs of each worker.")] = 0.0
+    working_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory that Ray copies to every node; it contains SCRIPT.",
+            show_default="SCRIPT is on all nodes",
+        ),
+    ] = None
+    name: JobName = None
+    resume: Resume = False
+    run_dir: SharedRunDir = Path("runs")
+    jobs_dir: JobsDir = Path("runs")
+    max_restarts: Annotated[
+        int, typer.Option(help="Maximum number of restarts on the same nodes.")
+    ] = 0
+    max_node_failures: Annotated[
+        int, typer.Option(help="Maximum number of restarts after lost nodes.")
+    ] = 10
+    placement_timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="With MIN:MAX, time to wait for MAX workers."),
+    ] = 60.0
+    grace_period: GracePeriod = int(GRACE)
+    run_options: RunOptionsText = ""
+    python: Annotated[
+        str | None,
+        typer.Option(help="Python interpreter on the nodes.", show_default="that of Ray"),
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the job as a command and submit nothing.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.grace_period < 1:
+            raise ConfigurationError(
+                f"--grace-period must be at least 1 second; found {self.grace_period}."
+            )
+        _ = self.plan  # It checks the other options.
+
+    @property
+    def script(self) -> Path:
+        """Where the script is here."""
+        return (self.working_dir or Path()) / self.target
+
+    @cached_property
+    def run(self) -> SubmitSpec:
+        """The run, with all its workers."""
+        is_brought = self.as_module or self.working_dir is not None
+        return SubmitSpec(
+            name=self.name or name_for(self.target, datetime.now()),
+            target=self.target if is_brought else str(self.script.absolute()),
+            arguments=tuple(self.arguments or ()),
+            as_module=self.as_module,
+            hosts=parse_workers(self.workers)[1],
+            run_dir=str(self.run_dir.absolute()),
+            max_restarts=self.max_restarts,
+            options=split_options(self.run_options),
+        )
+
+    @cached_property
+    def plan(self) -> RayPlan:
+        """What the driver is told."""
+        least, most = parse_workers(self.workers)
+        grace, threads = str(self.grace_period), str(max(1, int(self.cpus_per_worker)))
+        return RayPlan(
+            name=self.run.name,
+            run_dir=self.run.run_dir,
+            words=tuple(self.run.words("--grace-period", grace, "--threads-per-worker", threads)),
+            least=most if least is None else least,
+            most=most,
+            cpus=self.cpus_per_worker,
+            gpus=self.gpus_per_worker,
+            max_node_failures=self.max_node_failures,
+            placement_timeout=self.placement_timeout,
+            python=self.python,
+            directory=None if self.working_dir is not None else str(Path.cwd()),
+        )
 
     def entrypoint(self) -> str:
         """The driver's command, for a shell on a node."""
@@ -37,7 +143,9 @@ class RayJob:
 
     def runtime_env(self) -> dict[str, Any]:
         """What Ray prepares for the job, on every node that it uses."""
-        where = {} if self.working_dir is None else {"working_dir": self.working_dir}
+        where = (
+            {} if self.working_dir is None else {"working_dir": str(self.working_dir.absolute())}
+        )
         variables = {
             "RAY_JOB_STOP_WAIT_TIME_S": str(self.grace_period + MARGIN),
             "PYTHONUNBUFFERED": "1",
@@ -45,33 +153,14 @@ class RayJob:
         return {**where, "env_vars": variables}
 
 
-def launcher_words(run: SubmitSpec, *, cpus: float, grace_period: int) -> tuple[str, ...]:
-    """The words of each launcher, for a plan.
-
-    Args:
-        run: the run.
-        cpus: CPUs of each bundle.
-        grace_period: seconds that training has to save and stop.
-
-    Raises:
-        ConfigurationError: that is no time at all.
-    """
-    if grace_period < 1:
-        raise ConfigurationError(f"--grace-period must be at least 1 second; found {grace_period}.")
-    threads = max(1, int(cpus))
-    return tuple(
-        run.words("--grace-period", str(grace_period), "--threads-per-worker", str(threads))
-    )
-
-
-def shell_text(job: RayJob, address: str) -> str:
+def shell_text(job: RayJob) -> str:
     """The same job as a command of Ray's own, with what comes of it."""
     plan = job.plan
     bundle = ", ".join(f"{name} {count:g}" for name, count in plan.bundle.items())
     count = str(plan.most) if plan.least == plan.most else f"{plan.least} to {plan.most}"
     program = plan.python or "python"
     words = [
-        *("ray", "job", "submit", "--address", address, "--submission-id", plan.name),
+        *("ray", "job", "submit", "--address", job.address, "--submission-id", plan.name),
         *("--no-wait", "--runtime-env-json", json.dumps(job.runtime_env()), "--"),
         *shlex.split(job.entrypoint()),
     ]

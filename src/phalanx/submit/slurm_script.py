@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import ConfigurationError
-from phalanx.submit.submit_spec import SubmitSpec
+from phalanx.launch.options import GRACE, split_env
+from phalanx.launch.shared_options import Arguments, AsModule, MaxRestarts, Resume, Target
+from phalanx.submit.shared_options import GracePeriod, JobName, RunOptionsText, SharedRunDir
+from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 
 ENV_PREFIX = "PHALANX_ENV_"
 MOST_REQUEUES = 100
@@ -18,45 +27,68 @@ MARGIN = 60
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmJob:
-    """What `phalanx submit slurm` is asked for.
-
-    Attributes:
-        run: the run.
-        python: the program that starts launchers: Python's path on the nodes.
-        gpus_per_node: GPUs on each node.
-        cpus_per_node: cores for the launcher of each node and its workers; None takes one for
-            each worker.
-        memory: memory on each node, as Slurm writes it: 16G.
-        time: as Slurm writes it: 1-12:00:00.
-        partition: where to run.
-        account: who pays.
-        directives: further words after #SBATCH.
-        output: the file for what the launchers say.
-        grace_period: seconds that training has to save and stop before the time is over.
-        modules: lines to run first, such as `module load cuda`.
-        env: variables of the workers' environment, which the script takes from `variables`.
+    """What `phalanx submit slurm` is asked for: each field is an option.
 
     Raises:
         ConfigurationError: one of them holds a line break or cannot work.
     """
 
-    run: SubmitSpec
-    python: str
-    output: str
-    gpus_per_node: int | None = None
-    cpus_per_node: int | None = None
-    memory: str | None = None
-    time: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    directives: tuple[str, ...] = ()
-    grace_period: int = 60
-    modules: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    target: Target
+    arguments: Arguments = None
+    as_module: AsModule = False
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes.")] = 1
+    workers_per_node: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Workers on each node.", show_default="one for each GPU there, else 1"
+        ),
+    ] = None
+    gpus_per_node: Annotated[
+        int | None, typer.Option(metavar="N", help="GPUs on each node.", show_default="none")
+    ] = None
+    cpus_per_node: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Cores on each node.", show_default="one for each worker"),
+    ] = None
+    mem: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each node: 16G.")] = (
+        None
+    )
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time limit, in a format of sbatch.",
+            show_default="the partition's",
+        ),
+    ] = None
+    partition: Annotated[str | None, typer.Option(help="Slurm partition.")] = None
+    account: Annotated[str | None, typer.Option(help="Slurm account to charge.")] = None
+    sbatch_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="Further option of sbatch (repeatable)."),
+    ] = None
+    setup: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LINE", help="Line to run before the launcher: 'module load cuda' (repeatable)."
+        ),
+    ] = None
+    name: JobName = None
+    resume: Resume = False
+    run_dir: SharedRunDir = Path("runs")
+    max_restarts: MaxRestarts = 0
+    grace_period: GracePeriod = int(GRACE)
+    run_options: RunOptionsText = ""
+    python: Annotated[
+        str, typer.Option(help="Python interpreter on the nodes.", show_default="this one")
+    ] = sys.executable
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the batch script and submit nothing.")
+    ] = False
 
     def __post_init__(self) -> None:
-        words = (self.memory, self.time, self.partition, self.account, self.output)
-        for word in filter(None, (*words, *self.directives)):
+        words = (self.mem, self.time, self.partition, self.account, self.output)
+        for word in filter(None, (*words, *(self.sbatch_arg or ()))):
             if not word.isprintable():
                 raise ConfigurationError(
                     f"What goes into a batch script is one line; found {word!r}."
@@ -68,6 +100,31 @@ class SlurmJob:
             raise ConfigurationError(
                 f"--grace-period must be at least 1 second; found {self.grace_period}."
             )
+
+    @cached_property
+    def run(self) -> SubmitSpec:
+        """The run."""
+        return SubmitSpec(
+            name=self.name or name_for(self.target, datetime.now()),
+            target=self.target if self.as_module else str(Path(self.target).absolute()),
+            arguments=tuple(self.arguments or ()),
+            as_module=self.as_module,
+            hosts=self.nodes,
+            workers_per_host=self.workers_per_node,
+            run_dir=str(self.run_dir.absolute()),
+            max_restarts=self.max_restarts,
+            options=split_env(split_options(self.run_options))[1],
+        )
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables of the workers' environment, which the script takes from `variables`."""
+        return split_env(split_options(self.run_options))[0]
+
+    @property
+    def output(self) -> str:
+        """The file for what the launchers say."""
+        return str(Path(self.run.run_dir, f"{self.run.name}.log"))
 
     @property
     def variables(self) -> dict[str, str]:
@@ -86,8 +143,8 @@ def batch_script(job: SlurmJob) -> str:
         "# Written by phalanx submit slurm.",
         *(f"#SBATCH {directive}" for directive in _directives(job)),
         "",
-        *job.modules,
-        *([""] if job.modules else []),
+        *(job.setup or ()),
+        *([""] if job.setup else []),
         *(f': "${{{name}?must be exported to sbatch}}"' for name in job.variables),
         "# A launcher on each node: the first leads, the others start workers for it.",
         _srun(job),
@@ -111,7 +168,7 @@ def _directives(job: SlurmJob) -> list[str]:
         "ntasks-per-node": "1",
         "cpus-per-task": str(_cpus(job)),
         "gpus-per-node": None if job.gpus_per_node is None else str(job.gpus_per_node),
-        "mem": job.memory,
+        "mem": job.mem,
         "time": job.time,
         "partition": job.partition,
         "account": job.account,
@@ -120,7 +177,7 @@ def _directives(job: SlurmJob) -> list[str]:
         "signal": f"USR1@{job.grace_period + MARGIN}",
     }
     given = [f"--{name}={_quoted(value)}" for name, value in asked.items() if value is not None]
-    return [*given, "--requeue", *job.directives]
+    return [*given, "--requeue", *(job.sbatch_arg or ())]
 
 
 def _srun(job: SlurmJob) -> str:
