@@ -133,7 +133,7 @@ def test_a_worker_group_grows_at_the_next_checkpoint(scene):
     saves(scene)
     clock.time += 1
     fails(size, (2, START), (2, START))
-    watch = ScaleUpMonitor(size, run, now=clock)
+    watch = ScaleUpMonitor(size.may_grow, run, now=clock)
     clock.time += 10
     assert not watch.wants_save(), "that checkpoint was before"
     saves(scene)
@@ -144,7 +144,7 @@ def test_a_worker_group_grows_at_the_next_checkpoint(scene):
 
 def test_a_whole_worker_group_is_left_alone(scene):
     clock, size, run = scene
-    watch = ScaleUpMonitor(size, run, now=clock)
+    watch = ScaleUpMonitor(size.may_grow, run, now=clock)
     clock.time += 1
     saves(scene)
     clock.time += 10
@@ -156,7 +156,7 @@ def test_a_wait_is_kept(scene):
     fails(size, (2, START), (2, START))
     size.grow()
     fails(size, (2, START), now=clock.time)
-    watch = ScaleUpMonitor(size, run, now=clock)
+    watch = ScaleUpMonitor(size.may_grow, run, now=clock)
     clock.time += 59
     saves(scene)
     assert not watch.wants_save()

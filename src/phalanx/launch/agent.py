@@ -268,7 +268,7 @@ class WorkerGroupRunner:
             sleep=self.clock.sleep,
             on_stall=partial(self._report_stall, attempt),
         )
-        growth = ScaleUpMonitor(size, self.plan.run_dir, now=self.clock.now)
+        growth = ScaleUpMonitor(size.may_grow, self.plan.run_dir, now=self.clock.now)
         supervisor = Supervisor(
             handles=handles,
             failure_of=lambda rank: FailureRecord.read(paths.error(rank)),

@@ -135,17 +135,19 @@ class ElasticMembership:
 
 
 class ScaleUpMonitor:
-    """Whether a worker group that is too small should save and stop, to restart at full size."""
+    """Whether training that runs too small should save and stop, to restart at full size."""
 
-    def __init__(self, size: ElasticMembership, run_dir: Path, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self, may_grow: Callable[[float], bool], run_dir: Path, *, now: Callable[[], float]
+    ) -> None:
         """Begin with an attempt.
 
         Args:
-            size: who is in the worker group.
+            may_grow: whether all could start now, as soon as there is a checkpoint.
             run_dir: the run's directory, where the chief records checkpoints.
             now: seconds since the epoch.
         """
-        self._size = size
+        self._may_grow = may_grow
         self._records = records_path(run_dir, 0)
         self._now = now
         self._began = self._polled = now()
@@ -154,10 +156,10 @@ class ScaleUpMonitor:
     def wants_save(self) -> bool:
         """Whether there has been a checkpoint since the attempt began, and it is time."""
         now = self._now()
-        if self._size.is_whole or self.wanted or now < self._polled + POLL_SECONDS:
+        if self.wanted or now < self._polled + POLL_SECONDS:
             return self.wanted
         self._polled = now
-        if self._size.may_grow(now):
+        if self._may_grow(now):
             saved = last_record(self._records, "checkpoint", "t")
             self.wanted = saved is not None and saved["t"] > self._began
         return self.wanted

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import LaunchError
+from phalanx.launch.elastic import ScaleUpMonitor
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
-from phalanx.monitoring.event_log import last_record, records_path
 from phalanx.submit.ray_driver.plan import RayPlan
 
 TELL_EVERY = 30.0
@@ -191,7 +191,7 @@ class Driver:
         self._signals = signals
         self._clock = clock
         self._announce = announce
-        self._records = records_path(Path(plan.run_dir) / plan.name, 0)
+        self._run_dir = Path(plan.run_dir, plan.name)
         self._starts = 0
         self._held: list[PlacementRequest] = []
 
@@ -269,8 +269,11 @@ class Driver:
                 room.drop()
 
     def _watch(self, launchers: Launchers, room: PlacementRequest | None) -> StartResult:
-        began, told, may_grow = self._clock.now(), 0, False
+        told = 0
         leave: float | None = None
+        growth = ScaleUpMonitor(
+            lambda now: room is not None and room.is_there(), self._run_dir, now=self._clock.now
+        )
         while True:
             launchers.look(LOOK)
             if (gone := _gone(launchers)) and not self._signals.count():
@@ -278,22 +281,14 @@ class Driver:
             if launchers.codes[0] is not None:
                 leave = leave or self._clock.now() + LEAVE
                 if None not in launchers.codes or self._clock.now() > leave:
-                    return self._ended(launchers, may_grow)
+                    return self._ended(launchers, growth.wanted)
             if self._signals.count() > told:
                 told = self._signals.count()
                 launchers.ask(self._signals.first or signal.SIGTERM)
-            if room is not None and not may_grow and self._can_grow(room, began):
-                may_grow = True
+            if not growth.wanted and growth.wants_save():
                 self._announce("there is room for all launchers again: training saves and stops")
                 launchers.ask(signal.SIGUSR1)
             self._clock.sleep(POLL)
-
-    def _can_grow(self, room: PlacementRequest, began: float) -> bool:
-        """Whether the missing bundles are there, and something was saved since the beginning."""
-        if not room.is_there():
-            return False
-        saved = last_record(self._records, "checkpoint", "t")
-        return saved is not None and saved["t"] > began
 
     def _ended(self, launchers: Launchers, may_grow: bool) -> StartResult:
         """A failure may be a lost node's, which Ray notices later than the other launchers."""
