@@ -84,10 +84,10 @@ def _recovery(kind: str) -> float:
             )
         try:
             _until(lambda: _both_trained(directory, 0), run)
-            (ready,) = _until(lambda: _children(run, "phalanx-ready"), run)
+            (ready,) = _until(lambda: _children(run, "phalanx-prefork"), run)
             if kind == "fresh":
                 ready.kill()
-                _until(lambda: [] if _children(run, "phalanx-ready") else [True], run)
+                _until(lambda: [] if _children(run, "phalanx-prefork") else [True], run)
             workers = [
                 each
                 for each in psutil.Process(run.pid).children()

@@ -4,7 +4,6 @@ import functools
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -17,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from phalanx.launch.shared_forkserver import SHARED_VARIABLE
+from phalanx.launch.forkserver import SERVER_MODULE, SHARED_VARIABLE, ForkServer
+from phalanx.launch.parent_death import tied_to_this_process
 
 SESSION_VARIABLE = "PHALANX_TEST_SESSION"
 """Every process that a test starts inherits it, so the strays among them can be found."""
@@ -29,7 +29,6 @@ HEARD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.S
 """Not SIGHUP: under nohup the session is to outlive its terminal, with all that it starts."""
 
 HERE = Path(__file__).parent
-START_SECONDS = 120
 KEPT: set[int] = set()
 """Processes that outlive a test, as the session keeps them itself."""
 
@@ -178,30 +177,16 @@ def shared_fork_server(tmp_path_factory):
     leave it out.
     """
     address = tmp_path_factory.mktemp("fork-server") / "socket"
-    words = (str(address), str(os.getpid()), "-" * 1000)  # room for what `ps` is to show
-    log = address.with_name("log").open("wb")
-    with (
-        log,
-        subprocess.Popen(
-            [sys.executable, "-P", "-m", "phalanx.worker.shared_forkserver", *words],
-            env={**os.environ, "PYTHONHASHSEED": "0", "KERAS_BACKEND": "tensorflow"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        ) as server,
-    ):
-        KEPT.add(server.pid)
-        try:
-            end = time.monotonic() + START_SECONDS
-            while not address.exists():
-                assert server.poll() is None, address.with_name("log").read_text()
-                assert time.monotonic() < end
-                time.sleep(0.05)
-            yield {SHARED_VARIABLE: str(address)}
-        finally:
-            server.kill()
-            KEPT.discard(server.pid)
+    command = (sys.executable, "-P", "-m", SERVER_MODULE, "-" * 1000)  # room for what `ps` shows
+    env = tied_to_this_process({**os.environ, "PYTHONHASHSEED": "0"})
+    server = ForkServer.start(command, env=env, address=address)
+    KEPT.add(server.pid)
+    try:
+        server.wait_until_ready()
+        yield {SHARED_VARIABLE: str(address)}
+    finally:
+        server.close()
+        KEPT.discard(server.pid)
 
 
 def pytest_sessionfinish(session):
@@ -233,7 +218,7 @@ def strays():
 def still_running():
     """Processes of this session by their command lines, but those that it keeps itself."""
     pool = sys.modules.get("phalanx.testing.pool")
-    expected = {os.getpid(), *KEPT, pool.PoolForkServer.shared_pid() if pool else None}
+    expected = {os.getpid(), *KEPT, pool.fork_server_pid() if pool else None}
     left = {}
     for process in psutil.process_iter():
         try:

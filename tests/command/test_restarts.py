@@ -68,11 +68,11 @@ def test_a_restart_is_forked_from_the_process_that_stands_ready(cold_command):
 
     def warm():
         launcher = psutil.Process(process.pid)
-        return [each for each in launcher.children() if each.name() == "phalanx-ready"]
+        return [each for each in launcher.children() if each.name() == "phalanx-prefork"]
 
     command.wait_until(lambda: trained(0) and warm())
     (ready,) = warm()
-    assert "phalanx.worker.prefork" in ready.cmdline()
+    assert "phalanx.worker.forkserver" in ready.cmdline()
     command.workers()[-1].kill()
     command.wait_until(lambda: trained(1))
     assert {worker.ppid() for worker in command.workers()} == {ready.pid}

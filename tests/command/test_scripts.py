@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from phalanx.testing.pool import free_ports
+from phalanx.launch.ports import pick_free_ports
 
 FULL = pytest.mark.full
 
@@ -310,7 +310,7 @@ os._exit(0)
 def test_tensorflows_own_strategy_on_several_workers_is_refused(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(BY_HAND)
-    addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    addresses = ",".join(f"127.0.0.1:{port}" for port in pick_free_ports(2))
     words = [sys.executable, str(script), addresses]
     workers = [
         subprocess.Popen([*words, str(index)], stdout=subprocess.PIPE, text=True)

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from phalanx.cluster.spec import WorkerSpec
+from phalanx.launch.ports import pick_free_ports
 from phalanx.testing import run_single
-from phalanx.testing.pool import free_ports
 from phalanx.worker.ps_server import LEAST_THREADS, start_server
 from phalanx.worker.strategies.parameter_server import partitioner
 
@@ -16,7 +16,7 @@ def lead(workers=2, servers=2, sharding="none", seed=1):
     import phalanx
 
     tf.config.threading.set_inter_op_parallelism_threads(LEAST_THREADS)
-    ports = free_ports(1 + workers + servers)
+    ports = pick_free_ports(1 + workers + servers)
     specs = [
         WorkerSpec(
             rank=rank,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.checkpoint.storage_dir import StorageDir
-from phalanx.testing.pool import free_ports
+from phalanx.launch.ports import pick_free_ports
 
 KEY, SECRET = "test", "testtest"
 CHECKSUMS = {
@@ -109,7 +109,7 @@ def serving(command, port, directory):
 @pytest.fixture(scope="session")
 def moto(tmp_path_factory):
     """moto's server, with a bucket; keeps objects in memory."""
-    (port,) = free_ports(1)
+    (port,) = pick_free_ports(1)
     command = [program("moto_server"), "-H", "127.0.0.1", "-p", str(port)]
     with serving(command, port, tmp_path_factory.mktemp("moto")) as server:
         server.folder("").filesystem.call_s3("create_bucket", Bucket="bucket")
@@ -119,7 +119,7 @@ def moto(tmp_path_factory):
 @pytest.fixture(scope="session")
 def rclone(tmp_path_factory):
     """rclone's server on a directory: refuses wrong keys, and finds all again after its death."""
-    (port,) = free_ports(1)
+    (port,) = pick_free_ports(1)
     directory = tmp_path_factory.mktemp("rclone")
     (directory / "data" / "bucket").mkdir(parents=True)
     command = [

@@ -38,7 +38,7 @@ def test_a_launcher_that_is_there_is_handed_on_to_nobody():
 
 
 @pytest.mark.parametrize(
-    "module", ["phalanx.worker", "phalanx.worker.prefork", "phalanx.worker.data_server"]
+    "module", ["phalanx.worker", "phalanx.worker.forkserver", "phalanx.worker.data_server"]
 )
 def test_it_is_asked_before_anything_of_size_is_imported(module):
     # Not this process, which has started it: it ends as soon as it asks.

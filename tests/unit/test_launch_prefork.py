@@ -1,4 +1,4 @@
-"""Workers forked from a process that stands ready: as fresh ones, with no TensorFlow here."""
+"""Forked workers behave as fresh ones; no TensorFlow here."""
 
 import os
 import signal
@@ -8,19 +8,28 @@ import time
 import pytest
 
 from gone import has_gone
-from phalanx.launch.forkserver import ForkServer
-from phalanx.launch.prefork import ForkedWorker, PreforkPool
+from phalanx.launch.forkserver import ForkedWorker, ForkServer
+from phalanx.launch.prefork import PreforkPool
 from phalanx.launch.process import WorkerProcess
 
 SERVER = """
-import os, sys
-from phalanx.launch.forkserver import CONTROL_VARIABLE
-from phalanx.worker import bootstrap, prefork
+from phalanx.worker import bootstrap, forkserver
 bootstrap.main = lambda arguments, environment: exec(arguments[0])
-prefork._preload = lambda: None
-prefork.main()
+forkserver.preload = lambda names: None
+forkserver.main()
 """
 ENV = dict(os.environ)
+
+
+def start_server(*words, **options):
+    server = ForkServer.start((sys.executable, "-c", SERVER, *words), env=ENV, **options)
+    server.wait_until_ready()
+    return server
+
+
+def fork_worker(server, source, log, **env):
+    with log.open("ab") as file:
+        return ForkedWorker(server, command(source), env={**ENV, **env}, output=file.fileno())
 
 
 def command(source):
@@ -29,8 +38,7 @@ def command(source):
 
 @pytest.fixture(scope="module")
 def server():
-    server = ForkServer((sys.executable, "-c", SERVER, "as long as need be" * 9), env=ENV)
-    server.wait_until_ready()
+    server = start_server("as long as need be" * 9)
     yield server
     server.close()
 
@@ -41,7 +49,7 @@ def fork(server, tmp_path):
 
     def start(source, **env):
         log = tmp_path / "worker.log"
-        made.append(ForkedWorker(server, command(source), env={**ENV, **env}, log=log))
+        made.append(fork_worker(server, source, log, **env))
         return made[-1], log
 
     yield start
@@ -130,16 +138,15 @@ def test_what_it_leaves_behind_is_ended(fork):
 
 @pytest.mark.process
 def test_when_the_server_is_killed_its_workers_end_and_fresh_ones_are_started(tmp_path):
-    own = ForkServer((sys.executable, "-c", SERVER), env=ENV)
-    own.wait_until_ready()
+    own = start_server()
     log = tmp_path / "log"
     source = "print('up', flush=True)\nimport time; time.sleep(60)"
-    worker = ForkedWorker(own, command(source), env=ENV, log=log)
+    worker = fork_worker(own, source, log)
     read(log, "up")
     os.kill(own.pid, signal.SIGKILL)
     assert code_of(worker) == -signal.SIGKILL
     warm = PreforkPool()
-    warm._server, warm._shared = own, ENV
+    warm._server = own
     fresh = warm.start((sys.executable, "-c", "pass"), env=ENV, log=log)
     assert isinstance(fresh, WorkerProcess)
     assert code_of(fresh) == 0
@@ -157,7 +164,7 @@ def test_the_server_goes_on_where_a_scheduler_tells_every_process(server, fork):
 @pytest.mark.parametrize("other", [{"TF_FLAG": "1"}, {}])
 def test_another_environment_has_a_fresh_process(server, tmp_path, other):
     warm = PreforkPool()
-    warm._server, warm._shared = server, ENV
+    warm._server = server
     env = {**ENV, **other, "TF_CONFIG": "its own", "PHALANX_WORKER_SPEC": "{}"}
     words = command("pass") if not other else (sys.executable, "-c", "pass")
     worker = warm.start(words, env=env, log=tmp_path / "log")

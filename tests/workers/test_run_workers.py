@@ -16,6 +16,7 @@ import pytest
 from gone import has_gone, wait_until_gone
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.errors import ConfigurationError, PhalanxError, WorkerFailedError
+from phalanx.launch.ports import pick_free_ports
 from phalanx.testing import (
     WorkerGroupFailedError,
     WorkerGroupTimeoutError,
@@ -24,7 +25,7 @@ from phalanx.testing import (
     run_workers,
 )
 from phalanx.testing.errors import WorkerFailure
-from phalanx.testing.pool import PoolForkServer, free_ports
+from phalanx.testing.pool import fork_server_pid
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def all_reduce(value):
 
 
 def workers_left():
-    return psutil.Process(PoolForkServer.shared_pid()).children(recursive=True)
+    return psutil.Process(fork_server_pid()).children(recursive=True)
 
 
 @pytest.fixture(autouse=True)
@@ -257,7 +258,7 @@ def test_a_taken_port_is_retried_with_new_ones():
         picked = []
 
         def pick(count):
-            ports = free_ports(count)
+            ports = pick_free_ports(count)
             if not picked:
                 ports[1] = taken
             picked.append(ports)
@@ -278,7 +279,7 @@ def test_ports_that_stay_taken_end_in_the_error():
 
         def pick(count):
             picked.append(count)
-            return [*free_ports(count - 1), taken]
+            return [*pick_free_ports(count - 1), taken]
 
         pool = WorkerPool(2, pick_ports=pick)
         with pytest.raises(WorkerGroupFailedError, match="Could not start gRPC server"):
@@ -300,7 +301,7 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
         "import os, signal, time\n"
         "from pathlib import Path\n"
         "from phalanx.testing import run_workers\n"
-        "from phalanx.testing.pool import PoolForkServer\n"
+        "from phalanx.testing.pool import fork_server\n"
         "def function(caller):\n"
         "    Path(f'{os.getpid()}.pid').touch()\n"
         "    while len(pids := [int(p.stem) for p in Path().glob('*.pid')]) < 2:\n"
@@ -308,8 +309,8 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
         "    if os.getpid() == min(pids):\n"
         "        os.kill(caller, signal.SIGKILL)\n"
         "    signal.pause()\n"
-        "PoolForkServer.shared().wait_until_ready()\n"
-        "print(PoolForkServer.shared_pid(), flush=True)\n"
+        "fork_server().wait_until_ready()\n"
+        "print(fork_server().pid, flush=True)\n"
         "run_workers(function, strategy=None, args=(os.getpid(),))\n"
     )
     done = subprocess.run(
@@ -349,4 +350,4 @@ def test_a_worker_group_needs_a_worker():
 
 
 def test_ports_are_distinct():
-    assert len(set(free_ports(50))) == 50
+    assert len(set(pick_free_ports(50))) == 50

@@ -12,7 +12,7 @@ from gone import wait_until_gone
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.errors import ConfigurationError
 from phalanx.testing import WorkerGroupFailedError, WorkerGroupTimeoutError, WorkerPool, run_workers
-from phalanx.testing.pool import PoolForkServer
+from phalanx.testing.pool import fork_server_pid
 
 
 def rank():
@@ -32,7 +32,7 @@ def all_reduce(value):
 
 
 def workers_alive():
-    return psutil.Process(PoolForkServer.shared_pid()).children()
+    return psutil.Process(fork_server_pid()).children()
 
 
 @pytest.fixture(scope="module")

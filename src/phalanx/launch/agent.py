@@ -17,10 +17,10 @@ from phalanx.errors import LaunchError
 from phalanx.launch.data_servers import DataServers
 from phalanx.launch.elastic import BelowMinimum, ElasticMembership, MembershipChange, ScaleUpMonitor
 from phalanx.launch.failure import FailureRecord
+from phalanx.launch.forkserver import ForkedWorker
 from phalanx.launch.hang_detector import HangDetector
 from phalanx.launch.options import RunOptions
 from phalanx.launch.preemption import SIGNALS
-from phalanx.launch.prefork import ForkedWorker
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.ps_tasks import Replacements
 from phalanx.launch.rendezvous.node import Node, allocate_addresses

@@ -7,13 +7,11 @@ import contextlib
 import os
 import pickle
 import signal
-import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
@@ -21,23 +19,12 @@ from typing import Any, TypeVar
 from phalanx.cluster.spec import WORKER_VARIABLE, DeviceSpec, WorkerSpec
 from phalanx.cluster.strategies import StrategyName
 from phalanx.errors import ConfigurationError, LaunchError
-from phalanx.launch import forkserver
-from phalanx.launch.forkserver import read_from
+from phalanx.launch.forkserver import SERVER_MODULE, ForkedWorker, ForkServer, read_from
+from phalanx.launch.ports import PortPicker, pick_free_ports
+from phalanx.launch.root_cause import TAKEN_PORT
 from phalanx.testing.errors import WorkerFailure, WorkerGroupFailedError, WorkerGroupTimeoutError
 from phalanx.testing.pickling import dump_call
 from phalanx.testing.worker import Job, Raised, Returned
-from phalanx.worker.forkserver import kill_group
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` distinct ports that were free a moment ago; nothing holds them afterwards."""
-    with ExitStack() as stack:
-        # All are open at once, so that the kernel cannot hand out one twice.
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
 
 T = TypeVar("T")
 
@@ -47,7 +34,7 @@ GRACE_SECONDS = 0.5
 PORT_ATTEMPTS = 4
 """How often workers are started before a taken port counts as their failure."""
 
-_PORT_TAKEN = ("Could not start gRPC server", "Address already in use")
+_PORT_TAKEN = (TAKEN_PORT, "Address already in use")
 
 
 class WorkerPool:
@@ -75,7 +62,7 @@ class WorkerPool:
         seed: int | None = None,
         devices: DeviceSpec | None = None,
         env: Mapping[str, str] | None = None,
-        pick_ports: Callable[[int], list[int]] = free_ports,
+        pick_ports: PortPicker = pick_free_ports,
     ) -> None:
         """Describe the workers; none is started yet.
 
@@ -141,7 +128,7 @@ class WorkerPool:
             WorkerGroupTimeoutError: the deadline passed; shows every worker's stacks.
         """
         call = dump_call(function, args)
-        server = PoolForkServer.shared()
+        server = fork_server()
         server.wait_until_ready()  # The imports, once a session, are not the worker group's time.
         end = time.monotonic() + deadline
         seed = self._seed if seed is None else seed
@@ -164,7 +151,7 @@ class WorkerPool:
             return [pickle.loads(value) for value in values]
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _start(self, server: PoolForkServer) -> None:
+    def _start(self, server: ForkServer) -> None:
         ports = self._pick_ports(self._workers) if self._workers > 1 else []
         self._addresses = tuple(f"127.0.0.1:{port}" for port in ports)
         for rank in range(self._workers):
@@ -236,12 +223,9 @@ def _port_was_taken(error: WorkerGroupFailedError) -> bool:
     return any(sign in text for text in told for sign in _PORT_TAKEN)
 
 
-_COMMAND = (
-    sys.executable,
-    "-P",
-    "-c",
-    "from phalanx.testing.forkserver import main; main()",
-)
+_WORKER_MODULE = "phalanx.testing.worker"
+_PYTHON = (sys.executable, "-P", "-m")
+_PRELOAD = ("phalanx.callbacks", "phalanx.data", "phalanx.training", "phalanx.testing")
 _TAIL_BYTES = 8192
 _TAIL_LINES = 30
 
@@ -252,21 +236,26 @@ class PoolWorker:
     Its output goes to files without a name, so there is nothing on disk to clean up.
     """
 
-    def __init__(self, rank: int, server: PoolForkServer) -> None:
+    def __init__(self, rank: int, server: ForkServer) -> None:
         self.rank = rank
         self.report: Returned | Raised | None = None
-        self.exit: tuple[int, float] | None = None
+        self.exitcode: int | None = None
         self._server = server
         self._is_asked = False
         self._printed_before = 0
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115
         self._channel, channel = Pipe()
-        self._status, status = Pipe(duplex=False)
         self._dumped, dumped = Pipe(duplex=False)
-        with channel, status, dumped:
-            handed = (status, channel, self._log, self._stacks, dumped)
-            self.pid = server.fork([each.fileno() for each in handed])
+        with channel, dumped:
+            self._process = ForkedWorker(
+                server,
+                (*_PYTHON, _WORKER_MODULE),
+                env=os.environ,
+                output=self._log.fileno(),
+                main=_WORKER_MODULE,
+                fds=[each.fileno() for each in (channel, self._stacks, dumped)],
+            )
 
     def start(self, job: Job) -> None:
         """Hand over a job; what was reported and printed before is past."""
@@ -277,69 +266,64 @@ class PoolWorker:
             self._channel.send(job)
 
     @property
-    def handles(self) -> list[Connection[Any, Any]]:
+    def handles(self) -> list[Connection[Any, Any] | int]:
         """What becomes readable when there is news from the worker."""
-        handles = [] if self.exit is not None else [self._status]
-        return [*handles, self._channel] if self._is_asked else handles
+        process = [self._process.sentinel] if self.exitcode is None else []
+        return [*process, self._channel] if self._is_asked else [*process]
 
     def listen(self) -> None:
         """Take in whatever news there is."""
-        exited = self.exit is None and self._status.poll()
-        # A dead worker's report is already in the channel: all of it is read after `exited`.
+        # A dead worker's report is already in the channel: all of it is read after this.
+        self.exitcode = self._process.poll()
         if self._is_asked and self._channel.poll():
             with contextlib.suppress(EOFError, ConnectionResetError):
                 self.report = self._channel.recv()
             self._is_asked = False
-        if exited:
-            try:
-                self.exit = self._status.recv()
-            except EOFError:
-                raise LaunchError(
-                    "The fork server ended while its workers were running.\n" + self._server.log
-                ) from None
+        if self._process.lost_server:
+            raise LaunchError(
+                "The fork server ended while its workers were running.\n" + self._server.log
+            )
 
     @property
     def has_ended_idle(self) -> bool:
         """Whether it has ended while it had nothing to do, when it says nothing either."""
-        return self.exit is not None or self._channel.poll()
+        return self._process.poll() is not None or self._channel.poll()
 
     @property
     def settled(self) -> bool:
         """Whether nothing more is to be expected of the job."""
-        return isinstance(self.report, Returned) or self.exit is not None
+        return isinstance(self.report, Returned) or self.exitcode is not None
 
     @property
     def failure(self) -> WorkerFailure | None:
         """How it ended badly, if it did. To end at all, unasked, is to end badly."""
-        exitcode, ended = self.exit if self.exit is not None else (None, 0.0)
         if isinstance(self.report, Raised):
             return WorkerFailure(
                 rank=self.rank,
                 type_name=self.report.type_name,
                 message=self.report.message,
                 traceback=self.report.traceback,
-                exitcode=exitcode,
+                exitcode=self.exitcode,
                 time=self.report.time,
             )
-        if exitcode is None:
+        if self.exitcode is None:
             return None
-        how = f"exit code {exitcode}"
-        if exitcode < 0:
-            how = signal.Signals(-exitcode).name
+        how = f"exit code {self.exitcode}"
+        if self.exitcode < 0:
+            how = signal.Signals(-self.exitcode).name
         when = "before" if self.report is None else "after"
         return WorkerFailure(
             rank=self.rank,
             type_name="Died",
             message=f"the process ended by {how} {when} its function returned",
             traceback="",
-            exitcode=exitcode,
-            time=ended,
+            exitcode=self.exitcode,
+            time=self._process.ended,
         )
 
     def ask_for_stacks(self) -> None:
         """Let the worker write its threads' stacks."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGUSR2)
+        self._process.ask(signal.SIGUSR2)
 
     def stacks(self, seconds: float) -> str:
         """The stacks asked for, waiting at most so long for the end of writing."""
@@ -355,36 +339,37 @@ class PoolWorker:
 
     def kill(self) -> None:
         """End it and all it started, whatever they do."""
-        kill_group(self.pid)
+        self._process.signal(signal.SIGKILL)
 
     def close(self) -> None:
         """See a killed worker gone, and let go of its files."""
-        if self.exit is None:
-            self._status.poll(10.0)
-        for each in (self._channel, self._status, self._dumped, self._log, self._stacks):
+        if self._process.poll() is None:
+            wait([self._process.sentinel], 10.0)
+            self._process.poll()
+        for each in (self._channel, self._dumped, self._log, self._stacks):
             each.close()
 
 
-class PoolForkServer(forkserver.ForkServer):
-    """The fork server of this process, started once."""
+_server: ForkServer | None = None
+_starting = threading.Lock()
 
-    _shared: PoolForkServer | None = None
-    _sharing = threading.Lock()
 
-    @classmethod
-    def shared(cls) -> PoolForkServer:
-        """This process's server, started on first use and ended with the process."""
-        with cls._sharing:
-            server = cls._shared
-            if server is None or not server.is_own or not server.is_running:
-                server = cls._shared = cls(_COMMAND, env=_server_environment())
-                atexit.register(server.close)
-            return server
+def fork_server() -> ForkServer:
+    """The fork server of this process, started on first use and ended with the process."""
+    global _server
+    with _starting:
+        if _server is None or not _server.is_running:
+            # Not tied to this thread, which may end before the process.
+            _server = ForkServer.start(
+                (*_PYTHON, SERVER_MODULE), env=_server_environment(), preload=_PRELOAD
+            )
+            atexit.register(_server.close)
+        return _server
 
-    @classmethod
-    def shared_pid(cls) -> int | None:
-        """The process id of this process's server, if there is one."""
-        return None if cls._shared is None else cls._shared.pid
+
+def fork_server_pid() -> int | None:
+    """The process id of this process's fork server, if there is one."""
+    return None if _server is None else _server.pid
 
 
 def _server_environment() -> dict[str, str]:

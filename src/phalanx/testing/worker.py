@@ -10,9 +10,10 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.testing.pickling import dump_value
@@ -55,6 +56,22 @@ class Raised:
     message: str
     traceback: str
     time: float
+
+
+def main(arguments: Sequence[str], _environment: Mapping[str, str]) -> NoReturn:
+    """Do jobs to the end of the process.
+
+    Args:
+        arguments: the numbers of the descriptors of the jobs' channel, of the file for stacks, and
+            of the pipe that reports that they are written.
+    """
+    channel, stacks, dumped = map(int, arguments)
+    exitcode = 70  # What shows if not even the worker's own reporting worked.
+    try:
+        exitcode = work(Connection(channel), stacks_fd=stacks, dumped_fd=dumped)
+    finally:
+        # No destructors, no atexit: they belong to the server, and TensorFlow's may hang.
+        os._exit(exitcode)
 
 
 def work(channel: Connection[Any, Any], *, stacks_fd: int, dumped_fd: int) -> int:
