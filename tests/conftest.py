@@ -25,7 +25,7 @@ SESSION_VARIABLE = "PHALANX_TEST_SESSION"
 ENDING_SECONDS = 5
 """What was just told to end may take so long for it."""
 
-HEARD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+RECEIVED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Not SIGHUP: under nohup the session is to outlive its terminal, with all that it starts."""
 
 HERE = Path(__file__).parent
@@ -68,20 +68,20 @@ def snapshot(request):
 
 
 def pytest_configure(config):
-    hear_signals()
+    receive_signals()
     os.environ[SESSION_VARIABLE] = uuid.uuid4().hex
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
-def hear_signals():
+def receive_signals():
     """Take signals as in a terminal, and let what the tests start inherit that.
 
     A script's shell has what it starts in the background ignore SIGINT and SIGQUIT, and so would
     every process that a test interrupts.
     """
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
-    for number in HEARD:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, RECEIVED)
+    for number in RECEIVED:
         if signal.getsignal(number) == signal.SIG_IGN:
             is_control_c = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if is_control_c else signal.SIG_DFL)

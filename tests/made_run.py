@@ -96,7 +96,7 @@ class _Made:
                 initial_epoch=(first - 1) // STEPS_AN_EPOCH, steps=STEPS_AN_EPOCH, model="cnn",
                 parameters=93_322, optimizer="Adam",
             )  # fmt: skip
-        begun = self.clock.now
+        started = self.clock.now
         for step in range(first, last + 1):
             self.step(step)
         if fails:
@@ -106,7 +106,7 @@ class _Made:
             return
         for writer in self.writers:
             writer.write(
-                "fit_end", fit=0, step=last, epoch=self.epochs - 1, seconds=self.clock.now - begun
+                "fit_end", fit=0, step=last, epoch=self.epochs - 1, seconds=self.clock.now - started
             )
             writer.write("worker_end", ok=True, error=None)
         for rank in range(self.workers):

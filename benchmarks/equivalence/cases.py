@@ -25,7 +25,7 @@ def chosen() -> dict[str, Case]:
     own invention have no answer of Keras's to be held against.
     """
     return {
-        name: on_its_topic(replace(case, weights_tell_all=False))
+        name: on_its_topic(replace(case, weights_show_all=False))
         for name, case in CASES.items()
         if case.reference == "keras" and name not in {f"remainder_{r}" for r in range(2, 8)}
     }

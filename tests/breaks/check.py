@@ -167,9 +167,9 @@ def noticed_by(tree: Path, patch: Path, tests: list[str], seconds: float) -> str
         return f"time over ({len(tests)} tests)"
     if code == 0:
         return f"not noticed ({said.strip().splitlines()[-1]})"
-    told = re.findall(r"^(?:FAILED|ERROR) (.*)$", said, re.MULTILINE)
-    if not (named := [t for t in tests for s in told if s == t or s.startswith(f"{t} - ")]):
-        return f"pytest as a whole (exit code {code}): {' '.join(told) or said[-200:].strip()}"
+    reported = re.findall(r"^(?:FAILED|ERROR) (.*)$", said, re.MULTILINE)
+    if not (named := [t for t in tests for s in reported if s == t or s.startswith(f"{t} - ")]):
+        return f"pytest as a whole (exit code {code}): {' '.join(reported) or said[-200:].strip()}"
     git("apply", "--reverse", str(patch), at=tree)
     listed.write_text(named[0], encoding="utf-8")
     alone = pytest_in(tree, [f"@{listed}"], seconds)[0]

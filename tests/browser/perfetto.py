@@ -36,14 +36,14 @@ class Handler(SimpleHTTPRequestHandler):
         super().__init__(*arguments, **named)
 
     def do_GET(self):
-        told = {"/localtrace": self.trace, "/vizviewer_info": b"{}", "/file_info": b"{}"}
-        if self.path not in told:
+        reported = {"/localtrace": self.trace, "/vizviewer_info": b"{}", "/file_info": b"{}"}
+        if self.path not in reported:
             super().do_GET()
             return
         self.send_response(200)
-        self.send_header("Content-Length", str(len(told[self.path])))
+        self.send_header("Content-Length", str(len(reported[self.path])))
         self.end_headers()
-        self.wfile.write(told[self.path])
+        self.wfile.write(reported[self.path])
 
     def log_message(self, text, *words):
         pass
@@ -81,7 +81,7 @@ def wait_until_shown(session, text):
 
 
 def query(session, sql):
-    """The column `told` of what Perfetto's trace processor finds: texts."""
+    """The column `reported` of what Perfetto's trace processor finds: texts."""
     session.set_script_timeout(PAGE_SECONDS)
     found = session.execute_async_script(QUERY, sql)
     if isinstance(found, str):

@@ -34,14 +34,14 @@ def fly(run, rank):
     ring.introduce(rank=rank, attempt=0, workers=len(RANKS), pid=100 + rank, host="node")
     ring.phase(ring.text("start"), now, now + 500_000_000, -1, -1)
     now += 500_000_000
-    begun = ring.text("compute"), now, -1, 0
+    started = ring.text("compute"), now, -1, 0
     for step in range(1, STEPS + 1):
         event = ring.begin("train", 0, step=step, epoch=0, steps=1, done=0)
         event.done, event.came = 1, now + (90_000_000 if rank == SLOW else 1_000_000)
         now += 100_000_000
         ring.end(event)
-    ring.phase(begun[0], begun[1], now, *begun[2:])
-    ring.now(begun[0], begun[1], *begun[2:])  # As it stands when a worker ends on its own.
+    ring.phase(started[0], started[1], now, *started[2:])
+    ring.now(started[0], started[1], *started[2:])  # As it stands when a worker ends on its own.
     gather = ring.begin("collective", ring.text("gather"), step=STEPS, epoch=0, size=16)
     now += 5_000_000
     ring.end(gather)
@@ -71,13 +71,13 @@ def test_each_worker_has_its_rows_and_nothing_was_left_out(timeline, browser, tm
     for rank in RANKS:
         assert f"worker {rank} (node) {rank}" in shown
         waited = 90 if rank == SLOW else 1
-        for told in (
+        for reported in (
             "phases; start; 0 + 500 ms",
             "steps; step 12; 1600 + 100 ms",
             f"steps; input; 1600 + {waited} ms",
             f"steps; compute and all-reduce; {1600 + waited} + {100 - waited} ms",
             "collectives of the host; gather; 1700 + 5 ms",
         ):
-            assert f"worker {rank} (node); {told}" in slices
+            assert f"worker {rank} (node); {reported}" in slices
     assert shown.count("phases") >= len(RANKS)
     assert "main thread" not in shown  # It would be drawn above the others, whatever it shows.

@@ -158,7 +158,7 @@ def test_what_lies_before_the_beginning_is_passed_over(marks):
     assert Follower((KILL, EVERY), marks()).go(4, 5).done == [EVERY]
 
 
-def test_a_training_that_begins_anew_is_another(marks):
+def test_a_training_that_restarts_is_another(marks):
     assert Follower((KILL, EVERY), marks()).go(0, 2, 0, 1, 3).done == [KILL]
 
 

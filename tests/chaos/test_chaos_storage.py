@@ -41,16 +41,16 @@ def write(folder, step, patience=ONCE):
     )
 
 
-def assert_whole(folder, *steps):
+def assert_complete(folder, *steps):
     assert steps_in(folder) == list(steps)
     assert dict(verify(folder)) == dict.fromkeys(steps)
 
 
 def test_without_a_fault_all_passes(folder):
     write(folder, 1)
-    assert_whole(folder, 1)
+    assert_complete(folder, 1)
     real = StorageDir.at(f"{folder.filesystem.inner}://{folder.path}")
-    assert_whole(real, 1)
+    assert_complete(real, 1)
     assert (latest(real).arrays["kernel"] == latest(folder).arrays["kernel"]).all()
 
 
@@ -62,16 +62,16 @@ def test_a_refused_write_leaves_the_last_good_one(nth, error, folder, breaks):
     with pytest.raises(OSError, match="on purpose") as caught:
         write(folder, 2)
     assert caught.value.errno == getattr(errno, error)
-    assert_whole(folder, 1)
+    assert_complete(folder, 1)
     write(folder, 3)
-    assert_whole(folder, 1, 3)
+    assert_complete(folder, 1, 3)
     assert not [name for name in folder.filesystem.find(folder.path) if name.endswith(".part")]
 
 
 def test_as_many_writes_fail_as_were_asked_and_are_tried_again(folder, breaks):
     breaks(chaos.FailWrites(nth=2, times=2))
     write(folder, 1, AGAIN)
-    assert_whole(folder, 1)
+    assert_complete(folder, 1)
     breaks(chaos.FailWrites(nth=2, times=3))
     with pytest.raises(OSError, match="No space"):
         write(folder, 2, AGAIN)
@@ -102,7 +102,7 @@ def test_a_directory_that_vanishes_is_made_again(folder, breaks):
     write(folder, 1)
     breaks(chaos.VanishingDirectory(nth=1))
     write(folder, 2, AGAIN)
-    assert_whole(folder, 1, 2)
+    assert_complete(folder, 1, 2)
 
 
 def test_a_checkpoint_whose_shard_vanished_is_damaged_and_passed_over(folder, breaks):

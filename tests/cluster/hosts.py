@@ -73,8 +73,8 @@ class Hosts:
     def part(self, one, other):
         """What two hosts send to each other vanishes; others reach both."""
         for here, there in ((one, other), (other, one)):
-            nobody = ("lladdr", "02:00:00:00:00:01", "nud", "permanent", "dev", "eth0")
-            ip("-n", self._name(here), "neigh", "replace", self.address(there), *nobody)
+            no_one = ("lladdr", "02:00:00:00:00:01", "nud", "permanent", "dev", "eth0")
+            ip("-n", self._name(here), "neigh", "replace", self.address(there), *no_one)
 
     def reconnect(self, one, other):
         """Undo `slow` and `part`."""

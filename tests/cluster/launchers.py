@@ -47,24 +47,24 @@ class Launchers:
         """A worker's process: hosts have networks of their own here, and one list of processes."""
         records = self.directory / "runs" / "it" / "records" / "launcher.jsonl"
         found = [json.loads(line) for line in records.read_text().splitlines()]
-        (begun,) = (record for record in found if record["kind"] == "attempt_start")
-        return next(worker["pid"] for worker in begun["workers"] if worker["rank"] == rank)
+        (started,) = (record for record in found if record["kind"] == "attempt_start")
+        return next(worker["pid"] for worker in started["workers"] if worker["rank"] == rank)
 
     def until_epoch(self, epoch):
         end = time.monotonic() + SECONDS
         while not (self.directory / f"epoch-{epoch}").exists():
-            assert time.monotonic() < end, self.told()
-            assert None in [each.poll() for each in self.processes], self.told()
+            assert time.monotonic() < end, self.reported()
+            assert None in [each.poll() for each in self.processes], self.reported()
             time.sleep(0.05)
 
     def end(self):
         end = time.monotonic() + SECONDS
         while None in (codes := [each.poll() for each in self.processes]):
-            assert time.monotonic() < end, self.told()
+            assert time.monotonic() < end, self.reported()
             time.sleep(0.05)
         return codes
 
-    def told(self):
+    def reported(self):
         return "\n".join(self.said(host)[-3000:] for host in range(len(self.processes)))
 
     def kill(self):

@@ -70,7 +70,7 @@ class Slurm:
         said = self.call("scontrol", "show", "job", job)
         return said.split("JobState=")[1].split()[0]
 
-    def told(self):
+    def reported(self):
         """What Slurm knows of its jobs and nodes, and the end of what its daemons wrote."""
         asked = [self.call("scontrol", "show", what) for what in ("job", "node")]
         logs = sorted(self.config.parent.glob("*.log"))

@@ -25,7 +25,7 @@ def trained(named_hosts, tmp_path):
     def train(strategy):
         run = Launchers(named_hosts, tmp_path / strategy, "--strategy", strategy)
         try:
-            assert run.end() == [0, 0], run.told()
+            assert run.end() == [0, 0], run.reported()
         finally:
             run.kill()
         assert f"2 workers on 2 hosts, strategy {strategy}" in run.said(0)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from ways import (
     IN_STEP,
     SERVERS,
-    assert_way_was_gone,
+    assert_path_was_taken,
     assert_weights_of_one_device,
     launchers_of_servers,
     put_small,
@@ -53,11 +53,11 @@ class Pods:
     def _start(self, pod):
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', f"{self.name}-{pod}"]
         words = [*named, sys.executable, "-m", "phalanx", *self.container["args"]]
-        told = {one["name"]: one["value"] for one in self.container["env"]}
+        reported = {one["name"]: one["value"] for one in self.container["env"]}
         with (self.directory / f"pod-{pod}.log").open("ab") as log:
             return subprocess.Popen(
                 self.hosts.command(pod, words),
-                env={**os.environ, **told, "JOB_COMPLETION_INDEX": str(pod)},
+                env={**os.environ, **reported, "JOB_COMPLETION_INDEX": str(pod)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -111,7 +111,7 @@ def job_of(here, options):
 
 
 @pytest.mark.full
-def test_a_pod_is_told_to_go_and_others_come(job, tmp_path):
+def test_a_pod_is_asked_to_go_and_others_come(job, tmp_path):
     here = put_into(tmp_path / "job")
     pods = job(here)
     end = time.monotonic() + SECONDS
@@ -137,7 +137,7 @@ def test_in_step_by_other_ways(job, tmp_path, options, data):
     pods = job(here, options)
     assert pods.codes() == [0, 0], pods.said()
     assert "2 workers on 2 hosts" in pods.said()
-    assert_way_was_gone(here, options)
+    assert_path_was_taken(here, options)
     assert_weights_of_one_device(here, data)
 
 

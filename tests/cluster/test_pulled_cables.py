@@ -61,7 +61,7 @@ def trains(worker_group, rank, epoch):
     return lambda: (worker_group.said(rank, "epoch") or 0) >= epoch
 
 
-def test_a_pulled_cable_is_noticed_and_training_goes_on_when_it_is_back(
+def test_a_pulled_cable_is_noticed_and_training_continues_when_it_is_back(
     hosts, worker_group, script
 ):
     train = script(epochs=EPOCHS)
@@ -79,8 +79,8 @@ def test_a_pulled_cable_is_noticed_and_training_goes_on_when_it_is_back(
     second = worker_group(train, workers=3, attempt=1)
     assert second.end() == [0, 0, 0]
     assert second.said(0, "epoch") == EPOCHS - 1
-    begun = int(second.log(0).split("SAY epoch ")[1].split()[0])
-    assert begun >= 4, "it continued where it was"
+    started = int(second.log(0).split("SAY epoch ")[1].split()[0])
+    assert started >= 4, "it continued where it was"
 
     whole = str(script("whole.py", epochs=EPOCHS))
     expected, *_ = run_workers(undisturbed, 3, args=[whole], seed=1, deadline=SECONDS)

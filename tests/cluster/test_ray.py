@@ -14,7 +14,7 @@ from small_training import put_into, weights
 from ways import (
     IN_STEP,
     SERVERS,
-    assert_way_was_gone,
+    assert_path_was_taken,
     assert_weights_of_one_device,
     launchers_of_servers,
     put_small,
@@ -103,7 +103,7 @@ def test_workers_train_in_step(ray, tmp_path, options, data):
     job.submit("--workers", "2", run_options=options)
     assert job.until_it_ends() == "SUCCEEDED", job.log()
     assert "2 workers on 2 hosts" in job.log()
-    assert_way_was_gone(job.directory, options)
+    assert_path_was_taken(job.directory, options)
     assert_weights_of_one_device(job.directory, data)
 
 

@@ -31,7 +31,7 @@ def launch(hosts, tmp_path):
 
 def test_two_hosts_train_what_one_device_does(launch):
     run = launch("two", count=2)
-    assert run.end() == [0, 0], run.told()
+    assert run.end() == [0, 0], run.reported()
     assert "2 workers on 2 hosts" in run.said(0)
     assert_weights_of_one_device(run.directory)
 
@@ -39,7 +39,7 @@ def test_two_hosts_train_what_one_device_does(launch):
 @pytest.fixture
 def undisturbed(launch):
     run = launch("whole")
-    assert run.end() == [0, 0, 0], run.told()
+    assert run.end() == [0, 0, 0], run.reported()
     assert "3 workers on 3 hosts" in run.said(0)
     return weights(run.directory)
 
@@ -56,7 +56,7 @@ def test_a_run_on_three_hosts_bears_a_pulled_cable_and_a_killed_launcher(
     (run.directory / "hold-2").unlink()
     end = time.monotonic() + SECONDS
     while "looking for it again" not in run.said(2):  # both sides have noticed
-        assert time.monotonic() < end, run.told()
+        assert time.monotonic() < end, run.reported()
         time.sleep(0.1)
     hosts.heal(2)
     run.until_epoch(6)
@@ -64,7 +64,7 @@ def test_a_run_on_three_hosts_bears_a_pulled_cable_and_a_killed_launcher(
     (run.directory / "hold-6").unlink()
     run.processes[1].wait()
     run.processes[1] = run.start(1)
-    assert run.end() == [0, 0, 0], run.told()
+    assert run.end() == [0, 0, 0], run.reported()
     for got, expected in zip(weights(run.directory), undisturbed, strict=True):
         np.testing.assert_array_equal(got, expected)
 
@@ -72,27 +72,27 @@ def test_a_run_on_three_hosts_bears_a_pulled_cable_and_a_killed_launcher(
 @pytest.mark.full
 def test_data_workers_of_the_first_host_serve_workers_on_all(launch):
     served = launch("served", "--data-workers", "2", "--tee", "all", data=SERVED)
-    assert served.end() == [0, 0, 0], served.told()
+    assert served.end() == [0, 0, 0], served.reported()
     said = served.said(0)
     assert "no data service" not in said
     made_here = map(int, re.findall(r"made here \((\d+) so far\)", said))
     assert max(made_here, default=0) < 5 * EPOCHS / 2, said
     alone = launch("alone", "--tee", "all", data=SERVED)
-    assert alone.end() == [0, 0, 0], alone.told()
+    assert alone.end() == [0, 0, 0], alone.reported()
     assert alone.said(0).count("no data service") == 3
     for got, expected in zip(weights(served.directory), weights(alone.directory), strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.full
-def test_parameter_servers_on_hosts_go_on_when_a_worker_is_killed(launch):
+def test_parameter_servers_on_hosts_continue_when_a_worker_is_killed(launch):
     options = ("--strategy", "parameter-server", "--workers", "3", "--ps", "2")
     run = launch("servers", *options)
     (run.directory / "hold").touch()  # however fast this machine is
     run.until_epoch(0)
     os.kill(run.pid_of(2), signal.SIGKILL)  # of host 1; 0 is the chief
     (run.directory / "hold").unlink()
-    assert run.end() == [0, 0, 0], run.told()
+    assert run.end() == [0, 0, 0], run.reported()
     assert "worker 2 failed: " in run.said(0)
     assert "starting a replacement" in run.said(0)
     weights(run.directory)

@@ -14,7 +14,7 @@ from small_training import put_into, weights
 from ways import (
     IN_STEP,
     SERVERS,
-    assert_way_was_gone,
+    assert_path_was_taken,
     assert_weights_of_one_device,
     launchers_of_servers,
     put_small,
@@ -58,12 +58,12 @@ def wait_for(what, log, slurm=None):
     while not what():
         if time.monotonic() >= end:
             said = log.read_text() if log.exists() else "nothing was said"
-            raise AssertionError(f"{said}\n{slurm.told() if slurm else ''}")
+            raise AssertionError(f"{said}\n{slurm.reported() if slurm else ''}")
         time.sleep(0.2)
 
 
 @pytest.mark.full
-def test_told_to_stop_and_a_node_lost(slurm, tmp_path):
+def test_asked_to_stop_and_a_node_lost(slurm, tmp_path):
     here, alone = put_into(tmp_path / "job"), put_into(tmp_path / "alone")
     log = submit(slurm, here)
     (submitted,) = slurm.call("squeue", "--noheader", "--format", "%i").split()
@@ -97,7 +97,7 @@ def test_workers_train_in_step(slurm, tmp_path, options, data):
     log = submit(slurm, here, options)
     wait_for_the_end(slurm, log)
     assert "2 workers on 2 hosts" in phalanx(slurm, here, "logs", "it")
-    assert_way_was_gone(here, options)
+    assert_path_was_taken(here, options)
     assert_weights_of_one_device(here, data)
 
 

@@ -55,14 +55,14 @@ def weights_of_one_device(data):
         return weights(alone)
 
 
-def assert_way_was_gone(here, options):
+def assert_path_was_taken(here, options):
     """Whether the workers did what they were asked for, by what they and their launcher wrote."""
     run = here / "runs" / "it"
     logs = [path.read_text() for path in sorted(run.glob("attempts/0/worker-*.log"))]
     assert len(logs) == 2, logs
     if options == HOROVOD:
-        (begun,) = [one for one in _records(here) if one["kind"] == "run_start"]
-        assert begun["strategy"] == "horovod", begun
+        (has_started,) = [one for one in _records(here) if one["kind"] == "run_start"]
+        assert has_started["strategy"] == "horovod", has_started
     else:
         assert not any("no data service" in log for log in logs), logs
         made_here = [int(n) for log in logs for n in re.findall(r"made here \((\d+) so far\)", log)]

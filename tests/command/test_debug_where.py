@@ -88,8 +88,8 @@ def test_who_is_waited_for_is_named_live_and_afterwards(command):
     left_out = r"worker 1 has come to its script's end after step 7 for \d+ s; the other waits"
     assert re.search(left_out + " in the all-reduce", verdict(1)), verdict(1)
 
-    told = read_status(run, attempt=2, now=0.0)
-    assert told.differ == (
+    reported = read_status(run, attempt=2, now=0.0)
+    assert reported.differ == (
         "Their last batches differ: worker 0: x float32[samples, 3, 2], y float32[samples, 3, 1]; "
         "worker 1: x float32[samples, 5, 2], y float32[samples, 5, 1]."
     )

@@ -41,7 +41,7 @@ def resizes(command, name):
 
 
 @pytest.mark.timeout(1500)
-def test_it_goes_on_with_two_of_three_and_grows_again(command):
+def test_it_continues_with_two_of_three_and_grows_again(command):
     script = command.script(TRAINING)
     undisturbed = command.run("--workers", "1", "--seed", "5", script, "whole", deadline=300)
     (command.directory / "broken").touch()

@@ -50,7 +50,7 @@ def test_the_peer_that_waits_is_not_to_blame(command, act, code, says):
     ("number", "code"),
     [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full), (signal.SIGINT, 130)],
 )
-def test_a_signal_ends_all_and_nobody_must_be_killed(command, number, code):
+def test_a_signal_ends_all_and_no_one_must_be_killed(command, number, code):
     # Rank 1 sleeps and rank 0 is blocked in a collective: no Python handler would run there.
     script = command.script(f"{GANG}\nwhile rank == 1:\n    time.sleep(0.1)\nmeet()\n")
     process = command.start("--workers", "2", "--name", "it", script)
@@ -59,8 +59,8 @@ def test_a_signal_ends_all_and_nobody_must_be_killed(command, number, code):
     process.send_signal(number)
     finished = command.finish(process)
     assert finished.code == code
-    told = read_records(launcher_records_path(command.directory / "runs" / "it")).records
-    ends = [record["signal"] for record in told if record["kind"] == "worker_exit"]
+    reported = read_records(launcher_records_path(command.directory / "runs" / "it")).records
+    ends = [record["signal"] for record in reported if record["kind"] == "worker_exit"]
     assert ends == ["SIGTERM"] * 2
 
 
@@ -75,7 +75,7 @@ def test_workers_do_not_outlive_a_killed_launcher(command):
 
 
 @pytest.mark.full
-def test_output_that_nobody_takes_ends_no_run(command):
+def test_output_that_no_one_takes_ends_no_run(command):
     script = command.script("""
 import sys, time
 from pathlib import Path
@@ -100,8 +100,8 @@ sys.exit(3)
     run = command.directory / "runs" / "it"
     assert json.loads((run / "run.json").read_text())["result"]["exit_code"] == 3
     assert "line 999\n" in (run / "attempts/0/worker-0.log").read_text()
-    told = read_records(launcher_records_path(run)).records
-    assert [each["exit_code"] for each in told if each["kind"] == "run_end"] == [3]
+    reported = read_records(launcher_records_path(run)).records
+    assert [each["exit_code"] for each in reported if each["kind"] == "run_end"] == [3]
 
 
 @pytest.mark.full

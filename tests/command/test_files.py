@@ -118,7 +118,7 @@ def test_a_path_of_a_workers_own_is_its_own(saved):
     assert "by-the-chief.index" in files_in(command.directory / "alone")
 
 
-def test_exported_models_are_whole_for_all(saved):
+def test_exported_models_are_complete_for_all(saved):
     _, (chief, other) = saved
     assert chief["exported"] == other["exported"]
     assert chief["exported"] == [

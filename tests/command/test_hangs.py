@@ -57,7 +57,7 @@ def test_a_callback_that_raises_on_one_worker_is_the_root_cause(command):
 
 
 @pytest.mark.full
-def test_a_run_that_goes_on_is_left_alone(command):
+def test_a_run_that_continues_is_left_alone(command):
     script = command.script(TRAIN.format(act="time.sleep(3)"))
     finished = command.run("--workers", "2", "--hang-timeout", "30", script, deadline=600)
     assert finished.code == 0
@@ -65,7 +65,7 @@ def test_a_run_that_goes_on_is_left_alone(command):
 
 
 @pytest.mark.full
-def test_a_run_that_stood_still_is_started_again(command):
+def test_a_run_that_made_no_progress_is_started_again(command):
     act = "first = not os.path.exists('stood'); open('stood', 'a').close(); time.sleep(1e3 * first)"
     script = command.script(TRAIN.format(act=act))
     asked = ("--workers", "2", "--hang-timeout", "20", "--max-restarts", "1")

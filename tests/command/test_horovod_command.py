@@ -86,7 +86,7 @@ say("loss", history.history["loss"])
 
 @pytest.mark.full  # the time of the build
 @pytest.mark.timeout(1500)
-def test_it_goes_on_with_one_of_two_and_grows_again(command):
+def test_it_continues_with_one_of_two_and_grows_again(command):
     script = command.script(TRAINING + ELASTIC)
     whole = command.run("--strategy", "single", "--seed", "3", script, "whole", deadline=300)
     (command.directory / "broken").touch()

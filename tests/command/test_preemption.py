@@ -38,7 +38,7 @@ def steps(command, name):
     return [end["step"] for end in ends]
 
 
-def test_the_launcher_is_told_to_go(command):
+def test_the_launcher_is_asked_to_go(command):
     asked = ("--workers", "2", "--name", "it", "--max-restarts", "3")
     process = command.start(*asked, command.script(TRAINING))
     command.wait_until(lambda: command.logs_hold("trains"))
@@ -54,7 +54,7 @@ def test_the_launcher_is_told_to_go(command):
 
 
 @pytest.mark.full
-def test_one_worker_is_told_to_go(command):
+def test_one_worker_is_asked_to_go(command):
     process = command.start("--workers", "2", "--name", "it", command.script(TRAINING))
     command.wait_until(lambda: command.logs_hold("trains"))
     os.kill(command.workers()[-1].pid, signal.SIGTERM)

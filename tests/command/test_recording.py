@@ -84,7 +84,7 @@ def test_a_heart_beats_from_the_start_every_two_seconds(run, rank):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_every_fit_is_told_by_every_worker(run, rank):
+def test_every_fit_is_reported_by_every_worker(run, rank):
     first, second = records(run, rank, "fit_start")
     assert (first["fit"], first["epochs"], first["initial_epoch"], first["steps"]) == (0, 9, 0, 17)
     assert (first["parameters"], first["optimizer"]) == (49, "SGD")
@@ -94,7 +94,7 @@ def test_every_fit_is_told_by_every_worker(run, rank):
     assert ends[0]["seconds"] > 51 * 0.05
 
 
-def test_the_chief_tells_of_steps_about_once_a_second(run):
+def test_the_chief_reports_steps_about_once_a_second(run):
     steps = records(run, 0, "train_metrics")
     assert len(steps) >= 2
     assert all(set(step["logs"]) == {"loss"} for step in steps)
@@ -107,7 +107,7 @@ def test_the_chief_tells_of_steps_about_once_a_second(run):
     assert all(after - before > 0.5 for before, after in itertools.pairwise(times))
 
 
-def test_the_chief_tells_of_epochs_checkpoints_and_the_stop(run):
+def test_the_chief_reports_epochs_checkpoints_and_the_stop(run):
     epochs = records(run, 0, "epoch_metrics")
     assert [(e["step"], e["epoch"]) for e in epochs] == [(17, 0), (34, 1), (51, 2), (53, 0)]
     assert set(epochs[0]["logs"]) == {"loss", "val_loss"}

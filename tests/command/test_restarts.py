@@ -28,7 +28,7 @@ say("weights", [float(np.abs(w).sum()) for w in model.get_weights()])
 """
 
 
-def test_a_killed_worker_is_started_again_and_goes_on_from_the_backup(command):
+def test_a_killed_worker_is_started_again_and_continues_from_the_backup(command):
     script = command.script(TRAINING)
     asked = ("--workers", "2", "--seed", "5", "--max-restarts", "1", script)
     undisturbed = command.run(*asked, "whole")
@@ -58,7 +58,7 @@ model.fit(x, x[:, :1], batch_size=2, epochs=1000, callbacks=[Slow()], verbose=0)
 
 
 @pytest.mark.full
-def test_a_restart_is_forked_from_the_process_that_stands_ready(cold_command):
+def test_a_restart_is_forked_from_the_process_that_holds_ready(cold_command):
     command = cold_command
     process = command.start("--workers", "2", "--max-restarts", "3", command.script(STEADY))
     run = command.directory / "runs"

@@ -210,10 +210,12 @@ def test_devices_that_a_script_sets_too_late_are_the_launchers_business(command,
         assert finished.said(rank)["loss"] == close(one_device["loss"])
         assert finished.said(rank)["elsewhere"] == 2.0
     mark = "[worker 0] phalanx: phalanx run decides what"
-    told = [line for line in finished.out.splitlines() if line.startswith(mark)]
-    assert len(told) == 2, finished.out  # once each
-    assert "1 logical CPU device here, where set_logical_device_configuration asks for 2" in told[0]
-    assert "its threads are those of --threads-per-worker, where the script asks for 7" in told[1]
+    shown = [line for line in finished.out.splitlines() if line.startswith(mark)]
+    assert len(shown) == 2, finished.out  # once each
+    assert (
+        "1 logical CPU device here, where set_logical_device_configuration asks for 2" in shown[0]
+    )
+    assert "its threads are those of --threads-per-worker, where the script asks for 7" in shown[1]
 
 
 def test_a_script_with_one_worker_sets_its_devices(command):

@@ -79,7 +79,7 @@ def test_the_pages_wrap_and_name_no_place_on_a_machine():
             assert not long, (page, long)
 
 
-def test_the_readmes_table_is_from_the_whole_table():
+def test_the_readmes_table_is_from_the_complete_table():
     """README's rows are rows that benchmarks/equivalence.py has written."""
     whole = (ROOT / "docs" / "equivalence-table.md").read_text()
     rows = [s for s in (ROOT / "README.md").read_text().splitlines() if s.startswith("| ")]

@@ -238,7 +238,7 @@ def test_a_file_in_the_place_of_the_directory(tmp_path):
     assert result.verdict == "error"
 
 
-def test_fit_and_unfit():
+def test_fit_and_invalid():
     assert is_passing([ok("a", "b"), warning("a", "b")])
     assert not is_passing([ok("a", "b"), failed("a", "b", "c")])
     assert len(set(CHECKS)) == len(CHECKS)

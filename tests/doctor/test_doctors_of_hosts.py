@@ -197,8 +197,8 @@ def test_a_leader_asks_and_a_follower_answers(tmp_path):
         assert follower.result(timeout=60) == 0
     assert {(link.of, link.to) for link in found} == {(0, 1), (1, 0)}
     assert all(link.problem is None for link in found)
-    told = [result for result in results if result.host is not None]
-    assert [result.host for result in told if result.verdict == "warning"] == [
+    reported = [result for result in results if result.host is not None]
+    assert [result.host for result in reported if result.verdict == "warning"] == [
         "127.0.0.1 (0)",
         "127.0.0.2 (1)",
     ]

@@ -18,7 +18,7 @@ class Case:
     `held_out` those of evaluate; both are called afresh for every run. `tolerance` is
     relative, per weight tensor and per number in the history; `why` says why it is not 1e-5.
     `reference` is "keras" (plain Keras on one device), or "phalanx" on one device where
-    Keras has no order of its own that could be matched. `weights_tell_all` says that the
+    Keras has no order of its own that could be matched. `weights_show_all` says that the
     case is about training alone: evaluate and predict, which cost as much again, would only
     repeat what other cases show.
     """
@@ -30,7 +30,7 @@ class Case:
     tolerance: float = 1e-5
     why: str = ""
     reference: str = "keras"
-    weights_tell_all: bool = False
+    weights_show_all: bool = False
     scope_for_optimizer: bool = True
     policy: str = "float32"
 
@@ -60,7 +60,7 @@ def run(case, methods):
         arguments = {"verbose": 0, "epochs": 2, "shuffle": False, **case.data()}
         train = getattr(case, "train", None) or methods["fit"]
         history = train(model, **arguments).history
-        if case.weights_tell_all:
+        if case.weights_show_all:
             return outcome_of(model, history)
         held_out = (case.held_out or default_held_out)()
         evaluation = methods["evaluate"](model, **held_out, verbose=0, return_dict=True)

@@ -265,9 +265,9 @@ class Contrast(Own):
                 phalanx.all_gather_batch(side(part))
                 for side, part in ((self.left, x[:, :3]), (self.right, x[:, 3:]))
             )
-            alike = tf.matmul(left, right, transpose_b=True)
+            equally = tf.matmul(left, right, transpose_b=True)
             losses = keras.losses.sparse_categorical_crossentropy(
-                tf.range(tf.shape(alike)[0]), alike, from_logits=True
+                tf.range(tf.shape(equally)[0]), equally, from_logits=True
             )
             loss = self.reduce(losses)
         self.descend(tape, loss, self.trainable_weights)

@@ -106,10 +106,10 @@ EVALUATED = ("in_scope", "made_in_scope_fitted_outside")
 def outcome(way, strategy):
     keras.utils.set_random_seed(11)
     model = WAYS[way](strategy)
-    return beside_weights(model, phalanx) if way in EVALUATED else model.get_weights()
+    return other_than_weights(model, phalanx) if way in EVALUATED else model.get_weights()
 
 
-def beside_weights(model, methods):
+def other_than_weights(model, methods):
     x = features(9, seed=5)
     y = x.sum(axis=1, keepdims=True)
     evaluation = methods.evaluate(model, x, y, batch_size=4, verbose=0)
@@ -121,7 +121,7 @@ def beside_weights(model, methods):
 def one_device():
     keras.utils.set_random_seed(11)
     model = trained(made(), keras.Model.fit)
-    return beside_weights(model, keras.Model)
+    return other_than_weights(model, keras.Model)
 
 
 def assert_one_devices(got):

@@ -33,7 +33,7 @@ def test_two_workers_say_what_one_device_does(name, tmp_path, shared_fork_server
     assert not gallery.differences(wanted, found, 1e-5)
 
 
-def test_a_search_that_goes_on_tries_the_same(tmp_path, shared_fork_server):
+def test_a_search_that_continues_tries_the_same(tmp_path, shared_fork_server):
     needs("keras_tuner")
     script = SCRIPTS / "hyperparameter_search.py"
     for trials in ("2", "4"):

@@ -175,7 +175,7 @@ def both(directory, name):
 
 
 @pytest.mark.full
-def test_a_training_that_was_broken_off_goes_on_exactly(tmp_path):
+def test_a_training_that_was_broken_off_continues_exactly(tmp_path):
     arguments = (str(tmp_path), "callbacks_and_averages")
     for whole, again in run_workers(both, 2, strategy="horovod", args=arguments, deadline=600):
         for one, other in zip(whole["weights"], again["weights"], strict=True):

@@ -104,7 +104,7 @@ def everything():
     phalanx.fit(model(), x, y, batch_size=1, epochs=3, verbose=0, callbacks=watching)
     said["pace"], said["shown"] = pace.numbers, shown.getvalue()
 
-    def tell_nothing(given, steps=(2, 3, 9)):
+    def show_nothing(given, steps=(2, 3, 9)):
         """A worker that is lost when it has trained, and before it has told."""
         result = given.outcome.result()
         if next(lost) in steps:
@@ -119,7 +119,7 @@ def everything():
 
         def give(self, ticket):
             made = given(self, ticket)
-            return dataclasses.replace(made, outcome=self._fetchers.submit(tell_nothing, made))
+            return dataclasses.replace(made, outcome=self._fetchers.submit(show_nothing, made))
 
         StepScheduler._give = give
         try:
@@ -206,7 +206,7 @@ def test_steps_per_epoch_are_those_asked_for(said):
     assert all(8 * BATCH < n <= 9 * BATCH for n in endless["history"]["seen"])
 
 
-def test_what_a_lost_worker_had_not_told_is_counted(said):
+def test_what_a_lost_worker_had_not_reported_is_counted(said):
     assert said["untold"]["seen"] == [1] * SAMPLES
     assert said["untold"]["iterations"] == STEPS
     assert said["untold steps"]["iterations"] == 9
@@ -260,7 +260,7 @@ def test_how_fast_it_goes_is_measured(said):
     assert min(measured) > 0
 
 
-def test_the_display_tells_of_the_workers(said):
+def test_the_display_reports_the_workers(said):
     first, *epochs = said["shown"].splitlines()
     assert first.endswith("on 2 workers, each at its own pace")
     assert len(epochs) == 3
@@ -272,7 +272,7 @@ def test_the_display_tells_of_the_workers(said):
         (0, "on a generator, which cannot be made on every worker"),
         (1, "calls Python"),
         (2, "found a int"),
-        (3, "Asked to use y beside"),
+        (3, "Asked to use y next to"),
         (4, "arrays with 0 samples"),
         (5, "gradient_accumulation_steps=2"),
         (6, "LossScaleOptimizer"),

@@ -68,7 +68,7 @@ def pid_of(command, rank):
     return next(worker["pid"] for worker in start["workers"] if worker["rank"] == rank)
 
 
-def begun(command, *words):
+def started(command, *words):
     """The command, in the middle of the second epoch."""
     script = command.script(SCRIPT)
     strategy = ["--strategy", "parameter-server", "--workers", "1", "--ps", "1"]
@@ -84,7 +84,7 @@ def saved(command):
 
 
 def killed(command, rank, *words):
-    process = begun(command, *words)
+    process = started(command, *words)
     os.kill(pid_of(command, rank), signal.SIGKILL)
     (command.directory / "killed").touch()
     done = command.finish(process, deadline=600)
@@ -99,7 +99,7 @@ def records(command, kind):
 
 
 @pytest.mark.parametrize("data", [pytest.param("arrays", marks=pytest.mark.full), "dataset"])
-def test_a_killed_worker_is_replaced_and_the_rest_goes_on(command, data):
+def test_a_killed_worker_is_replaced_and_the_rest_continues(command, data):
     done = killed(command, 1, data)
     assert [line["rank"] for line in records(command, "worker_replaced")] == [1]
     assert records(command, "restart") == []
@@ -121,7 +121,7 @@ def test_a_dead_server_or_chief_leads_to_a_restart_from_what_was_saved(command, 
 
 @pytest.mark.full
 def test_a_signal_saves_where_training_is(command):
-    process = begun(command, "dataset")
+    process = started(command, "dataset")
     process.send_signal(signal.SIGTERM)
     done = command.finish(process, deadline=600)
     assert done.code == 75, done.out + done.err

@@ -58,7 +58,7 @@ def test_each_workers_own_steps_are_measured(window):
     assert [each.compute for each in window.workers] == pytest.approx([0.1, 0.3])
 
 
-def test_a_slow_worker_is_named_and_nobody_waits_for_it(window, caplog):
+def test_a_slow_worker_is_named_and_no_one_waits_for_it(window, caplog):
     callback = StragglerDetector(windows=1)
     callback.cluster = DistributedContext(ps_tasks=2)
     with caplog.at_level("WARNING"):
@@ -88,7 +88,7 @@ def test_what_each_worker_did_is_left_out():
     assert left(done, 8, 2) == [3, 4, 5, 6, 7]  # 0 and 2 were the first's, 1 the second's
 
 
-def test_other_passes_are_whole():
+def test_other_passes_are_complete():
     assert left(CompletedBatches(number=2, rounds=((2, 1),)), 4, 3) == [0, 1, 2, 3]
 
 

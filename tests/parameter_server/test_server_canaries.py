@@ -73,7 +73,7 @@ def test_an_optimizer_finds_a_variable_by_tensorflows():
     assert [v.path for v in optimizer._variables][-1].endswith("momentum")
 
 
-def test_an_embedding_reads_its_whole_table():
+def test_an_embedding_reads_its_complete_table():
     source = inspect.getsource(keras.layers.Embedding.call)
     assert "ops.take(self.embeddings, inputs, axis=0)" in source
     layer = keras.layers.Embedding(3, 2)

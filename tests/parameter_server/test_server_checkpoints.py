@@ -140,7 +140,7 @@ def alone(place):
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", DATA)
-def test_one_worker_goes_on_as_if_nothing_had_happened(alone, kind):
+def test_one_worker_continues_as_if_nothing_had_happened(alone, kind):
     undisturbed, saved, resumed = alone[kind]
     assert saved == [5, 10, 15, 20]
     for one, other in zip(resumed["weights"], undisturbed["weights"], strict=True):
@@ -210,13 +210,13 @@ def test_other_workers_train_what_is_left_of_a_pass(elsewhere, kind):
 
 
 @pytest.mark.full
-def test_a_pass_made_for_other_workers_begins_anew(elsewhere):
+def test_a_pass_made_for_other_workers_restarts(elsewhere):
     trained, _, _ = elsewhere["function"]
     assert trained["history"]["seen"][2:] == [0.0] * (EPOCHS - 2)
 
 
 @pytest.mark.full
-def test_shards_are_restored_whole_on_one_server(elsewhere):
+def test_shards_are_restored_complete_on_one_server(elsewhere):
     trained, step, restored = elsewhere["arrays"]
     assert step == trained["iterations"]
     for one, other in zip(restored, trained["weights"], strict=True):
@@ -224,7 +224,7 @@ def test_shards_are_restored_whole_on_one_server(elsewhere):
 
 
 @pytest.mark.full
-def test_one_device_goes_on_with_what_servers_saved(elsewhere, on_one_device):
+def test_one_device_continues_with_what_servers_saved(elsewhere, on_one_device):
     trained, restored = on_one_device
     assert trained["history"]["seen"] == [0.0] * EPOCHS
     assert trained["iterations"] == EPOCHS * STEPS

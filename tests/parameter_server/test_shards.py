@@ -100,7 +100,7 @@ def whole():
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_shards_train_as_a_whole_does(sharded, whole, name):
+def test_shards_train_as_a_complete_does(sharded, whole, name):
     for kind in ("weights", "slots"):
         for one, other in zip(sharded[name][kind], whole[name][kind], strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
@@ -137,7 +137,7 @@ def test_slots_are_where_their_shards_are(sharded):
 
 
 @pytest.mark.full
-def test_what_was_saved_from_shards_is_whole_on_one_device_and_on_three_servers(sharded, kept):
+def test_what_was_saved_from_shards_is_complete_on_one_device_and_on_three_servers(sharded, kept):
     def restored():
         import keras
 

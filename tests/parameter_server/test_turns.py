@@ -47,6 +47,6 @@ def trained():
     return {name: np.array(kept[0].numpy()).max() for name, kept in slots.items()}
 
 
-def test_an_update_is_seen_whole_or_not_at_all():
+def test_an_update_is_seen_complete_or_not_at_all():
     found = led(trained, workers=2, servers=1)
     assert found == {"first": STEPS, "second": STEPS, "torn": 0}

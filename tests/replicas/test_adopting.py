@@ -17,7 +17,7 @@ OPTIONS = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
 
 @pytest.mark.parametrize("name", ["adam", pytest.param("loss_scale", marks=pytest.mark.full)])
-def test_a_trained_model_keeps_its_values_and_goes_on_as_on_one_device(name, mirrored2):
+def test_a_trained_model_keeps_its_values_and_continues_as_on_one_device(name, mirrored2):
     x, y = features(19), targets(19)
     expected, model = small_model(OPTIMIZERS[name]()), small_model(OPTIMIZERS[name]())
     expected.fit(x, y, epochs=2, **OPTIONS)

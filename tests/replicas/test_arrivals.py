@@ -47,7 +47,7 @@ def asked_every_time(monkeypatch):
 
 
 @pytest.mark.parametrize("eager", [False, True])
-def test_each_step_tells_its_batch(steps, eager):
+def test_each_step_reports_its_batch(steps, eager):
     events = steps(dataset(), run_eagerly=eager)
     assert [event.step for event in events] == [1, 2, 3]
     assert {event.how for event in events} == {"done"}
@@ -57,14 +57,14 @@ def test_each_step_tells_its_batch(steps, eager):
     assert {batch_spec(event.batch) for event in events} == {FORM}
 
 
-def test_of_steps_in_one_call_the_last_batch_is_told(steps):
+def test_of_steps_in_one_call_the_last_batch_is_reported(steps):
     first, second = steps(dataset(), steps_per_execution=2)
     assert (first.step, first.steps, first.done) == (1, 2, 2)
     assert (second.step, second.done) == (3, 1)
     assert batch_spec(second.batch) == FORM
 
 
-def test_a_batch_that_is_waited_for_is_told_when_it_came(steps, tmp_path):
+def test_a_batch_that_is_waited_for_is_reported_when_it_came(steps, tmp_path):
     file, given = tmp_path / "worker-0.flight", []
 
     def give(_):
@@ -88,7 +88,7 @@ def test_a_batch_that_is_waited_for_is_told_when_it_came(steps, tmp_path):
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_dimensions_that_vary_are_told(together, steps):
+def test_dimensions_that_vary_are_reported(together, steps):
 
     def batch(length):
         rows = 8 + 0 * length  # which TensorFlow does not know beforehand either
@@ -104,7 +104,7 @@ def test_dimensions_that_vary_are_told(together, steps):
     ]
 
 
-def test_data_whose_end_nobody_knows(steps):
+def test_data_whose_end_no_one_knows(steps):
     unknown = dataset().filter(lambda x, y: True)
     events = steps(unknown)
     assert [event.how for event in events] == ["done", "done", "done", "out of data"]
@@ -129,7 +129,7 @@ def test_before_any_batch_none_has_come():
     assert arrivals.last().batches == 7
 
 
-def test_what_was_traced_before_still_tells():
+def test_what_was_traced_before_still_reports():
     arrivals = GraphBatchProbe()
     first, second = noting(arrivals, 1), noting(arrivals, 1)
     moments = []

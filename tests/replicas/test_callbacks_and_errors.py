@@ -112,12 +112,12 @@ def test_data_without_a_batch_is_refused(call, mirrored2):
         getattr(phalanx, call)(model, nothing, verbose=0)
 
 
-def test_targets_beside_a_distributed_dataset_are_refused(mirrored2):
+def test_targets_next_to_a_distributed_dataset_are_refused(mirrored2):
     whole = tf.data.Dataset.from_tensor_slices((features(8), targets(8))).batch(4)
     data = mirrored2.experimental_distribute_dataset(whole)
     with mirrored2.scope():
         model = small_model()
-    with pytest.raises(DataError, match="Asked to use y beside a distributed dataset"):
+    with pytest.raises(DataError, match="Asked to use y next to a distributed dataset"):
         phalanx.fit(model, data, targets(8), verbose=0)
 
 

@@ -459,13 +459,13 @@ class TestWrittenOnce:
         manager.save()
         assert [str(tmp_path / "ckpt-1.index")] in [list(args) for args in deleted]
 
-    def test_callbacks_of_a_checkpoint_are_told_where_it_is(self):
+    def test_callbacks_of_a_checkpoint_are_reported_where_it_is(self):
         execute = importlib.import_module(
             "tensorflow.python.checkpoint.checkpoint"
         )._execute_callbacks
-        told = []
-        execute([told.append, lambda: told.append("nothing")], "here")
-        assert told == ["here", "nothing"]
+        reported = []
+        execute([reported.append, lambda: reported.append("nothing")], "here")
+        assert reported == ["here", "nothing"]
 
 
 class TestDownloads:

@@ -16,7 +16,7 @@ NAMES = ["dense", "none", "half", "rows"]
 LARGEST = np.float32(3e38)
 
 
-def brought(entry):
+def passed(entry):
     """A replica's gradients of every kind; `entry` is one of the dense one's."""
     replica = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
     dense = tf.stack([1.0, entry, 2.0])
@@ -28,7 +28,7 @@ def brought(entry):
 
 
 def summed(entry):
-    found = all_reduce_and_check(brought(entry), NAMES, replicas=2)
+    found = all_reduce_and_check(passed(entry), NAMES, replicas=2)
     dense, nothing, half, rows = found.total
     assert nothing is None
     return found.finite, *found.own(), dense, half, tf.convert_to_tensor(rows)
@@ -62,7 +62,7 @@ def test_sums_and_who_is_to_blame(entries, finite, are_bad, can_be, mirrored2):
 @pytest.mark.parametrize("kind", [0, 2, 3], ids=["dense", "half", "rows"])
 def test_gradients_of_every_kind_are_looked_at(kind, mirrored2):
     def step(factor):
-        gradients = brought(4.0)
+        gradients = passed(4.0)
         one = gradients[kind]
         if isinstance(one, tf.IndexedSlices):
             gradients[kind] = tf.IndexedSlices(one.values * factor, one.indices, one.dense_shape)
@@ -82,13 +82,13 @@ def test_a_sum_of_halves_that_overflows(mirrored2):
         found = all_reduce_and_check(half, ["half"], replicas=2)
         return found.finite, *found.own()
 
-    for told in on_replicas(mirrored2, step, [tf.constant(6e4), tf.constant(6e4)]):
-        assert [bool(each) for each in told] == [False, False, True]
+    for reported in on_replicas(mirrored2, step, [tf.constant(6e4), tf.constant(6e4)]):
+        assert [bool(each) for each in reported] == [False, False, True]
 
 
 def test_a_loss_that_is_not_finite_counts_and_no_gradient(mirrored2):
     def step(entry, loss):
-        found = all_reduce_with_loss_flag(brought(entry), NAMES, loss, replicas=2)
+        found = all_reduce_with_loss_flag(passed(entry), NAMES, loss, replicas=2)
         dense, _, half, _ = found.total
         return found.finite, *found.own(), dense[2], half[0]
 
@@ -105,7 +105,7 @@ def test_a_loss_that_is_not_finite_counts_and_no_gradient(mirrored2):
 
 def test_a_loss_takes_no_all_reduce_of_its_own(mirrored2):
     def step(entry, loss):
-        return all_reduce_with_loss_flag(brought(entry), NAMES, loss, replicas=2).finite
+        return all_reduce_with_loss_flag(passed(entry), NAMES, loss, replicas=2).finite
 
     column = [tf.constant(1.0), tf.constant(2.0)]
     for counted in (added_up(mirrored2, summed, column), added_up(mirrored2, step, column, column)):

@@ -13,17 +13,17 @@ class Agreeing:
     """A meeting in which all agree; remembers what was brought."""
 
     def __init__(self):
-        self.brought = []
+        self.passed = []
 
-    def exchange_signatures(self, brought):
-        self.brought.append(brought)
+    def exchange_signatures(self, passed):
+        self.passed.append(passed)
         return Verdict()
 
     @property
-    def told(self):
+    def reported(self):
         return [
             (each.what, [f"{tensor.name} {tensor}" for tensor in each.tensors])
-            for each in self.brought
+            for each in self.passed
         ]
 
 
@@ -46,19 +46,19 @@ def add_up():
 
 def test_one_replica_speaks_for_its_worker(meeting, mirrored2):
     mirrored2.run(add_up)
-    told = ["kernel (3, 2) float32", "table (any, 4) float32", "bias no gradient"]
-    assert meeting.told == [("gradients", told)]
+    reported = ["kernel (3, 2) float32", "table (any, 4) float32", "bias no gradient"]
+    assert meeting.reported == [("gradients", reported)]
 
 
 def test_where_each_replica_is_a_worker_each_speaks(meeting, monkeypatch, mirrored2):
     monkeypatch.setattr(check, "_current", [check.Check(meeting, workers=2)])
     mirrored2.run(add_up)
-    assert len(meeting.told) == 2
+    assert len(meeting.reported) == 2
 
 
 def test_a_graph_compares_nothing(meeting, mirrored2):
     tf.function(lambda: mirrored2.run(add_up))()
-    assert meeting.told == []
+    assert meeting.reported == []
 
 
 def test_workers_may_differ_in_the_dimension_they_gather_along(meeting, mirrored2):
@@ -67,13 +67,13 @@ def test_workers_may_differ_in_the_dimension_they_gather_along(meeting, mirrored
             pass
 
     mirrored2.run(gather)
-    assert meeting.told == [("rows", ["tensor 1 (3, any) float32", "tensor 2 () int32"])]
+    assert meeting.reported == [("rows", ["tensor 1 (3, any) float32", "tensor 2 () int32"])]
 
 
 def test_what_is_added_up_between_steps_belongs_to_the_last(meeting, mirrored2):
     mirrored2.run(lambda: reduce_sum([tf.ones([2])]))
     mirrored2.run(lambda: reduce_sum([tf.ones([2])], in_step=False))
-    under_way, ended = (each.step for each in meeting.brought)
+    under_way, ended = (each.step for each in meeting.passed)
     assert ended == under_way - 1
 
 
@@ -87,4 +87,4 @@ def test_what_belongs_to_a_comparison_is_not_compared_again(meeting, mirrored2):
             check.before_collective("the next row")
 
     mirrored2.run(nested)
-    assert [what for what, _ in meeting.told] == ["all", "the next row"]
+    assert [what for what, _ in meeting.reported] == ["all", "the next row"]

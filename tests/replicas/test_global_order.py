@@ -84,7 +84,7 @@ def test_shuffling_in_batches_keeps_the_batches():
     assert batches[:3] != batches[3:]
 
 
-def test_a_position_is_enough_to_go_on_from():
+def test_a_position_is_enough_to_continue_from():
     source = make_batch_source(
         np.arange(10), np.zeros(10), place=ReplicaTopology(), seed=5, batch_size=4, shuffle=True
     )
@@ -131,7 +131,7 @@ def test_sparse_and_ragged_rows_are_cut():
     assert rows[0][1] + rows[1][1] == ragged.to_list()
 
 
-def test_a_replica_without_samples_gets_a_row_that_stands_in():
+def test_a_replica_without_samples_gets_a_row_that_is_a_stand_in():
     place = ReplicaTopology(first=2, local=1, total=3)
     source = make_batch_source(np.arange(2), np.zeros(2), place=place, seed=0, batch_size=4)
     total, ((count, data),) = next(source.open(0))

@@ -81,9 +81,9 @@ def point(scalars, tag, step):
 
 def assert_describes(scalars, step, gradients):
     for path, g in gradients.items():
-        told = {n: point(scalars, f"gradient_{n}/{path}", step) for n in
+        reported = {n: point(scalars, f"gradient_{n}/{path}", step) for n in
                 ("norm", "mean", "std", "max_abs", "zero_fraction", "nonfinite_count")}  # fmt: skip
-        assert told == pytest.approx(
+        assert reported == pytest.approx(
             {
                 "norm": np.linalg.norm(g),
                 "mean": g.mean(),
@@ -121,8 +121,8 @@ def test_the_files_say_what_the_gradients_are(replicas, request, tmp_path):
         after = min(limit, norm(step["total"]))
         assert point(total, "gradients/clipped_norm", number) == pytest.approx(after, rel=1e-4)
         for path, ratio in step["ratios"].items():
-            told = point(total, f"update_ratio/{path}", number)
-            assert told == pytest.approx(ratio, rel=1e-3, abs=1e-6)
+            reported = point(total, f"update_ratio/{path}", number)
+            assert reported == pytest.approx(ratio, rel=1e-3, abs=1e-6)
     clipped = np.cumsum([norm(s["total"]) > limit for s in steps]) / [1, 2, 3]
     assert [v for _, v in total["gradients/clip_fraction"]] == pytest.approx(clipped)
     for i, name in enumerate(run_names(replicas)):
@@ -151,8 +151,8 @@ def test_the_aggregate_is_the_sample_weighted_mean_and_so_is_the_noise(mirrored2
     squared = (3 * big - 1.5 * small) / 1.5
     trace = (small - big) / (1 / 1.5 - 1 / 3)
     if squared > 0:
-        told = point(total, "gradients/noise_scale", 1)
-        assert told == pytest.approx(trace / squared, rel=1e-3)
+        reported = point(total, "gradients/noise_scale", 1)
+        assert reported == pytest.approx(trace / squared, rel=1e-3)
     else:
         assert "gradients/noise_scale" not in total
 
@@ -192,11 +192,11 @@ def test_only_the_layers_that_are_asked_for(mirrored2, tmp_path):
     phalanx.fit(model, features(8), targets(8),
                 callbacks=[logger(tmp_path, layers=[pattern])], **FIT)  # fmt: skip
     tags = read_scalars(tmp_path / "global")
-    told = {t.partition("/")[2] for t in tags if t.startswith("gradient_norm/")}
-    assert told == {
+    reported = {t.partition("/")[2] for t in tags if t.startswith("gradient_norm/")}
+    assert reported == {
         v.path for v in model.trainable_variables if fnmatch.fnmatchcase(v.path, pattern)
     }
-    assert told
+    assert reported
 
 
 def test_some_layers_of_each_look_the_same_ones_on_every_replica(mirrored2, tmp_path):
@@ -416,7 +416,7 @@ def test_a_second_fit_uses_the_traces_of_the_first(mirrored2, tmp_path):
 
 
 @pytest.mark.full
-def test_steps_go_on_counting_in_a_second_fit(mirrored2, tmp_path):
+def test_steps_continue_counting_in_a_second_fit(mirrored2, tmp_path):
     with mirrored2.scope():
         model = small_model(SGD(0.1, gradient_accumulation_steps=2))
     for _ in range(2):
@@ -438,7 +438,7 @@ def test_clipping_before_on_one_device_shows_in_the_norms(tmp_path):
     assert point(found, "gradients/clip_fraction", 1) == 1.0
 
 
-def test_calls_that_nobody_looks_at_clip_the_total_as_those_looked_at_do(mirrored2, tmp_path):
+def test_calls_that_no_one_looks_at_clip_the_total_as_those_looked_at_do(mirrored2, tmp_path):
     assert not phalanx.is_enabled()
     with mirrored2.scope():
         variable, optimizer = keras.Variable([0.0, 0.0]), SGD(1.0, global_clipnorm=1.0)
@@ -491,7 +491,7 @@ def test_a_summary_in_a_distributed_step_works_and_is_replica_0s(mirrored2, tmp_
     assert [step for step, _ in found] == [0, 1]
 
 
-def test_sampling_by_hand_in_a_callback_is_told_what_to_do_instead(mirrored2):
+def test_sampling_by_hand_in_a_callback_is_reported_what_to_do_instead(mirrored2):
     x, y = features(32), targets(32)
 
     class Sampler(keras.callbacks.Callback):

@@ -85,7 +85,7 @@ def test_batch_and_weights_before_the_step_are_kept(case, replicas, run, request
 
 
 @pytest.mark.parametrize("policy", ["skip", "zero"])
-def test_a_training_that_goes_on_keeps_one_step(policy, run, mirrored2):
+def test_a_training_that_continues_keeps_one_step(policy, run, mirrored2):
     with mirrored2.scope():
         model = small_model(clip.attach(keras.optimizers.SGD(0.1), on_nonfinite=policy))
     x, y = data()

@@ -251,7 +251,7 @@ def test_a_step_that_xla_compiles_is_watched_too(replicas, request):
         phalanx.fit(model, *data(), **FIT)
 
 
-def test_finite_gradients_with_an_infinite_sum_are_told_apart(mirrored2):
+def test_finite_gradients_with_an_infinite_sum_are_distinguished(mirrored2):
     with mirrored2.scope():
         variable = keras.Variable([1.0])
         optimizer = clip.attach(SGD(1.0), on_nonfinite="skip")

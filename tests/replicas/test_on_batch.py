@@ -52,7 +52,7 @@ def test_class_weights_are_taken(mirrored2, enabled):
     assert_close([np.array(run(model))], [np.array(expected)])
 
 
-def test_class_weights_beside_sample_weights_are_refused(enabled):
+def test_class_weights_next_to_sample_weights_are_refused(enabled):
     with pytest.raises(ConfigurationError, match="both were given"):
         small_model().train_on_batch(
             features(3), targets(3), sample_weight=np.ones(3), class_weight={0: 1.0}

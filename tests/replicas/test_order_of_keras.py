@@ -134,7 +134,7 @@ def stream():
 
 
 @pytest.mark.parametrize("trained", [1, 5, 6, 7, 11, 12, 13])
-def test_it_is_brought_back_at_any_batch(trained):
+def test_it_is_restored_at_any_batch(trained):
     """Six batches an epoch: in the middle of one, at its last batch, at the first of the next."""
     whole = [rows for _, rows in batches_of(stream(), EPOCHS)]
     first = stream()

@@ -135,7 +135,7 @@ def test_fit_of_keras_works_as_before_after_ours(mirrored2):
     assert_close(ours, expected)
 
 
-def test_a_model_that_we_trained_goes_on_with_keras():
+def test_a_model_that_we_trained_continues_with_keras():
     expected = small_model()
     expected.fit(features(8), targets(8), epochs=2, shuffle=False, verbose=0)
     model = small_model()
@@ -144,7 +144,7 @@ def test_a_model_that_we_trained_goes_on_with_keras():
     assert_close(values(model.weights), values(expected.weights), tolerance=1e-6)
 
 
-def test_a_model_that_we_trained_on_replicas_goes_on_with_keras(mirrored2):
+def test_a_model_that_we_trained_on_replicas_continues_with_keras(mirrored2):
     with mirrored2.scope():
         model = small_model()
         phalanx.fit(model, features(8), targets(8), shuffle=False, verbose=0)

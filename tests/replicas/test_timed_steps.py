@@ -44,7 +44,7 @@ def timed_steps(model, x, y, **options):
         yield function, TimedSteps.of(function), source.open(0)
 
 
-def test_timed_steps_train_alike(mirrored2):
+def test_timed_steps_train_equally(mirrored2):
     x, y = features(40), targets(40)
     with mirrored2.scope():
         plain, timed = small_model(), small_model()
@@ -117,7 +117,7 @@ def test_the_end_of_the_data_ends_a_timed_step():
             steps.run(iterator, communication=True)
 
 
-def test_a_change_of_what_the_step_asks_traces_anew(mirrored2):
+def test_a_change_of_what_the_step_asks_traces_again(mirrored2):
     with mirrored2.scope():
         model = small_model()
     with timed_steps(model, features(40), targets(40)) as (function, steps, iterator):
@@ -138,30 +138,30 @@ class Listener(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.told = []
+        self.reported = []
 
     def on_throughput(self, numbers, *, is_chief):
-        self.told.append(numbers)
+        self.reported.append(numbers)
 
 
 @pytest.mark.parametrize("execution", [pytest.param(1, marks=pytest.mark.full), 3])
-def test_a_listener_hears_of_every_step_after_the_warm_up(mirrored2, execution):
+def test_a_listener_receives_of_every_step_after_the_warm_up(mirrored2, execution):
     with mirrored2.scope():
         model = small_model(steps_per_execution=execution)
     listener = Listener()
     x, y = features(100), targets(100)
     phalanx.fit(model, x, y, batch_size=BATCH, epochs=4, verbose=0, callbacks=[listener])
-    told = listener.told
-    assert told[-1].step == 4 * 13
+    reported = listener.reported
+    assert reported[-1].step == 4 * 13
     # Numbers begin anew where the timed function is traced.
-    assert 0 < sum(each.steps for each in told) <= 4 * 13 - 3
-    assert all(each.samples <= 8 * each.steps for each in told)
-    assert any(each.time_fractions["communication"] for each in told)
-    for each in told:
+    assert 0 < sum(each.steps for each in reported) <= 4 * 13 - 3
+    assert all(each.samples <= 8 * each.steps for each in reported)
+    assert any(each.time_fractions["communication"] for each in reported)
+    for each in reported:
         known = [share for share in each.time_fractions.values() if share is not None]
         assert sum(known) == pytest.approx(1.0)
         assert len(each.workers) == 1
-    assert np.isfinite([each.samples_per_second for each in told]).all()
+    assert np.isfinite([each.samples_per_second for each in reported]).all()
 
 
 class Noise(keras.layers.Layer):

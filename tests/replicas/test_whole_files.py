@@ -112,7 +112,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path):
     reader = threading.Thread(target=read)
     reader.start()
     for _ in range(50):
-        with atomic_path(str(path)) as beside, open(beside, "w") as stream:
+        with atomic_path(str(path)) as others, open(others, "w") as stream:
             for start in range(0, len(text), 4000):
                 stream.write(text[start : start + 4000])
                 stream.flush()

@@ -90,8 +90,8 @@ class Server:
 
 
 def program(name):
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
+    others = Path(sys.executable).parent / name
+    found = str(others) if others.exists() else shutil.which(name)
     assert found, f"{name} is missing: pip install -e '.[dev]'"
     return found
 

@@ -160,7 +160,7 @@ def test_a_server_that_dies_and_comes_back(rclone):
 
 
 @pytest.mark.full
-def test_a_server_killed_at_any_moment_leaves_whole_checkpoints(rclone):
+def test_a_server_killed_at_any_moment_leaves_complete_checkpoints(rclone):
     for _ in range(5):
         folder = rclone.folder(uuid.uuid4().hex)
         written = range(1, written_while_it_is_killed(rclone, folder) + 1)

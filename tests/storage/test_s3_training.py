@@ -42,18 +42,18 @@ def run(place, server, plan, url):
         check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    told = [line for line in finished.stdout.splitlines() if "] LOSS" in line or "] SUM" in line]
-    assert len(told) == 2
-    return told, finished.stderr
+    shown = [line for line in finished.stdout.splitlines() if "] LOSS" in line or "] SUM" in line]
+    assert len(shown) == 2
+    return shown, finished.stderr
 
 
-def test_a_killed_training_goes_on_from_s3(tmp_path, rclone):
+def test_a_killed_training_continues_from_s3(tmp_path, rclone):
     (tmp_path / "train.py").write_text(SCRIPT)
     expected, _ = run(tmp_path, rclone, [], "s3://bucket/whole")
     plan = [chaos.FailWrites(worker=1, nth=2, error="EIO"), chaos.Kill(worker=1, step=11)]
-    told, said = run(tmp_path, rclone, plan, "faulty+s3://bucket/killed")
+    shown, said = run(tmp_path, rclone, plan, "faulty+s3://bucket/killed")
     assert "restart 1 of 2" in said
-    assert told == expected
+    assert shown == expected
     folder = rclone.folder("killed")
     assert latest(folder).manifest.step == 20
     assert set(dict(verify(folder)).values()) == {None}

@@ -20,7 +20,7 @@ class FakeSource:
         self.num_batches = length if known and length is not None else None
         self.endless = endless
         self.opened = []
-        self.heard = []
+        self.received = []
         self._passes = itertools.count() if passes is None else iter(range(passes))
 
     def open(self, position):
@@ -35,13 +35,13 @@ class FakeSource:
         return iter([(turn, batch) for batch in range(self.length)])
 
     def open_unread(self):
-        self.heard.append("open unread")
+        self.received.append("open unread")
 
     def on_epoch_begin(self):
-        self.heard.append("begin")
+        self.received.append("begin")
 
     def on_epoch_end(self):
-        self.heard.append("end")
+        self.received.append("end")
 
 
 def walk(source, *, epochs, steps_per_epoch=None, chunk=1, first_epoch=0):
@@ -97,7 +97,7 @@ def test_without_steps_per_epoch_an_epoch_is_one_pass(length, epochs, chunk, kno
     assert seen == plain_reference(length, epochs, None)
     assert stream.steps == length
     again = ["open unread"] if known else []
-    assert source.heard == ["end", *epochs * ["begin", *again, "end"]]
+    assert source.received == ["end", *epochs * ["begin", *again, "end"]]
 
 
 @SHORT
@@ -108,7 +108,7 @@ def test_without_steps_per_epoch_an_epoch_is_one_pass(length, epochs, chunk, kno
     chunk=st.integers(1, 11),
     steps=st.integers(1, 12),
 )
-def test_with_steps_per_epoch_a_pass_goes_on_across_epochs(length, epochs, chunk, steps):
+def test_with_steps_per_epoch_a_pass_continues_across_epochs(length, epochs, chunk, steps):
     seen, _, stream = walk(FakeSource(length), epochs=epochs, chunk=chunk, steps_per_epoch=steps)
     assert seen == plain_reference(length, epochs, steps)
     assert stream.steps == steps
@@ -141,7 +141,7 @@ def test_an_endless_iterator_of_arrays_is_opened_once_for_all_epochs(length, epo
     more=st.integers(1, 4),
     chunk=st.integers(1, 5),
 )
-def test_starting_at_an_epoch_gives_what_a_whole_training_gives_from_there(
+def test_starting_at_an_epoch_gives_what_a_complete_training_gives_from_there(
     length, first, more, chunk
 ):
     whole, _, _ = walk(FakeSource(length, endless=True), epochs=first + more, chunk=chunk)

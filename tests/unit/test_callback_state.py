@@ -35,22 +35,22 @@ def begin(make):
 
 def train(callback, epochs):
     """What the callback has decided by the end of each epoch."""
-    told = []
+    reported = []
     for epoch in epochs:
         callback.on_epoch_end(epoch, {"loss": LOSSES[epoch]})
         rate = float(callback.model.optimizer.learning_rate)
-        told.append((rate, callback.wait, callback.best, callback.model.stop_training))
-    return told
+        reported.append((rate, callback.wait, callback.best, callback.model.stop_training))
+    return reported
 
 
 @pytest.mark.parametrize("make", [plateau, early])
 @pytest.mark.parametrize("after", range(1, len(LOSSES)))
-def test_a_fresh_callback_goes_on_as_the_old_one(make, after):
+def test_a_fresh_callback_continues_as_the_old_one(make, after):
     whole = train(begin(make)[0], range(len(LOSSES)))
     first, states = begin(make)
-    told = train(first, range(after))
+    reported = train(first, range(after))
     document, arrays = states.read()
     second, states = begin(make)
     states.write(document, arrays)
-    second.model.optimizer.learning_rate = told[-1][0]  # the optimizer's, not the callback's
-    assert told + train(second, range(after, len(LOSSES))) == whole
+    second.model.optimizer.learning_rate = reported[-1][0]  # the optimizer's, not the callback's
+    assert reported + train(second, range(after, len(LOSSES))) == whole

@@ -80,7 +80,7 @@ def test_a_shorter_line_covers_the_longer_one_before():
     assert len(display.take().lstrip("\r")) == len(longer)
 
 
-def test_logs_that_were_not_read_anew_are_not_drawn_again():
+def test_logs_that_were_not_read_again_are_not_drawn_again():
     display = Display()
     display.shown.on_epoch_begin(0)
     display.take()
@@ -234,7 +234,7 @@ def test_a_terminal_or_a_launcher_that_shows_one_is_live(stream, watched, live):
     assert is_interactive(stream, watched=watched) is live
 
 
-class Whole(Display):
+class Complete(Display):
     """The display of the whole run, which is given nothing but where to print."""
 
     def __init__(self, **options):
@@ -251,14 +251,14 @@ class Whole(Display):
         return between, self.take()
 
 
-def test_the_whole_run_s_display_away_from_a_terminal_is_plain_lines():
-    first, rest = Whole(live=False).train_an_epoch()
+def test_the_complete_run_s_display_away_from_a_terminal_is_plain_lines():
+    first, rest = Complete(live=False).train_an_epoch()
     assert first == "Training mine on 1 worker, 1 replica\n"
     assert rest == "Epoch 2/3 ━━━━━━━━━━━━━━━━━━━━ 10/10 2s 200ms/step - loss: 0.2500\n"
 
 
-def test_the_whole_run_s_display_is_redrawn_in_colour():
-    first, rest = Whole(live=True).train_an_epoch()
+def test_the_complete_run_s_display_is_redrawn_in_colour():
+    first, rest = Complete(live=True).train_an_epoch()
     assert "\x1b[1mEpoch 2/3" in first
     assert first.count("\n") == 1
     shown = [without_style(line).rstrip() for line in rest.split("\r")]
@@ -266,7 +266,7 @@ def test_the_whole_run_s_display_is_redrawn_in_colour():
     assert rest.endswith("\n")
 
 
-def test_the_whole_run_s_display_looks_whether_there_is_a_terminal(monkeypatch):
+def test_the_complete_run_s_display_looks_whether_there_is_a_terminal(monkeypatch):
     for stream, colours in ((Terminal(), True), (io.StringIO(), False)):
         display = DistributedProgress(stream=stream, clock=Clock())
         display.set_params({"epochs": 1, "steps": 2})

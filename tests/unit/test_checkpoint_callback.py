@@ -64,7 +64,7 @@ def test_steps_that_pass_a_multiple_are_saved_and_the_end_too(tmp_path):
     assert steps(tmp_path) == [3, 6, 8]
 
 
-def test_a_second_fit_of_the_same_model_goes_on_in_the_same_directory(tmp_path):
+def test_a_second_fit_of_the_same_model_continues_in_the_same_directory(tmp_path):
     model = small()
     fit(model, tmp_path)
     fit(model, tmp_path)
@@ -126,7 +126,7 @@ def test_the_best_epoch_is_saved_and_stays(tmp_path):
     assert len(losses) == 2
 
 
-def test_storage_that_fails_is_reported_and_training_goes_on(tmp_path, caplog):
+def test_storage_that_fails_is_reported_and_training_continues(tmp_path, caplog):
     (tmp_path / "c").write_text("a file, and no directory")
     fit(small(), tmp_path / "c", max_retries=0)
     assert "could not be written, training continues" in caplog.text
@@ -182,7 +182,7 @@ def spoil(directory, step, *, written):
     (place / "manifest.json").write_text(json.dumps({**manifest, "written": written}))
 
 
-def test_what_was_just_saved_stays_beside_later_steps(tmp_path):
+def test_what_was_just_saved_stays_next_to_later_steps(tmp_path):
     model = small()
     model.optimizer.build(model.trainable_variables)
     for step in (200, 300):
@@ -194,7 +194,7 @@ def test_what_was_just_saved_stays_beside_later_steps(tmp_path):
     assert phalanx.checkpoint.restore(model, tmp_path).step == 250
 
 
-def test_what_a_training_that_was_brought_back_saves_stays(tmp_path):
+def test_what_a_training_that_was_restored_saves_stays(tmp_path):
     with pytest.raises(RuntimeError):
         fit(small(), tmp_path, callbacks=[Raises(at=7)], async_save=False)
     assert steps(tmp_path) == [3, 6]

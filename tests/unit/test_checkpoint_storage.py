@@ -239,7 +239,7 @@ def test_a_newer_format_is_its_own_error(folder):
         latest(folder)
 
 
-def test_what_does_not_fit_is_told_apart(folder):
+def test_what_does_not_fit_is_distinguished(folder):
     manifest = ShardWriter(folder=folder).write(snapshot())
     wanted = {
         "other": ((1,), "float32"),
@@ -314,21 +314,21 @@ def test_pruning_keeps_the_newest_and_the_best(retention, stay, folder):
     ),
     keep=st.integers(1, 4),
     best=st.sampled_from([None, ("loss", "min")]),
-    tells=st.booleans(),
+    reports=st.booleans(),
 )
-def test_what_was_just_saved_stays_whatever_the_order_of_saves(saves, keep, best, tells):
+def test_what_was_just_saved_stays_whatever_the_order_of_saves(saves, keep, best, reports):
     folder, retention = (
         StorageDir.at(f"memory://{uuid.uuid4()}"),
         Retention(max_to_keep=keep, best=best),
     )
     for number, (step, loss) in enumerate(saves):
         # Clocks of hosts differ: who has just saved says so, and does not go by the time.
-        clock = (lambda: 0.0) if tells else partial(float, number)
+        clock = (lambda: 0.0) if reports else partial(float, number)
         one = Snapshot(step=step, epoch=0, arrays={"w": np.ones(1)}, metrics={"loss": loss})
         before = set(steps_in(folder))
         ShardWriter(folder=folder, attempt=str(number), clock=clock).write(one)
-        told = {"saved": step, "uncommitted_before": step} if tells else {}
-        prune(folder, retention, **told)
+        reported = {"saved": step, "uncommitted_before": step} if reports else {}
+        prune(folder, retention, **reported)
         left = set(steps_in(folder))
         assert step in left
         assert left >= set(sorted(before | {step})[-keep:])
@@ -358,7 +358,7 @@ def test_what_cannot_work_is_refused(make):
         make()
 
 
-def test_a_shard_that_is_gone_before_the_commit_is_not_committed(folder):
+def test_a_shard_that_is_ended_before_the_commit_is_not_committed(folder):
     ShardWriter(folder=folder, rank=1, workers=2).write(snapshot())
     (shard,) = [n for n in (folder / "step-00000001").names() if n.endswith(".safetensors")]
     (folder / "step-00000001").remove(shard)

@@ -62,7 +62,7 @@ class Counting(keras.callbacks.Callback):
         self.file = open
 
 
-class Telling(keras.callbacks.Callback):
+class Reporting(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.secret = object()
@@ -90,16 +90,16 @@ def test_what_changed_is_state_and_what_was_asked_is_not():
     assert (new.seen, new.patience, new.later) == (5, 9, [np.float32(1.5)])
 
 
-def test_a_callback_may_tell_its_state_itself():
-    old, new = Telling(), Telling()
+def test_a_callback_may_report_its_state_itself():
+    old, new = Reporting(), Reporting()
     before, after = CallbackStates([old]), CallbackStates([new])
     old.count = 4
     moved(before, after)
     assert new.count == 40
 
 
-def test_callbacks_are_told_apart_by_class_and_number():
-    old = [Counting(1), Telling(), Counting(1)]
+def test_callbacks_are_distinguished_by_class_and_number():
+    old = [Counting(1), Reporting(), Counting(1)]
     new = [Counting(1), Counting(1)]
     before, after = CallbackStates(old), CallbackStates(new)
     old[0].seen, old[2].seen = 1, 2
@@ -107,7 +107,7 @@ def test_callbacks_are_told_apart_by_class_and_number():
     assert [c.seen for c in new] == [1, 2]
 
 
-def test_chance_goes_on_where_it_was():
+def test_chance_continues_where_it_was():
     keras.utils.set_random_seed(1)
     keras.random.normal([1])
     np.random.normal()  # leaves a second one for later

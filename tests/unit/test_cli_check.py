@@ -53,9 +53,9 @@ def test_several_paths_and_their_counts(script, tmp_path):
 
 def test_findings_for_machines(script):
     script.write_text(ERROR)
-    told = json.loads(check("--json", script).stdout)
-    (finding,) = told.pop("findings")
-    assert told == {"schema": 1, "scripts": 1}
+    reported = json.loads(check("--json", script).stdout)
+    (finding,) = reported.pop("findings")
+    assert reported == {"schema": 1, "scripts": 1}
     assert (finding["rule"], finding["line"], finding["column"]) == ("no-such-gradient", 1, 7)
     assert finding["path"] == str(script)
     assert finding["severity"] == "error"

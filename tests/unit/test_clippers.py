@@ -61,7 +61,7 @@ def test_a_clipper_gives_what_keras_own_option_gives(clipper, option):
         np.testing.assert_allclose(got.numpy(), -variable.numpy(), rtol=1e-6)
 
 
-def test_the_norm_that_is_told_is_the_one_before_clipping():
+def test_the_norm_that_is_reported_is_the_one_before_clipping():
     for name, clipper in CLIPPERS.items():
         assert float(clipped(clipper, DENSE).norm) == pytest.approx(norm(*DENSE), rel=1e-6), name
 

@@ -458,7 +458,7 @@ def test_one_kind_can_be_forced():
         detect(both, kind="lsf")
 
 
-def test_a_look_tells_of_every_kind():
+def test_a_look_reports_every_kind():
     looks = probe_all({**STEP, "PMI_RANK": "1"}, me=ME)
     assert tuple(one.kind for one in looks) == CLUSTER_NAMES[2:]
     said = {one.kind: one for one in looks}

@@ -93,8 +93,8 @@ def test_answers_that_make_no_sense(answers, says):
 def test_a_machine_without_a_tpu():
     assert found_on({}) is None
     assert found_on({"tpu-env": TPU_ENV}, flavor="another server") is None
-    nobody = {"GCE_METADATA_HOST": "127.0.0.1:9"}
-    assert find_tpu(nobody, metadata_server(nobody)) is None
+    no_one = {"GCE_METADATA_HOST": "127.0.0.1:9"}
+    assert find_tpu(no_one, metadata_server(no_one)) is None
 
 
 def test_the_environment_goes_first():
@@ -120,7 +120,7 @@ def test_auto_asks_where_there_is_a_chip(tmp_path, chip):
         assert autodetect_tpu(environment, metadata_server(environment), tmp_path) is None
 
 
-def test_auto_asks_nobody_elsewhere(tmp_path):
+def test_auto_asks_no_one_elsewhere(tmp_path):
     def fetch(attribute):
         raise AssertionError(attribute)
 

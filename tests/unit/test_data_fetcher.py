@@ -61,7 +61,7 @@ def test_what_comes_too_late_is_left_aside():
     assert [fetcher.fetch(n)[0] for n in range(1, 12)] == ["there"] * 11
 
 
-def test_a_stream_that_ends_or_fails_is_gone_on_with_here(caplog):
+def test_a_stream_that_ends_or_fails_is_continued_with_here(caplog):
     def ends(start):
         yield 0, "there", 0
 
@@ -90,7 +90,7 @@ def test_a_stream_that_is_silent_is_waited_for_once():
 
 
 @pytest.mark.parametrize("start", [0, 7])
-def test_another_position_begins_anew(start):
+def test_another_position_restarts(start):
     opened = []
 
     def remote(first):
@@ -103,7 +103,7 @@ def test_another_position_begins_anew(start):
     assert opened == ([5, 0] if start == 0 else [5])
 
 
-def test_nothing_is_read_when_nobody_fetches_any_more():
+def test_nothing_is_read_when_no_one_fetches_any_more():
     fetcher = Fetcher(without(), here)
     fetcher.fetch(0)
     del fetcher

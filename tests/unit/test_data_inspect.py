@@ -156,7 +156,7 @@ class TestCanaries:
         assert walked(reader)[-1].kind == "TFRecord"
         assert walked(reader)[-1].parallel
 
-    def test_functions_tell_what_they_call(self):
+    def test_functions_report_what_they_call(self):
         assert walked(samples().map(in_python))[-1].python
         assert walked(samples().map(noisy))[-1].random
         assert walked(samples().map(noisy))[-1].seeded

@@ -136,12 +136,12 @@ def test_a_position_is_enough():
     dataset = phalanx.data.pipeline(np.arange(10), 4, seed=1)
     whole = shares(dataset, ALONE, 9)
     assert shares(dataset, ALONE, 2, position=7) == whole[7:]
-    begun = phalanx.data.pipeline(np.arange(10), 4, seed=1, start=(1, 2))
-    by_hand = [rows(batch) for _ in range(2) for batch in begun]
+    started = phalanx.data.pipeline(np.arange(10), 4, seed=1, start=(1, 2))
+    by_hand = [rows(batch) for _ in range(2) for batch in started]
     assert by_hand == [batch for _, (batch,) in whole[5:9]]
 
 
-def test_steps_per_epoch_go_on_where_the_last_epoch_ended():
+def test_steps_per_epoch_continue_where_the_last_epoch_ended():
     dataset = phalanx.data.pipeline(np.arange(10), 4, seed=1, steps_per_epoch=2)
     whole = shares(phalanx.data.pipeline(np.arange(10), 4, seed=1), ALONE, 6)
     assert int(dataset.cardinality()) == 2
@@ -178,7 +178,7 @@ def test_chance_follows_from_seed_epoch_and_place():
     assert len({*first, *other}) == 12
 
 
-def test_batches_are_mapped_whole():
+def test_batches_are_mapped_complete():
     dataset = phalanx.data.pipeline(
         (np.arange(6), np.arange(6)), 4, shuffle=False, map_batches=lambda x, y: (x / 2, y)
     )
@@ -186,7 +186,7 @@ def test_batches_are_mapped_whole():
     assert dataset.element_spec[0].dtype == tf.float64
 
 
-def test_a_share_without_samples_is_empty_by_hand_and_stands_in_for_fit():
+def test_a_share_without_samples_is_empty_by_hand_and_is_a_stand_in_for_fit():
     dataset = phalanx.data.pipeline(np.arange(5), 4, shuffle=False)
     place = ReplicaTopology(first=2, total=3)
     own = pipeline_of(dataset).dataset(place)
@@ -205,13 +205,13 @@ def test_a_dataset_made_further_is_refused_on_several_workers():
     assert shares(further, ALONE, 2)
 
 
-def test_what_cannot_be_beside_a_pipeline_is_refused():
+def test_what_cannot_be_next_to_a_pipeline_is_refused():
     dataset = phalanx.data.pipeline(np.arange(5), 4)
-    with pytest.raises(DataError, match="class_weight beside what"):
+    with pytest.raises(DataError, match="class_weight next to what"):
         make_batch_source(dataset, place=ALONE, seed=0, class_weight={0: 1.0})
-    begun = phalanx.data.pipeline(np.arange(5), 4, start=(1, 0))
+    started = phalanx.data.pipeline(np.arange(5), 4, start=(1, 0))
     with pytest.raises(ConfigurationError, match="initial_epoch"):
-        make_batch_source(begun, place=ALONE, seed=0)
+        make_batch_source(started, place=ALONE, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_options_that_cannot_be_are_refused(options, message):
         phalanx.data.pipeline((np.arange(4), np.arange(4)), **{"global_batch_size": 2, **options})
 
 
-def test_wishes_that_contradict_each_other_are_refused():
+def test_requests_that_contradict_each_other_are_refused():
     padding = phalanx.data.Padding(lengths=[1] * 4, buckets=[2])
     with pytest.raises(ConfigurationError, match="balance= and buckets="):
         phalanx.data.pipeline(np.ones((4, 1)), 2, balance=[0, 0, 1, 1], padding=padding)

@@ -258,7 +258,7 @@ def test_when_nothing_is_readable_it_says_so():
         list(dataset)
 
 
-def test_workers_that_see_other_samples_are_told_apart():
+def test_workers_that_see_other_samples_are_distinguished():
     def fingerprint(samples):
         return resolve_source(samples).fingerprint
 

@@ -48,7 +48,7 @@ def flat(batches):
     return list(itertools.chain.from_iterable(batches))
 
 
-def test_steps_per_epoch_go_on_where_the_last_epoch_ended(files):
+def test_steps_per_epoch_continue_where_the_last_epoch_ended(files):
     whole = make(files, map=first_byte)
     passes = epoch(whole) + epoch(whole)
     cut = make(files, map=first_byte, steps_per_epoch=2)
@@ -58,8 +58,8 @@ def test_steps_per_epoch_go_on_where_the_last_epoch_ended(files):
     assert (source.num_batches, source.num_samples, source.endless) == (2, None, True)
     _, ((_, data),) = next(source.open(4))
     assert data.numpy().tolist() == passes[4]
-    begun = make(files, map=first_byte, steps_per_epoch=2, start=(1, 1))
-    assert [epoch(begun) for _ in range(2)] == [passes[3:4], passes[4:]]
+    started = make(files, map=first_byte, steps_per_epoch=2, start=(1, 1))
+    assert [epoch(started) for _ in range(2)] == [passes[3:4], passes[4:]]
 
 
 @pytest.mark.full
@@ -96,7 +96,7 @@ def test_sequences_are_padded(files, workers):
 
 @pytest.mark.full
 @pytest.mark.parametrize("where", ["memory", "disk"])
-def test_a_cached_sample_is_read_once_and_changed_anew(files, tmp_path, where):
+def test_a_cached_sample_is_read_once_and_changed_again(files, tmp_path, where):
     cache = "memory" if where == "memory" else f"disk:{tmp_path}/cache"
     dataset = make(files, map=first_byte, augment=moved, cache=cache)
     later = make(files, map=first_byte, augment=moved, cache=cache)

@@ -117,7 +117,7 @@ def test_with_an_index_the_order_is_exact_for_any_number_of_workers(plain):
 @pytest.mark.full
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("index", [False, True])
-def test_a_position_is_enough_to_go_on(plain, workers, index):
+def test_a_position_is_enough_to_continue(plain, workers, index):
     made = pipeline(tfrecords(plain, index=index), shuffle_buffer=20)
     assert ids_of(made, workers, 9)[4:] == ids_of(made, workers, 5, start=4)
 
@@ -206,7 +206,7 @@ def test_bytes_keep_the_zeros_at_their_end(tmp_path):
     assert found == texts
 
 
-def test_the_index_is_remembered_beside_the_file(tmp_path):
+def test_the_index_is_remembered_next_to_the_file(tmp_path):
     (file,) = write_tfrecords(samples(9), str(tmp_path / "part"))
     assert tfrecords(file, index=True).num_samples == 9
     (kept,) = tmp_path.glob(".part-*.index.npz")
@@ -283,7 +283,7 @@ class TestRefusals:
             tfrecords(gzipped, index=True)
 
     def test_files_of_two_kinds(self, plain, gzipped):
-        with pytest.raises(ConfigurationError, match="compressed alike"):
+        with pytest.raises(ConfigurationError, match="compressed in the same way"):
             tfrecords([plain[0], gzipped[0]])
 
     def test_what_needs_numbers(self, plain):
@@ -299,7 +299,7 @@ class TestRefusals:
             pipeline(tfrecords(gzipped), deterministic=False).batches(place)
         pipeline(tfrecords(gzipped), deterministic=False).batches(ReplicaTopology())
 
-    def test_no_whole_batch(self, plain):
+    def test_no_complete_batch(self, plain):
         with pytest.raises(DataError, match="batches of 100 samples and no smaller one; found 83"):
             pipeline(tfrecords(plain), 100, drop_remainder=True).batches(ReplicaTopology())
 

@@ -42,7 +42,7 @@ def test_steps_that_cannot_be_profiled(steps, workers, says):
     assert says in str(refused.value)
 
 
-def test_a_worker_is_told_by_its_spec():
+def test_a_worker_is_reported_by_its_spec():
     switches = DebugOptions(
         debug=True,
         trial_batches=3,
@@ -77,7 +77,7 @@ def test_the_terminal_is_one_workers():
         ({"switches": DebugOptions(trial_batches=1, overfit_batches=1)}, "found --overfit-batches"),
         (
             {"switches": DebugOptions(trial_batches=1, profile=ProfiledSteps(first=1, last=1))},
-            "found --profile beside it",
+            "found --profile as well",
         ),
         ({"switches": DebugOptions(debug=True), "strategy": "parameter-server"}, "--debug is for"),
         (

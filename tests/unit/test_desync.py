@@ -36,7 +36,7 @@ NO_BIAS = ("dense/bias", (), NO_GRADIENT)
 
 
 @pytest.mark.parametrize(
-    ("brought", "says"),
+    ("passed", "says"),
     [
         ([gradients(12, KERNEL), gradients(12, KERNEL)], None),
         (
@@ -80,13 +80,13 @@ NO_BIAS = ("dense/bias", (), NO_GRADIENT)
         ),
     ],
 )
-def test_the_difference_in_words(brought, says):
-    assert difference(dict(enumerate(brought))) == says
+def test_the_difference_in_words(passed, says):
+    assert difference(dict(enumerate(passed))) == says
 
 
-def test_what_is_brought_comes_through():
-    brought = gradients(12, KERNEL, NO_BIAS)
-    assert CollectiveSignature.from_bytes(brought.to_bytes()) == brought
+def test_what_is_passed_comes_through():
+    passed = gradients(12, KERNEL, NO_BIAS)
+    assert CollectiveSignature.from_bytes(passed.to_bytes()) == passed
 
 
 @pytest.fixture
@@ -96,46 +96,46 @@ def meet():
     All have brought `before` until then.
     """
 
-    def meet(*brought, before=(), patience=60.0, stays=False):
+    def meet(*passed, before=(), patience=60.0, stays=False):
         (port,) = pick_free_ports(1)
         address = ("127.0.0.1", port)
-        heard = {}
+        received = {}
         done = threading.Event()
 
         def guest(rank):
             mine = ExchangeClient(address, rank, timeout=patience)
             for each in before:
                 mine.exchange_signatures(each)
-            if brought[rank] is not None:
-                heard[rank] = mine.exchange_signatures(brought[rank])
+            if passed[rank] is not None:
+                received[rank] = mine.exchange_signatures(passed[rank])
             elif stays:
                 done.wait(60)
 
-        guests = [threading.Thread(target=guest, args=(rank,)) for rank in range(1, len(brought))]
+        guests = [threading.Thread(target=guest, args=(rank,)) for rank in range(1, len(passed))]
         for thread in guests:
             thread.start()
-        host = ExchangeServer(address, len(brought), timeout=patience)
+        host = ExchangeServer(address, len(passed), timeout=patience)
         for each in before:
             host.exchange_signatures(each)
-        heard[0] = host.exchange_signatures(brought[0])
+        received[0] = host.exchange_signatures(passed[0])
         done.set()
         for thread in guests:
             thread.join(60)
-        return [(heard[rank].message, heard[rank].is_lost) for rank in sorted(heard)]
+        return [(received[rank].message, received[rank].is_lost) for rank in sorted(received)]
 
     return meet
 
 
-def test_workers_that_bring_the_same_go_on(meet):
+def test_workers_that_pass_the_same_continue(meet):
     assert meet(gradients(1, KERNEL), gradients(1, KERNEL), gradients(1, KERNEL)) == (
         [("", False)] * 3
     )
 
 
-def test_all_hear_who_differs(meet):
-    heard = meet(gradients(1, KERNEL), gradients(1, KERNEL), gradients(1, WIDER))
-    assert len(set(heard)) == 1
-    assert heard[0][0].startswith("step 1, gradients: worker 2 has dense/kernel (4, 3) float32")
+def test_all_receive_who_differs(meet):
+    received = meet(gradients(1, KERNEL), gradients(1, KERNEL), gradients(1, WIDER))
+    assert len(set(received)) == 1
+    assert received[0][0].startswith("step 1, gradients: worker 2 has dense/kernel (4, 3) float32")
 
 
 def test_a_worker_that_has_ended_is_named(meet):
@@ -145,17 +145,17 @@ def test_a_worker_that_has_ended_is_named(meet):
 
 
 def test_a_worker_that_does_not_come_is_named(meet):
-    ((said, is_gone),) = meet(gradients(7), None, patience=0.2, stays=True)
+    ((said, has_ended),) = meet(gradients(7), None, patience=0.2, stays=True)
     assert re.match(r"worker 1 has not come for \d+ s; worker 0 is at step 7 \(gradients\)", said)
-    assert not is_gone
+    assert not has_ended
 
 
-def test_all_hear_who_does_not_come(meet):
+def test_all_receive_who_does_not_come(meet):
     """The chief waits, and whoever waits for the chief must have more patience."""
-    heard = meet(gradients(7), gradients(7), None, patience=0.2, stays=True)
-    assert len(heard) == 2
-    assert len(set(heard)) == 1
-    assert heard[0][0].startswith("worker 2 has not come for 0 s; worker 0 is")
+    received = meet(gradients(7), gradients(7), None, patience=0.2, stays=True)
+    assert len(received) == 2
+    assert len(set(received)) == 1
+    assert received[0][0].startswith("worker 2 has not come for 0 s; worker 0 is")
 
 
 def test_a_long_wait_is_said_once(meet, monkeypatch, caplog):
@@ -178,8 +178,8 @@ def test_where_a_worker_was_that_comes_no_more(meet):
 
 def test_workers_differ_and_meet_again(meet):
     """An answer is that of its meeting alone."""
-    heard = meet(gradients(2), gradients(2), before=[gradients(1, KERNEL)])
-    assert heard == [("", False)] * 2
+    received = meet(gradients(2), gradients(2), before=[gradients(1, KERNEL)])
+    assert received == [("", False)] * 2
 
 
 @pytest.fixture
@@ -231,14 +231,14 @@ def test_a_guest_tries_until_the_chief_listens():
         ExchangeClient(address, 1, timeout=60.0, startup=0.0)
 
 
-class Heard:
+class ReceivedLines:
     """A meeting at which this is heard."""
 
-    def __init__(self, said="", *, is_gone=False):
-        self.answer = Verdict(said, is_lost=is_gone)
+    def __init__(self, said="", *, has_ended=False):
+        self.answer = Verdict(said, is_lost=has_ended)
 
-    def exchange_signatures(self, brought):
-        self.brought = brought
+    def exchange_signatures(self, passed):
+        self.passed = passed
         return self.answer
 
 
@@ -247,21 +247,21 @@ def test_a_worker_says_at_which_step_it_is(trained, in_step, step, monkeypatch):
     phase_tracker = PhaseTracker()
     phase_tracker.at(step=trained)
     monkeypatch.setattr("phalanx.distributed.desync.check.phase_tracker", phase_tracker)
-    meeting = Heard()
+    meeting = ReceivedLines()
     Check(meeting, workers=2).compare("gradients", [], in_step=in_step)
-    assert meeting.brought == gradients(step)
+    assert meeting.passed == gradients(step)
 
 
 def test_before_any_training_it_is_at_the_first_step(monkeypatch):
     monkeypatch.setattr("phalanx.distributed.desync.check.phase_tracker", PhaseTracker())
-    meeting = Heard()
+    meeting = ReceivedLines()
     Check(meeting, workers=2).compare("gradients", [], in_step=True)
-    assert meeting.brought.step == 1
+    assert meeting.passed.step == 1
 
 
 def test_who_differs_is_an_error():
-    Check(Heard(), workers=2).compare("gradients", [], in_step=True)
-    check = Check(Heard("worker 1 is at step 11"), workers=2)
+    Check(ReceivedLines(), workers=2).compare("gradients", [], in_step=True)
+    check = Check(ReceivedLines("worker 1 is at step 11"), workers=2)
     with pytest.raises(
         WorkerMismatchError, match=r"with different tensors: worker 1 is at step 11\. Every"
     ):
@@ -269,7 +269,7 @@ def test_who_differs_is_an_error():
 
 
 def test_that_a_worker_has_ended_is_no_first_cause():
-    check = Check(Heard("worker 1 has ended", is_gone=True), workers=2)
+    check = Check(ReceivedLines("worker 1 has ended", has_ended=True), workers=2)
     with pytest.raises(WorkerLostError, match="without a worker: worker 1 has ended") as caught:
         check.compare("gradients", [], in_step=True)
     assert is_secondary(record_failure(caught.value, rank=0, now=0.0))

@@ -61,7 +61,7 @@ def test_what_is_written_is_read(path, records):
 @pytest.mark.process
 @given(records=st.lists(RECORDS, min_size=1, max_size=4), data=st.data())
 @FEWER
-def test_a_file_cut_anywhere_keeps_its_whole_lines(path, records, data):
+def test_a_file_cut_anywhere_keeps_its_complete_lines(path, records, data):
     whole = written(path, records)
     cut = data.draw(st.integers(0, len(whole)))
     path.write_bytes(whole[:cut])

@@ -46,7 +46,7 @@ def test_no_gradients_at_all_are_fine():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_each_replica_may_bring(dtype):
+def test_what_each_replica_may_pass(dtype):
     most = float(tf.as_dtype(dtype).max) / 4
     entry = tf.constant([1.0, most], dtype)
     assert not bool(can_overflow([entry], 2))

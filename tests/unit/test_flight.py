@@ -73,7 +73,7 @@ def test_the_ring_keeps_the_last_events(ring, pages, tmp_path):
     assert {event.end - event.begin for event in events} == {SECOND}
 
 
-def test_an_event_is_ended_in_its_place_when_the_ring_has_gone_round(ring, pages, tmp_path):
+def test_an_event_is_ended_in_its_place_when_the_ring_has_ended_round(ring, pages, tmp_path):
     for _ in range(2 * SLOTS - 3):
         ring.phase(0, ring.clock(), ring.clock(), 1, 0)
     for step in range(6):
@@ -165,10 +165,10 @@ def test_a_process_that_is_killed_leaves_its_events(tmp_path):
 
 
 class Arrivals:
-    told = SpanListener(batches=1, when=0, signature="x float32[?]", dimensions=(8,))
+    reported = SpanListener(batches=1, when=0, signature="x float32[?]", dimensions=(8,))
 
     def last(self):
-        return self.told
+        return self.reported
 
 
 @pytest.fixture
@@ -189,8 +189,8 @@ def test_the_recorder_follows_the_pulse(recorder, tmp_path, monkeypatch):
     monkeypatch.setattr("phalanx.monitoring.flight_recorder._SHORT", 0)
     phase_tracker.at(step=3, epoch=1)
     phase_tracker.enter("checkpoint")
-    told = [(e.name, e.step, e.epoch, e.is_open) for e in events_of(tmp_path)]
-    assert told == [("start", None, None, False), ("checkpoint", 3, 1, True)]
+    reported = [(e.name, e.step, e.epoch, e.is_open) for e in events_of(tmp_path)]
+    assert reported == [("start", None, None, False), ("checkpoint", 3, 1, True)]
     monkeypatch.setattr(
         "phalanx.monitoring.flight_recorder._SHORT", 2**62
     )  # however slow this machine is
@@ -212,7 +212,7 @@ def test_short_steps_are_not_all_asked_for_their_batches(recorder, tmp_path):
     assert not first.is_open
 
 
-def test_steps_count_on_where_nobody_says_how_many_there_were(recorder, tmp_path):
+def test_steps_count_on_where_no_one_says_how_many_there_were(recorder, tmp_path):
     for _ in range(2):
         with recorder.execution("train"):
             pass
@@ -222,8 +222,8 @@ def test_steps_count_on_where_nobody_says_how_many_there_were(recorder, tmp_path
         raise StopIteration
     with pytest.raises(KeyError), recorder.execution("test"):
         raise KeyError
-    told = [(e.kind, e.step, e.how) for e in events_of(tmp_path) if e.kind != "phase"]
-    assert told == [
+    reported = [(e.kind, e.step, e.how) for e in events_of(tmp_path) if e.kind != "phase"]
+    assert reported == [
         ("train", 1, "done"),
         ("train", 2, "done"),
         ("train", 3, "done"),
@@ -238,7 +238,7 @@ def test_a_batch_that_came_before_the_step_is_another_steps(recorder, tmp_path):
         pass
     recorder._asked = 0
     with recorder.execution("train", 1, arrivals) as execution:
-        arrivals.told = SpanListener(
+        arrivals.reported = SpanListener(
             batches=1, when=execution.event.begin, signature="x float32[?]", dimensions=(8,)
         )
     first, second = (e for e in events_of(tmp_path) if e.kind == "train")
@@ -248,7 +248,7 @@ def test_a_batch_that_came_before_the_step_is_another_steps(recorder, tmp_path):
 
 def test_a_step_that_takes_long_is_looked_at_while_it_does(recorder, tmp_path):
     arrivals = Arrivals()
-    arrivals.told = SpanListener(batches=1, when=2**62, signature="", dimensions=())
+    arrivals.reported = SpanListener(batches=1, when=2**62, signature="", dimensions=())
     with recorder.execution("train", 1, arrivals):
         recorder._poll()
         (event,) = (e for e in events_of(tmp_path) if e.kind == "train")

@@ -26,7 +26,7 @@ def started(mirrored2):
 
 
 @pytest.fixture
-def heard(caplog):
+def received(caplog):
     caplog.set_level("INFO", logger="phalanx")
     return caplog
 
@@ -67,18 +67,18 @@ def vars_of(home, name):
     return getattr(home, name, None)
 
 
-def test_what_holds_is_no_news(started, heard):
+def test_what_holds_is_no_news(started, received):
     tf.config.set_logical_device_configuration(cpu(), logical(3))
     tf.config.set_visible_devices([cpu()], "CPU")
     tf.config.experimental.set_visible_devices([cpu()])
     tf.compat.v1.config.experimental.set_virtual_device_configuration(cpu(), logical(3))
-    assert heard.text == ""
+    assert received.text == ""
 
 
-def test_another_number_of_devices(started, heard):
+def test_another_number_of_devices(started, received):
     tf.config.set_logical_device_configuration(cpu(), logical(2))
     assert "3 logical CPU devices here, where set_logical_device_configuration asks for 2" in (
-        heard.text
+        received.text
     )
 
 
@@ -95,7 +95,7 @@ def test_hidden_devices_are_refused(started):
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch, heard):
+def on_a_gpu(monkeypatch, received):
     """A worker to which the launcher gave one GPU of two."""
     late = RuntimeError("cannot be modified after being initialized")
 
@@ -112,9 +112,9 @@ def on_a_gpu(monkeypatch, heard):
         yield
 
 
-def test_another_gpu(on_a_gpu, heard):
+def test_another_gpu(on_a_gpu, received):
     tf.config.set_visible_devices(gpu(1), "GPU")
-    assert "it sees GPU:0, where set_visible_devices asks for GPU:1" in heard.text
+    assert "it sees GPU:0, where set_visible_devices asks for GPU:1" in received.text
 
 
 def test_no_gpu(on_a_gpu):
@@ -122,16 +122,16 @@ def test_no_gpu(on_a_gpu):
         tf.config.set_visible_devices([], "GPU")
 
 
-def test_a_memory_limit(on_a_gpu, heard):
+def test_a_memory_limit(on_a_gpu, received):
     tf.config.set_logical_device_configuration(gpu(), logical(1, limit=1024))
-    assert "GPU:0 is used as one device; the memory limit of set_logical" in heard.text
-    assert "(1024 MB) is not set" in heard.text
+    assert "GPU:0 is used as one device; the memory limit of set_logical" in received.text
+    assert "(1024 MB) is not set" in received.text
 
 
-def test_memory_growth(on_a_gpu, heard, monkeypatch):
+def test_memory_growth(on_a_gpu, received, monkeypatch):
     tf.config.experimental.set_memory_growth(gpu(), True)
-    assert "phalanx run --env TF_FORCE_GPU_ALLOW_GROWTH=true" in heard.text
-    heard.clear()
+    assert "phalanx run --env TF_FORCE_GPU_ALLOW_GROWTH=true" in received.text
+    received.clear()
     monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     tf.config.experimental.set_memory_growth(gpu(), True)
-    assert heard.text == ""
+    assert received.text == ""

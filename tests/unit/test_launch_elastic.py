@@ -142,7 +142,7 @@ def test_a_worker_group_grows_at_the_next_checkpoint(scene):
     assert watch.wants_save(), "it stays so"
 
 
-def test_a_whole_worker_group_is_left_alone(scene):
+def test_a_complete_worker_group_is_left_alone(scene):
     clock, size, run = scene
     watch = ScaleUpMonitor(size.may_grow, run, now=clock)
     clock.time += 1

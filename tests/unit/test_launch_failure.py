@@ -47,8 +47,8 @@ def test_the_frames_that_tensorflow_puts_first_are_no_summary():
         (several, "gone"),
         (layer, "too wide (calling L.call())"),
     ):
-        told = FailureRecord(rank=1, type="E", message=text, traceback="", time=0)
-        assert told.summary == f"E: {said}"
+        reported = FailureRecord(rank=1, type="E", message=text, traceback="", time=0)
+        assert reported.summary == f"E: {said}"
     alone = FailureRecord(
         rank=1, type="InternalError", message="Graph execution error:", traceback="", time=0
     )

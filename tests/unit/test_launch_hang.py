@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.errors import ConfigurationError
-from phalanx.launch.hang_detector import HangDetector, StepTimeTracker, stands_still
+from phalanx.launch.hang_detector import HangDetector, StepTimeTracker, makes_no_progress
 from phalanx.launch.options import RunOptions
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
 from phalanx.launch.run_layout import AttemptPaths
@@ -46,8 +46,8 @@ def at(phase, since):
         ([], False),
     ],
 )
-def test_a_run_stands_still_when_somebody_trains_and_nobody_moves(positions, stuck):
-    assert stands_still(positions, timeout=90, now=100) is stuck
+def test_a_run_makes_no_progress_when_somebody_trains_and_no_one_moves(positions, stuck):
+    assert makes_no_progress(positions, timeout=90, now=100) is stuck
 
 
 MAKES_DATA = (
@@ -147,7 +147,7 @@ def test_one_worker_that_moves_is_enough(tmp_path):
     assert not scene.watch.is_stuck()
 
 
-def test_a_phase_that_goes_on_counts_from_its_beginning(tmp_path):
+def test_a_phase_that_continues_counts_from_its_beginning(tmp_path):
     scene = Scene(tmp_path)
     scene.clock.time += 100
     for rank in (0, 1):
@@ -227,7 +227,7 @@ def test_a_timeout_below_nothing_is_refused():
         RunOptions(target="train.py", hang_timeout=-1)
 
 
-def stands(scene, *workers):
+def held(scene, *workers):
     """All make no progress for 64 s: (phase, stacks) each; the first line of what is said."""
     for rank, (phase, stacks) in enumerate(workers):
         scene.beats(rank, phase)
@@ -266,18 +266,18 @@ def stands(scene, *workers):
         ),
         (
             [("compute", WAITS), ("compute", WAITS)],
-            "no worker has begun anything new for 64 s.",
+            "no worker has started anything new for 64 s.",
         ),
     ],
 )
 def test_what_is_said_of_it(tmp_path, workers, says):
-    assert stands(Scene(tmp_path, workers=len(workers)), *workers) == says
+    assert held(Scene(tmp_path, workers=len(workers)), *workers) == says
 
 
 def test_where_data_is_made_is_said(tmp_path):
     scene = Scene(tmp_path)
     # Two dumps: the one before shows the main thread last.
-    stands(scene, ("compute", WAITS), ("compute", MAKES_DATA + MAKES_DATA))
+    held(scene, ("compute", WAITS), ("compute", MAKES_DATA + MAKES_DATA))
     assert "its data is being made at /home/me/data.py:4, in rows." in scene.watch.verdict
 
 

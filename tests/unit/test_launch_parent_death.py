@@ -25,12 +25,12 @@ def python(source, env):
     return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
 
 
-def test_a_launcher_that_has_gone_already_is_noticed():
+def test_a_launcher_that_has_ended_already_is_noticed():
     env = {**os.environ, LAUNCHER_VARIABLE: str(os.getppid())}
     assert python("print('on')", env).returncode == -signal.SIGKILL
 
 
-def test_a_launcher_that_is_there_is_handed_on_to_nobody():
+def test_a_launcher_that_is_there_is_handed_on_to_no_one():
     ended = python(
         f"print(os.environ.get({LAUNCHER_VARIABLE!r}))", tied_to_this_process(os.environ)
     )
@@ -123,7 +123,7 @@ def all_are_held_up_before_they_ask(launched):
     until(hold)
 
 
-def workers_have_begun(launched):
+def workers_have_started(launched):
     attempt = launched.directory / "runs" / "it" / "attempts" / "0"
     until(lambda: len(list(attempt.glob("worker-*.stacks.txt"))) == 2)
 
@@ -136,7 +136,7 @@ def workers_have_begun(launched):
         third_runs,
         all_run,
         all_are_held_up_before_they_ask,
-        workers_have_begun,
+        workers_have_started,
     ],
 )
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path, moment):

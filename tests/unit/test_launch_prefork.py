@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from gone import has_gone
 from phalanx.launch.forkserver import ForkedWorker, ForkServer
 from phalanx.launch.prefork import PreforkPool
 from phalanx.launch.process import WorkerProcess
+from process_end import has_ended
 
 SERVER = """
 from phalanx.worker import bootstrap, forkserver
@@ -124,7 +124,7 @@ def test_a_signal_reaches_its_family(fork):
     read(log, "child")
     worker.signal(signal.SIGTERM)
     assert code_of(worker) == -signal.SIGTERM
-    until(lambda: True if has_gone(child) else None, "the child lives on")
+    until(lambda: True if has_ended(child) else None, "the child lives on")
 
 
 def test_what_it_leaves_behind_is_ended(fork):
@@ -133,7 +133,7 @@ def test_what_it_leaves_behind_is_ended(fork):
     )
     assert code_of(worker) == 0
     child = int(log.read_text().split()[-1])
-    until(lambda: True if has_gone(child) else None, "the child lives on")
+    until(lambda: True if has_ended(child) else None, "the child lives on")
 
 
 @pytest.mark.process
@@ -153,7 +153,7 @@ def test_when_the_server_is_killed_its_workers_end_and_fresh_ones_are_started(tm
     warm.close()
 
 
-def test_the_server_goes_on_where_a_scheduler_tells_every_process(server, fork):
+def test_the_server_continues_where_a_scheduler_reports_every_process(server, fork):
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
         os.kill(server.pid, number)
     worker, _ = fork("pass")

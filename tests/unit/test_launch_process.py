@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from gone import wait_until_gone
 from phalanx.launch.process import WorkerProcess
+from process_end import wait_until_ended
 
 pytestmark = pytest.mark.process
 
@@ -24,6 +24,6 @@ def test_a_worker_that_is_asked_when_it_is_dead_leaves_no_family(tmp_path):
     # It is dead, and nobody has collected it: `poll` has not been called.
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     worker.ask(signal.SIGUSR2)
-    wait_until_gone(int(log.read_text()))
+    wait_until_ended(int(log.read_text()))
     assert worker.poll() == 0
     worker.ask(signal.SIGUSR2)

@@ -22,12 +22,12 @@ def test_a_worker_group_has_a_chief_workers_and_servers():
 
 class Replaced:
     def __init__(self, servers=2):
-        self.told = []
+        self.reported = []
         self.started = []
         self.replace = Replacements(
             [spec(rank, servers) for rank in range(6)],
             start=self.start,
-            on_replaced=lambda ending, handle: self.told.append(ending.rank),
+            on_replaced=lambda ending, handle: self.reported.append(ending.rank),
         )
 
     def start(self, spec) -> WorkerHandle:
@@ -46,7 +46,7 @@ def test_chief_and_servers_are_not_replaced(rank):
     assert worker_group.started == []
 
 
-def test_nobody_is_replaced_who_trains_in_step():
+def test_no_one_is_replaced_who_trains_in_step():
     assert Replaced(servers=0).replace(killed(1)) is None
 
 
@@ -55,7 +55,7 @@ def test_workers_are_replaced_so_many_times():
     for _ in range(MOST_REPLACEMENTS):
         assert worker_group.replace(killed(2)) is not None
     assert worker_group.replace(killed(1)) is None
-    assert worker_group.started == worker_group.told == [2] * MOST_REPLACEMENTS
+    assert worker_group.started == worker_group.reported == [2] * MOST_REPLACEMENTS
 
 
 def supervised(*workers, ps_tasks, replacement=lambda ending: None):
@@ -91,7 +91,7 @@ def test_a_ps_task_that_cannot_be_replaced_ends_the_run():
     assert clock.time < 6
 
 
-def test_the_rest_goes_on_while_one_is_replaced():
+def test_the_rest_continues_while_one_is_replaced():
     worker = {"ends": 5, "code": -signal.SIGKILL}
     endings, clock, worker_group = supervised(
         {"ends": 20}, worker, ps_tasks=[1], replacement=lambda ending, successor: successor

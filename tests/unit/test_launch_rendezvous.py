@@ -148,7 +148,7 @@ def test_a_follower_that_finds_no_leader_says_where_it_looked(tmp_path):
         (HERE, VERSIONS, "its index must be 1 to 1; found 0"),
     ],
 )
-def test_who_does_not_fit_is_sent_away_and_both_are_told(tmp_path, places, versions, why):
+def test_who_does_not_fit_is_sent_away_and_both_are_reported(tmp_path, places, versions, why):
     two = Two(tmp_path, rendezvous_timeout=1.0)
     with pytest.raises(LaunchError, match=why):
         two.follower(places, versions).run()
@@ -157,7 +157,7 @@ def test_who_does_not_fit_is_sent_away_and_both_are_told(tmp_path, places, versi
             two.leader.gather()
 
 
-def test_nobody_speaks_to_the_leader_without_the_token(tmp_path):
+def test_no_one_speaks_to_the_leader_without_the_token(tmp_path):
     two = Two(tmp_path)
     meeting = RendezvousInfo.read(rendezvous_path(tmp_path, HERE))
     RendezvousInfo(host=meeting.host, port=meeting.port, token="00").write(
@@ -178,7 +178,7 @@ def test_of_two_launchers_with_one_index_the_first_stays(tmp_path):
         assert first.result(60).code == 0
 
 
-def test_a_stranger_that_says_nothing_keeps_nobody_away(tmp_path):
+def test_a_stranger_that_says_nothing_keeps_no_one_away(tmp_path):
     two = Two(tmp_path)
     silent = socket.create_connection(("127.0.0.1", two.leader.arrivals.port))
     with silent, ThreadPoolExecutor() as pool:
@@ -229,9 +229,9 @@ def scene(tmp_path, monkeypatch):
 def test_two_launchers_make_one_run(scene):
     first, second = scene.both("", workers=4)
     assert (first.exit_code, second.exit_code) == (0, 0)
-    told = scene.outputs[0].getvalue()
-    assert "worker 0 of 4 at 127.0.0.1:" in told
-    assert "worker 3 of 4 at localhost:" in told
+    reported = scene.outputs[0].getvalue()
+    assert "worker 0 of 4 at 127.0.0.1:" in reported
+    assert "worker 3 of 4 at localhost:" in reported
     assert "4 workers on 2 hosts" in scene.said[0][-1]
     assert scene.said[1][0] == "hosts: a test"
     assert not list((scene.directory / "runs" / ".rendezvous").iterdir())
@@ -303,7 +303,7 @@ until(lambda: False)
 
 
 @pytest.mark.process
-def test_workers_of_all_hosts_write_their_stacks_when_a_run_stands_still(scene, monkeypatch):
+def test_workers_of_all_hosts_write_their_stacks_when_a_run_makes_no_progress(scene, monkeypatch):
     # On another host the number is another process's, or nobody's, as this one.
     monkeypatch.setattr(RemoteWorker, "pid", property(lambda self: 2**22 + 1))
     first, second = scene.both(STANDS, hang_timeout=1.0)
@@ -366,7 +366,7 @@ def test_workers_are_spread_evenly():
         allocate_over_nodes(machines, workers=3, **asked)
 
 
-def test_a_lost_host_is_told_in_words():
+def test_a_lost_host_is_reported_in_words():
     from phalanx.launch.root_cause import WorkerExit
 
     ending = WorkerExit(rank=1, exit_code=EXIT_NODE_LOST, at=0.0)

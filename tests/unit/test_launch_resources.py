@@ -117,7 +117,7 @@ def test_several_gpus_in_one_process_are_asked_for():
         shares(SERVER, 1, strategy="multiworker", devices=GPU2)
 
 
-def test_gpus_left_over_are_told():
+def test_gpus_left_over_are_reported():
     assert idle_gpus(SERVER, shares(SERVER, 4)) == ""
     assert idle_gpus(LAPTOP, shares(LAPTOP, 2)) == ""
     assert idle_gpus(SERVER, shares(SERVER, 1, strategy="mirrored")) == ""

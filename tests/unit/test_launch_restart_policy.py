@@ -77,7 +77,7 @@ def test_anything_else_may_be_a_fault(other):
     )
 
 
-def test_a_kill_between_two_equal_exceptions_tells_nothing_of_them():
+def test_a_kill_between_two_equal_exceptions_reports_nothing_of_them():
     budget = restarts(most=9)
     for cause in (raised(step=10), killed(), raised(step=10)):
         assert isinstance(budget.after(cause, lasted=5.0), RestartDecision)

@@ -148,7 +148,7 @@ def test_a_long_traceback_keeps_its_end(tmp_path):
     assert report[-2] == "  49"
 
 
-def test_a_killed_worker_gets_its_last_output_told(tmp_path):
+def test_a_killed_worker_gets_its_last_output_reported(tmp_path):
     log = tmp_path / "worker-0.log"
     log.write_text(
         "I0000 00:00:1.5   1 port.cc:153] noise\nEpoch 1\n1/9\r\x1b[1m4/9\x1b[0m", "utf-8"

@@ -122,13 +122,13 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert [p.name for p in (tmp_path / "temporary").iterdir()] == ["phalanx-aside-1-of-another"]
 
 
-def told(result):
+def reported(result):
     return read_records(launcher_records_path(result.run_dir)).records
 
 
 def test_the_launcher_records_a_good_run(scene):
     result = scene.run("", name="good", seed=11)
-    start, attempt, *exits, end = told(result)
+    start, attempt, *exits, end = reported(result)
     assert (start["kind"], start["name"], start["workers"]) == ("run_start", "good", 2)
     assert (start["strategy"], start["seed"], start["argv"]) == ("auto", 11, ["phalanx", "run"])
     assert (attempt["kind"], attempt["attempt"]) == ("attempt_start", 0)
@@ -143,7 +143,7 @@ def test_the_launcher_records_a_good_run(scene):
 
 def test_the_launcher_records_who_failed_and_who_was_stopped(scene):
     result = scene.run("fail('bad') if rank == 1 else wait()", PATIENT)
-    *_, first, second, end = told(result)
+    *_, first, second, end = reported(result)
     assert (first["rank"], first["code"], first["terminated_by_launcher"]) == (1, 1, False)
     assert first["summary"] == "ValueError: bad"
     assert (second["rank"], second["signal"], second["terminated_by_launcher"]) == (
@@ -155,11 +155,11 @@ def test_the_launcher_records_who_failed_and_who_was_stopped(scene):
     assert (end["exit_code"], end["report"]) == (1, result.report)
 
 
-def test_the_launcher_records_that_it_started_anew(scene):
+def test_the_launcher_records_that_it_restarted(scene):
     result = scene.run(
         "fail('Could not start gRPC server', 'UnknownError') if attempt < 1 else None", workers=1
     )
-    records = told(result)
+    records = reported(result)
     (restart,) = [record for record in records if record["kind"] == "restart"]
     assert (restart["attempt"], restart["rank"], restart["seconds"]) == (1, 0, 0.0)
     assert "gRPC server" in restart["cause"]
@@ -198,13 +198,13 @@ def test_the_cause_and_not_the_first_to_go(scene):
     assert "attempts/0/worker-1.log" in result.report
 
 
-def test_a_reader_that_has_gone_ends_no_run(scene):
-    class Gone(io.StringIO):
+def test_a_reader_that_has_ended_ends_no_run(scene):
+    class Ended(io.StringIO):
         def flush(self):
             (scene.directory / "runs/it/tried").touch()
             raise BrokenPipeError
 
-    scene.output = Showing(Gone())
+    scene.output = Showing(Ended())
     result = scene.run('until_there("tried"); print("the end")', name="it")
     assert (result.exit_code, result.report) == (0, None)
     document = json.loads((result.run_dir / "run.json").read_text())
@@ -251,7 +251,7 @@ def alive(pid):
         return False
 
 
-def test_a_taken_port_starts_the_worker_group_anew(scene):
+def test_a_taken_port_starts_the_worker_group_again(scene):
     result = scene.run(
         "fail('Could not start gRPC server', 'UnknownError') if rank == 0 and attempt < 2"
         " else wait() if attempt < 2 else None"
@@ -303,8 +303,8 @@ def test_values_of_the_users_variables_are_written_nowhere(scene):
     assert not [path for path in kept if b"s3cr3t" in path.read_bytes()]
     document = json.loads((result.run_dir / "run.json").read_text())
     assert document["options"]["env"] == ["KEY", "OTHER"]
-    told = ["--env", "KEY", "--env", "KEY", "--env=OTHER", "train.py", "--env", "own=1"]
-    assert document["argv"] == ["phalanx", "run", *told]
+    reported = ["--env", "KEY", "--env", "KEY", "--env=OTHER", "train.py", "--env", "own=1"]
+    assert document["argv"] == ["phalanx", "run", *reported]
     records = read_records(launcher_records_path(result.run_dir)).records
     assert records[0]["argv"] == document["argv"]
 
@@ -350,18 +350,18 @@ print("listening", flush=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_run_that_is_told_to_go_has_its_training_saved(scene, number):
+def test_a_run_that_is_asked_to_go_has_its_training_saved(scene, number):
     scene.when_all_have_said("listening", lambda: os.kill(os.getpid(), number))
     result = scene.run(SAVES + "wait()", max_restarts=3, name="it")
     assert (result.exit_code, result.report) == (75, None)
     assert f"{number.name}: asking all workers to save and stop" in "\n".join(scene.said)
     assert "every worker has saved and stopped at step 7; run the same command" in scene.said[-1]
-    kinds = [record["kind"] for record in told(result)]
+    kinds = [record["kind"] for record in reported(result)]
     assert kinds.count("preemption") == 1
     assert "restart" not in kinds
 
 
-def test_the_same_command_goes_on_in_the_same_directory(scene):
+def test_the_same_command_continues_in_the_same_directory(scene):
     source = SAVES + "os.kill(os.getpid(), signal.SIGTERM) if attempt == 0 else sys.exit(0)\nwait()"
     first = scene.run(source, workers=1, name="it")
     assert first.exit_code == 75
@@ -369,7 +369,7 @@ def test_the_same_command_goes_on_in_the_same_directory(scene):
     assert (second.exit_code, second.run_dir) == (0, first.run_dir)
     assert any(line.startswith("resuming run it") for line in scene.said)
     assert len({line.split("seed ")[1].split(",")[0] for line in scene.said if "seed" in line}) == 1
-    starts = [record for record in told(second) if record["kind"] == "attempt_start"]
+    starts = [record for record in reported(second) if record["kind"] == "attempt_start"]
     assert [start["attempt"] for start in starts] == [0, 1]
     data = load_run(second.run_dir)
     assert data.end.exit_code == 0
@@ -380,7 +380,7 @@ def test_a_run_without_a_name_says_which_to_give(scene):
     assert scene.said[-1].endswith(f"again with --name {result.run_dir.name} to resume")
 
 
-def test_a_worker_that_is_told_to_go_takes_the_others_with_it(scene):
+def test_a_worker_that_is_asked_to_go_takes_the_others_with_it(scene):
     source = SAVES + "time.sleep(0.2 * rank); os.kill(os.getpid(), signal.SIGTERM); wait()"
     result = scene.run(source, max_restarts=3)
     assert result.exit_code == 75
@@ -388,7 +388,7 @@ def test_a_worker_that_is_told_to_go_takes_the_others_with_it(scene):
     assert len(list((result.run_dir / "attempts").iterdir())) == 1
 
 
-def test_training_that_ends_while_it_is_told_to_go_has_ended_well(scene):
+def test_training_that_ends_while_it_is_asked_to_go_has_ended_well(scene):
     source = (
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True); wait()"
     )

@@ -28,7 +28,7 @@ def test_a_name_is_taken_once(tmp_path):
         create_run_dir(tmp_path, "first", NOON)
 
 
-def test_a_run_that_has_saved_and_stopped_goes_on_where_it_lies(tmp_path):
+def test_a_run_that_has_saved_and_stopped_continues_where_it_lies(tmp_path):
     path = create_run_dir(tmp_path, "first", NOON)
     write_run_file(path, {"seed": 1, "result": {"exit_code": 75}})
     assert create_run_dir(tmp_path, "first", NOON) == path
@@ -52,7 +52,7 @@ def test_a_place_that_cannot_be(tmp_path):
         create_run_dir(tmp_path / "file", None, NOON)
 
 
-def test_the_run_file_is_whole(tmp_path):
+def test_the_run_file_is_complete(tmp_path):
     write_run_file(tmp_path, {"run_dir": tmp_path})
     assert json.loads((tmp_path / "run.json").read_text()) == {"run_dir": str(tmp_path)}
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

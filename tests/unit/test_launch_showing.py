@@ -45,7 +45,7 @@ def refuses(request):
     return request.getfixturevalue(request.param)
 
 
-def test_what_nobody_takes_is_shown_no_more_and_leaves_nothing_to_flush(refuses):
+def test_what_no_one_takes_is_shown_no_more_and_leaves_nothing_to_flush(refuses):
     stream = os.fdopen(os.dup(refuses), "w")
     showing = Showing(stream)
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_nothing_to_show_it_on():
     assert not showing.isatty()
 
 
-def test_a_tee_goes_on_where_nobody_takes_its_lines(tmp_path, refuses):
+def test_a_tee_continues_where_no_one_takes_its_lines(tmp_path, refuses):
     log = tmp_path / "worker-0.log"
     with os.fdopen(os.dup(refuses), "w") as stream:
         tee = Tee({0: log}, Showing(stream), terminal=False)

@@ -51,7 +51,7 @@ def test_signals_are_kept_and_the_old_handlers_come_back():
     assert signal.getsignal(signal.SIGUSR2) is before
 
 
-def test_nohup_stands():
+def test_nohup_holds():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with SignalCatcher((signal.SIGHUP,)) as signals:

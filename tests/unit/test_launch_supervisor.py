@@ -164,15 +164,17 @@ def test_all_are_victims(scene):
     assert root_cause(scene.run()).rank == 0
 
 
-@pytest.mark.parametrize(("type", "told"), [("DeadlineExceededError", 1), ("UnavailableError", 0)])
-def test_a_collective_that_timed_out_is_told_of_while_the_others_run(scene, type, told):
+@pytest.mark.parametrize(
+    ("type", "reported"), [("DeadlineExceededError", 1), ("UnavailableError", 0)]
+)
+def test_a_collective_that_timed_out_is_reported_while_the_others_run(scene, type, reported):
     scene.worker(ends=5, code=1)
     scene.fails(0, at=4.9, type=type)
     scene.worker()
     scene.run()
-    assert bool(scene.timeouts) == told
+    assert bool(scene.timeouts) == reported
     assert all(not worker.got or worker.got[0][1] > 5 for worker in scene.workers.values())
-    assert not told or scene.timeouts[0] < 5.5
+    assert not reported or scene.timeouts[0] < 5.5
 
 
 def test_a_failed_worker_that_does_not_end_is_ended(scene):
@@ -205,7 +207,7 @@ def asked_to_save(scene, *, at=4.0):
     scene.signals_at, scene.may_save = [at], True
 
 
-def test_a_wish_to_save_is_passed_on_once_and_waited_for(scene):
+def test_a_request_to_save_is_passed_on_once_and_waited_for(scene):
     scene.worker(saves=30.0)
     scene.worker(saves=31.0)
     asked_to_save(scene)
@@ -235,7 +237,7 @@ def test_a_second_signal_cuts_saving_short(scene):
     assert 6 <= scene.clock.time < 7
 
 
-def test_one_that_cannot_save_keeps_nobody_waiting(scene):
+def test_one_that_cannot_save_keeps_no_one_waiting(scene):
     scene.worker(saves=30.0)
     scene.worker(heeds=0.0)  # It does not train: SIGTERM ends it.
     asked_to_save(scene)
@@ -294,7 +296,7 @@ def test_a_second_signal_is_impatient(scene):
     assert 5 <= scene.clock.time < 5.5
 
 
-def test_an_accident_in_the_launcher_leaves_nobody(scene):
+def test_an_accident_in_the_launcher_leaves_no_one(scene):
     scene.worker()
     scene.worker()
 

@@ -98,7 +98,7 @@ def test_a_callback_without_hooks_does_not_look(kind):
     assert not uses_batch_logs(keras.callbacks.Callback(), kind)
 
 
-def test_training_and_testing_are_told_apart():
+def test_training_and_testing_are_distinguished():
     looker = callback(on_test_batch_end=looks)
     assert uses_batch_logs(looker, "test")
     assert not uses_batch_logs(looker, "train")
@@ -109,7 +109,7 @@ def test_the_older_name_of_the_hook_counts():
     assert uses_batch_logs(callback(on_batch_end=looks), "train")
 
 
-def test_the_older_name_is_not_called_beside_the_newer():
+def test_the_older_name_is_not_called_next_to_the_newer():
     both = callback(on_batch_end=looks, on_train_batch_end=looks_nowhere)
     assert not uses_batch_logs(both, "train")
 
@@ -156,7 +156,7 @@ def saving(path, **options):
 
 
 @pytest.mark.parametrize(
-    ("make", "wishes"),
+    ("make", "requests"),
     [
         (lambda _: keras.callbacks.TerminateOnNaN(), [LogSchedule(steps=1)]),
         (lambda _: keras.callbacks.History(), []),
@@ -176,8 +176,8 @@ def saving(path, **options):
         (lambda path: LooksMore(str(path), update_freq=5), [LogSchedule(steps=1)]),
     ],
 )  # fmt: skip
-def test_the_callbacks_of_keras(make, wishes, tmp_path):
-    assert requirements_of(make(tmp_path), "train") == wishes
+def test_the_callbacks_of_keras(make, requests, tmp_path):
+    assert requirements_of(make(tmp_path), "train") == requests
 
 
 def test_a_saver_that_has_counted_batches_saves_so_much_earlier(tmp_path):
@@ -189,8 +189,8 @@ def test_a_saver_that_has_counted_batches_saves_so_much_earlier(tmp_path):
 
 
 def test_keras_s_own_display_counts_as_progress():
-    wishes = LogRequirements.of([keras.callbacks.ProgbarLogger()], "train", shows_progress=False)
-    assert wishes == LogRequirements(shows_progress=True)
+    requests = LogRequirements.of([keras.callbacks.ProgbarLogger()], "train", shows_progress=False)
+    assert requests == LogRequirements(shows_progress=True)
 
 
 class Declares(phalanx.callbacks.Callback):
@@ -203,10 +203,10 @@ class Declares(phalanx.callbacks.Callback):
 
 
 @pytest.mark.parametrize(
-    ("every", "wishes"), [(None, [LogSchedule(steps=1)]), (0, []), (10, [LogSchedule(steps=10)])]
+    ("every", "requests"), [(None, [LogSchedule(steps=1)]), (0, []), (10, [LogSchedule(steps=10)])]
 )
-def test_a_callback_can_say_how_often_it_looks(every, wishes):
-    assert requirements_of(Declares(every), "train") == wishes
+def test_a_callback_can_say_how_often_it_looks(every, requests):
+    assert requirements_of(Declares(every), "train") == requests
     assert requirements_of(Declares(every), "test") == []
 
 
@@ -218,25 +218,25 @@ def test_what_is_no_number_of_batches_is_refused(every):
         requirements_of(Declares(every), "train")
 
 
-def test_wishes_survive_the_way_to_other_workers():
-    wishes = LogRequirements(
+def test_requests_survive_the_way_to_other_workers():
+    requests = LogRequirements(
         every=(LogSchedule(steps=3, already=2), LogSchedule(steps=5, calls=True))
     )
-    assert LogRequirements.from_array(wishes.to_array()) == wishes
+    assert LogRequirements.from_array(requests.to_array()) == requests
     shown = LogRequirements(shows_progress=True)
-    assert LogRequirements.together([wishes, shown, wishes]) == LogRequirements(
-        every=wishes.every, shows_progress=True
+    assert LogRequirements.together([requests, shown, requests]) == LogRequirements(
+        every=requests.every, shows_progress=True
     )
 
 
-def steps_read(*wishes, epochs):
+def steps_read(*requests, epochs):
     """By epoch, the steps at which metrics are read, where executions end at `epochs`."""
     cadence = MetricsSchedule(
         [],
         "train",
         shows_progress=False,
         clock=Clock(),
-        everyones=lambda own: LogRequirements(every=wishes),
+        everyones=lambda own: LogRequirements(every=requests),
     )
     found = []
     for ends in epochs:
@@ -245,7 +245,7 @@ def steps_read(*wishes, epochs):
     return found
 
 
-def test_a_wish_counts_batches_through_all_epochs():
+def test_a_request_counts_batches_through_all_epochs():
     epochs = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]
     assert steps_read(LogSchedule(steps=3), epochs=epochs) == [[3], [1, 4]]
     assert steps_read(LogSchedule(steps=3, already=2), epochs=epochs) == [[1, 4], [2, 5]]
@@ -255,7 +255,7 @@ def test_a_wish_counts_batches_through_all_epochs():
     ]
 
 
-def test_a_wish_is_granted_where_several_steps_in_one_execution_have_passed_it():
+def test_a_request_is_granted_where_several_steps_in_one_execution_have_passed_it():
     epochs = [[4, 8, 10], [4, 8, 10]]
     assert steps_read(LogSchedule(steps=5), epochs=epochs) == [[8], [4, 10]]
     assert steps_read(LogSchedule(steps=2, calls=True), epochs=epochs) == [[8], [4, 10]]

@@ -55,7 +55,7 @@ def test_without_noise_any_batch_is_large_enough():
     assert noise.critical_batch_size == 0.0
 
 
-def test_estimates_that_make_no_sense_are_not_told():
+def test_estimates_that_make_no_sense_are_not_reported():
     noise = NoiseScale()
     noise.update(8, 100.0, 32, 1.0)
     assert noise.critical_batch_size is None

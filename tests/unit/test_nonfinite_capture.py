@@ -88,7 +88,7 @@ def test_it_is_kept_where_it_came_from_if_in_the_sum_alone(bad, can_be, first, i
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_it_is_kept_once_all_replicas_have_told_of_it(order, tmp_path):
+def test_it_is_kept_once_all_replicas_have_reported_it(order, tmp_path):
     kept = kept_by(tmp_path / "captures")
     keep(kept, [2], of=order[1:], step=5)
     keep(kept, [2], of=order[:1])
@@ -162,7 +162,7 @@ def test_batches_of_sparse_tensors_are_left():
     assert not kept.keep(2, tf.constant(1), part, 0, 0, tf.constant(True), tf.constant(True))
 
 
-def test_where_it_is_kept_is_told_of_that_step_alone(tmp_path, monkeypatch):
+def test_where_it_is_kept_is_reported_that_step_alone(tmp_path, monkeypatch):
     place = CaptureDir(folder=tmp_path / "run" / "captures")
     monkeypatch.setattr(nonfinite_capture, "_here", place)
     assert capture_hint(7) == ""

@@ -22,10 +22,10 @@ def looked_at(sampling, clock, *, steps, plain=1.0, look=1.0, tracing=(), chief=
         if not sampling.is_due(step):
             clock.now += plain
             continue
-        begun, traced = clock(), len(looks) in tracing
+        started, traced = clock(), len(looks) in tracing
         clock.now += look + (1000.0 if traced else 0.0)
         interval = sampling.proposal if chief is None else chief
-        sampling.record(step, begun, interval, traced=traced)
+        sampling.record(step, started, interval, traced=traced)
         looks.append(step)
     return looks
 
@@ -75,9 +75,9 @@ def test_it_comes_back_when_looks_get_cheap_again():
     assert sampling.proposal == 200.0
     for step in range(201, 1000):
         if sampling.is_due(step):
-            begun = clock()
+            started = clock()
             clock.now += 1.0
-            sampling.record(step, begun, sampling.proposal)
+            sampling.record(step, started, sampling.proposal)
         else:
             clock.now += 1.0
     assert sampling.proposal == 10.0

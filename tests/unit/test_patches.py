@@ -78,7 +78,7 @@ def test_users_may_leave_in_any_order():
     assert Child().own() == "child's"
 
 
-def test_an_exception_inside_restores_and_goes_on():
+def test_an_exception_inside_restores_and_continues():
     with pytest.raises(KeyError), replace(own=lambda self: "new"):
         raise KeyError
     assert Child().own() == "child's"

@@ -58,7 +58,7 @@ def test_leaving_has_no_traceback(ran):
     assert (record.type, record.message, record.traceback) == ("SystemExit", "no data", "")
 
 
-def test_a_chain_is_told(ran):
+def test_a_chain_is_reported(ran):
     record = ran("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('x') from e")
     assert "ZeroDivisionError" in record.traceback
 

@@ -20,9 +20,9 @@ class Coordinator:
         ticket = int(args[1])
         self.given.append(ticket)
         assert len(self.given) < 50, "it never ends"
-        return SimpleNamespace(fetch=lambda: self._told(ticket))
+        return SimpleNamespace(fetch=lambda: self._reported(ticket))
 
-    def _told(self, ticket):
+    def _reported(self, ticket):
         if ticket in self._lost:
             self._lost.remove(ticket)
             raise tf.errors.UnavailableError(None, None, "the worker is gone")
@@ -38,7 +38,7 @@ class Data:
     steps, ends_by_worker = 6, False
 
     def __init__(self):
-        self._heard = set()
+        self._received = set()
 
     def on_workers(self, coordinator):
         return "iterator"
@@ -50,8 +50,8 @@ class Data:
         return ()
 
     def is_news(self, worker, batch):
-        is_new = batch not in self._heard
-        self._heard.add(batch)
+        is_new = batch not in self._received
+        self._received.add(batch)
         return is_new
 
 
@@ -61,11 +61,11 @@ def test_a_batch_of_a_lost_worker_is_given_again(monkeypatch, lost):
     monkeypatch.setattr(module, "coordinator_of", lambda _: coordinator)
     monkeypatch.setattr(module, "num_ps_workers", lambda _: 2)
 
-    def read(told):
+    def read(reported):
         return StepResult(
             samples=1,
             worker=0,
-            batch=told,
+            batch=reported,
             staleness=0,
             seconds=0.0,
             gradient_norm=0.0,
@@ -75,7 +75,7 @@ def test_a_batch_of_a_lost_worker_is_given_again(monkeypatch, lost):
         )
 
     steps = StepScheduler(None, SimpleNamespace(function=None, read=read), Data())
-    told = [result.batch for result in steps.epoch(None)]
-    assert sorted(told) == list(range(6))
+    reported = [result.batch for result in steps.epoch(None)]
+    assert sorted(reported) == list(range(6))
     assert sorted(coordinator.given) == sorted([*range(6), *lost])
     assert steps.position == 6

@@ -144,7 +144,7 @@ def test_draws_of_operations_with_a_state_are_those_of_the_rows(kind, inner):
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
-def test_a_generator_is_advanced_alike_on_all_replicas(replicas):
+def test_a_generator_is_advanced_equally_on_all_replicas(replicas):
     def draw(shape):
         return tf.stack([generator.normal(shape), generator.uniform(shape)], axis=1)
 
@@ -191,7 +191,7 @@ def test_other_distributions_draw_from_a_seed_of_the_replicas_own(draw):
     np.testing.assert_array_equal(second, drawn(rows(1, 2, 4)))
 
 
-def test_a_replica_without_rows_draws_for_the_row_that_stands_in():
+def test_a_replica_without_rows_draws_for_the_row_that_is_a_stand_in():
     held = rows(2, 3, 2)
     assert held.count == 0
     assert drawn_by(held, KERAS["normal"], 1, (3,), traced=True).shape == (1, 3)

@@ -41,7 +41,7 @@ def test_layer_operation_sample_and_cause_are_named(case):
     assert found.variable == "m/first/kernel"
 
 
-def test_a_layer_that_overflows_in_float16_is_told_from_one_that_does_in_float32():
+def test_a_layer_that_overflows_in_float16_is_reported_from_one_that_does_in_float32():
     x = rows(2, 300.0)
     layer = Of(lambda x: x * x, name="odd", dtype="mixed_float16")
     found = replayed([layer, head(dtype="float32")], x)
@@ -113,7 +113,7 @@ def test_in_a_step_that_is_finite_this_time_nothing_is_found():
     assert [name for name, _ in found.growth] == ["m/head", "mse"]
 
 
-def test_a_row_that_only_stands_in_is_left_out():
+def test_a_row_that_only_is_a_stand_in_is_left_out():
     model = keras.Sequential([keras.Input((4,)), head()])
     model.compile(keras.optimizers.SGD(), "mse")
     found = Replay(model, captured_of(model, rows(7, np.nan), count=7)).run()
@@ -184,7 +184,7 @@ def test_a_model_that_cannot_be_built_asks_for_the_script():
         model_of(unknown)
 
 
-def test_what_the_operation_was_given_is_told():
+def test_what_the_operation_was_given_is_reported():
     x = rows(5, 0.0)
     found = replayed([Of(ops.log, name="odd"), head()], x)
     assert (found.phase, found.layer, found.operation) == ("forward", "m/odd", "Log")

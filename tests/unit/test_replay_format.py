@@ -86,7 +86,7 @@ def test_the_words_for_what_was_found(snapshot):
     snapshot("replay", "\n".join(page))
 
 
-def test_bad_data_and_bad_weights_are_told_apart():
+def test_bad_data_and_bad_weights_are_distinguished():
     data = replayed([head()], rows(3, np.inf))
     assert (data.phase, data.layer, data.variable) == ("data", "m/head", "m/head/kernel")
     assert data.given == (Range(least=1.0, greatest=2.0, nonfinite=4, size=32),)

@@ -58,15 +58,15 @@ def test_the_order_of_variables_counts():
 def test_copies_of_replicas_are_rows(mirrored2):
     with mirrored2.scope():
         variables = [keras.Variable([1.0, 2.0]), keras.Variable([3.0])]
-    alike = checksum.checksum_components(variables).numpy()
-    assert alike.shape == (2, 2)
-    assert (alike[0] == alike[1]).all()
+    equally = checksum.checksum_components(variables).numpy()
+    assert equally.shape == (2, 2)
+    assert (equally[0] == equally[1]).all()
     variables[1].value.values[1].assign([4.0])
     unlike = checksum.checksum_components(variables).numpy()
     assert (unlike[0] == unlike[1]).tolist() == [True, False]
 
 
-def test_a_difference_is_told_with_place_and_size():
+def test_a_difference_is_reported_with_place_and_size():
     one = np.array([[1.0, -4.0], [2.0, 3.0]], np.float32)
     other = one.copy()
     other[1, 0], other[0, 0] = 2.5, 1.25

@@ -90,7 +90,7 @@ def rounded(array):
     return array * (1 + 1e-6)
 
 
-def test_replicas_that_begin_unlike_are_told_once(mirrored2, said):
+def test_replicas_that_begin_unlike_are_reported_once(mirrored2, said):
     model = model_in(mirrored2)
     change(model.layers[0].bias, halves)
     checks = checks_of(model, mirrored2, every_steps=1)
@@ -235,7 +235,7 @@ def test_an_average_over_replicas_is_left_out_and_seeds_never_are(is_resumed):
     assert compared_variables(model, function, is_resumed=is_resumed) == [seed]
 
 
-def test_what_was_brought_back_for_each_replica_is_left_out_until_a_step_tells(mirrored2, said):
+def test_what_was_restored_for_each_replica_is_left_out_until_a_step_reports(mirrored2, said):
     model = model_in(mirrored2)
     statistics = model.get_layer("norm").moving_mean
     change(statistics, halves)
@@ -278,7 +278,7 @@ def test_an_entry_far_into_a_large_variable_is_named(mirrored2, said, monkeypatc
     assert (apart.what.by.entries, apart.what.by.size) == (1, 12)
 
 
-def test_a_worker_that_lacks_a_variable_is_told_before_rows_are_gathered(mirrored2, said):
+def test_a_worker_that_lacks_a_variable_is_reported_before_rows_are_gathered(mirrored2, said):
     asked = []
 
     class Peer(ReplicaChecks):

@@ -46,7 +46,7 @@ def run(tmp_path_factory):
     return path
 
 
-def test_every_kind_is_told_on_the_page(run, snapshot):
+def test_every_kind_is_reported_on_the_page(run, snapshot):
     assert {kind.KIND for kind in EVENT_STYLES} == set(RECORDS)
     rows = [row[1:] for row in formatted_events(load_run(run)).rows]
     assert [name for name, _ in rows] == [EVENT_STYLES[EVENT_TYPES[kind]].name for kind in RECORDS]
@@ -58,12 +58,12 @@ def test_every_kind_has_a_row_in_the_time_line(run):
     assert names >= {kind.row for kind in EVENT_STYLES.values()}
 
 
-def test_every_kind_is_told_while_the_run_goes_on(run):
+def test_every_kind_is_reported_while_the_run_continues(run):
     watched = Watched(run)
     watched.update()
     console = Console(file=io.StringIO(), width=120)
     console.print(live_page(watched.run, name="eventful", now=120.0))
-    told = console.file.getvalue()
+    reported = console.file.getvalue()
     last = [": ".join(happened(event)) for event in watched.run.notable[-3:]]
-    assert [each in told for each in last] == [True] * 3
+    assert [each in reported for each in last] == [True] * 3
     assert [EVENT_TYPES[kind] for kind in RECORDS] == [type(event) for event in watched.run.notable]

@@ -62,7 +62,7 @@ def test_silent_after_some_missed_heartbeats(made):
     assert made.states(14.0) == ["running", "running"]
 
 
-def test_a_straggler_is_slow_until_it_is_gone(made):
+def test_a_straggler_is_slow_until_it_is_ended(made):
     fields = {"step": 9, "rank": 1, "since_step": 4, "factor": 1.8, "cause": "input"}
     made.both_start().at(1.0, 0, "straggler", resolved=False, **fields)
     assert made.states(2.0) == ["running", "slow"]
@@ -176,7 +176,7 @@ def test_an_old_run_ends_by_its_run_file(made):
     assert run_state(made.watched.run, 99.0) == "failed, exit code 3"
 
 
-def test_another_attempt_begins_anew(made):
+def test_another_attempt_restarts(made):
     made.both_start().at(1.0, 0, "train_metrics", step=9, epoch=0, logs={"loss": 0.5})
     made.at(
         2.0,

@@ -80,7 +80,7 @@ def test_the_steps_are_those_of_the_last_attempt(tmp_path):
     assert summarize(data).steps == 24
 
 
-def test_the_workers_beside_each_other(made):
+def test_the_workers_side_by_side(made):
     workers = summarize_workers(made)
     assert [worker.rank for worker in workers] == [0, 1, 2]
     assert [worker.straggled for worker in workers] == [0, 0, 1]
@@ -241,7 +241,7 @@ def test_what_was_not_recorded_is_said(tmp_path):
     render(page)
 
 
-def test_a_run_that_goes_on(tmp_path):
+def test_a_run_that_continues(tmp_path):
     data = load_run(make_run(tmp_path, ended=False))
     page = report_page(data, NOW)
     assert (page.state, page.tone) == ("not ended", "open")
@@ -317,7 +317,7 @@ def test_two_runs_on_one_page(two):
     assert 'class="plot"' in render(page)
 
 
-def test_runs_of_the_same_name_are_told_apart(two):
+def test_runs_of_the_same_name_are_distinguished(two):
     assert distinct_names([two[0], two[1], two[0]]) == ["first (1)", "second", "first (2)"]
 
 

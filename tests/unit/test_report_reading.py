@@ -46,7 +46,7 @@ def test_numbers(written, is_read):
     assert number(written) == is_read
 
 
-def test_nan_is_a_number_but_no_whole_one():
+def test_nan_is_a_number_but_no_complete_one():
     assert math.isnan(number("nan"))
     assert integer("nan") is None
     assert integer("inf") is None
@@ -97,7 +97,7 @@ def test_without_a_time_it_is_no_event(t):
         parse_event(HeartbeatEvent, {"t": t}, **PLACE)
 
 
-def test_attempt_and_fit_are_told_by_the_lines_above(tmp_path):
+def test_attempt_and_fit_are_reported_by_the_lines_above(tmp_path):
     with RecordWriter(records_path(tmp_path, 0), clock=lambda: 1.0) as writer:
         writer.write("heartbeat", phase="start")
         writer.write("worker_start", attempt=0)
@@ -119,7 +119,7 @@ def test_attempt_and_fit_are_told_by_the_lines_above(tmp_path):
     ]  # fmt: skip
 
 
-def test_unknown_kinds_are_passed_over_and_unfit_records_counted(tmp_path):
+def test_unknown_kinds_are_passed_over_and_invalid_records_counted(tmp_path):
     path = records_path(tmp_path, 0)
     with RecordWriter(path, clock=lambda: 1.0) as writer:
         writer.write("tomorrow", x=1)

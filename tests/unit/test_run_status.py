@@ -82,7 +82,7 @@ def run(tmp_path):
     return home
 
 
-NOBODY = 2**22 + 1  # more than a process id can be
+NO_ONE = 2**22 + 1  # more than a process id can be
 SCENES = {}
 
 
@@ -104,7 +104,7 @@ def a_worker_waits_for_its_batch(run):
 
 
 @scene(now=1001.0)
-def nobody_has_looked_for_the_batches_of_a_step_yet(run):
+def no_one_has_looked_for_the_batches_of_a_step_yet(run):
     Worker(run, 0, alive=-1).step(41, came=False, how="open")
     Worker(run, 1, alive=-1).step(41, came=False, how="open")
 
@@ -154,13 +154,13 @@ def the_last_batches_differ_in_their_number_of_samples(run):
 @scene
 def a_process_ended_without_a_report(run):
     Worker(run, 0).step(7, how="open")
-    Worker(run, 1, pid=NOBODY).step(7, how="open")
+    Worker(run, 1, pid=NO_ONE).step(7, how="open")
 
 
 @scene(now=9000.0)
-def all_processes_are_gone(run):
-    Worker(run, 0, pid=NOBODY).step(7, how="open")
-    Worker(run, 1, pid=NOBODY + 1).step(7, came=False, how="open")
+def all_processes_have_ended(run):
+    Worker(run, 0, pid=NO_ONE).step(7, how="open")
+    Worker(run, 1, pid=NO_ONE + 1).step(7, came=False, how="open")
 
 
 @scene
@@ -191,13 +191,13 @@ def place(phase, step, seconds, **more):
     return {"phase": phase, "step": step, "seconds": seconds, **fields}
 
 
-LATE, GONE = {"is_late": True}, {"is_late": True, "is_gone": True}
+LATE, DEAD = {"is_late": True}, {"is_late": True, "is_gone": True}
 ENDED = {"is_late": True, "collective": "last meeting"}
 PLACES = {
     "a worker waits for its batch": [
         place("compute", 40, 19), place("compute", 40, 19), place("input", 40, 19, **LATE),
     ],
-    "nobody has looked for the batches of a step yet": [place("compute", 40, 1)] * 2,
+    "no one has looked for the batches of a step yet": [place("compute", 40, 1)] * 2,
     "of several steps in one call one has fewer batches": [
         place("compute", 44, 20), place("compute", 43, 20),
     ],
@@ -213,12 +213,12 @@ PLACES = {
     ],
     "the last batches are of different form": [place("compute", 4, 20)] * 2,
     "the last batches differ in their number of samples": [place("compute", 4, 20)] * 2,
-    "a process ended without a report": [place("compute", 6, 20), place("compute", 6, 20, **GONE)],
-    "all processes are gone": [place("compute", 6, 20, **GONE), place("input", 6, 20, **GONE)],
-    "a worker is on a lost host": [place("compute", 6, 20), place("compute", 6, 0, **GONE)],
+    "a process ended without a report": [place("compute", 6, 20), place("compute", 6, 20, **DEAD)],
+    "all processes have ended": [place("compute", 6, 20, **DEAD), place("input", 6, 20, **DEAD)],
+    "a worker is on a lost host": [place("compute", 6, 20), place("compute", 6, 0, **DEAD)],
     # What the launcher ended is not gone of its own.
     "one failed and the launcher stopped the other": [
-        place("compute", 6, 3), place("compute", 6, 3, **GONE),
+        place("compute", 6, 3), place("compute", 6, 3, **DEAD),
     ],
 }  # fmt: skip
 
@@ -227,10 +227,10 @@ PLACES = {
 def test_where_the_workers_are(run, name):
     write, now = SCENES[name]
     write(run)
-    told = read_status(run, now=now).to_json()
-    places = [{**each, "is_gone": each["gone"] is not None} for each in told["workers"]]
+    reported = read_status(run, now=now).to_json()
+    places = [{**each, "is_gone": each["gone"] is not None} for each in reported["workers"]]
     assert [{key: each[key] for key in place("", 0, 0)} for each in places] == PLACES[name]
-    assert (told["batches_differ"] is not None) == (
+    assert (reported["batches_differ"] is not None) == (
         name == "the last batches are of different form"
     )
 
@@ -251,17 +251,17 @@ STACKS = """Current thread 0x00007f00 (most recent call first):
 """
 
 
-def test_stacks_are_told_of_the_place_where_a_worker_still_is(run):
+def test_stacks_are_reported_the_place_where_a_worker_still_is(run):
     worker = Worker(run, 0)
     worker.step(7, how="open")
     stacks = AttemptPaths(run=run, attempt=0).stacks(0)
     stacks.write_text(STACKS)
-    begun = read_flight(worker.file).events[-1].begin / 1e9
-    told = {}
+    started = read_flight(worker.file).events[-1].begin / 1e9
+    reported = {}
     for name, age in (("before", -5.0), ("since", 5.0)):
-        os.utime(stacks, (begun + age, begun + age))
-        told[name] = read_status(run, now=NOW).workers[0].place
-    assert told == {"before": "", "since": "it is at /home/me/train.py:7, in load"}
+        os.utime(stacks, (started + age, started + age))
+        reported[name] = read_status(run, now=NOW).workers[0].place
+    assert reported == {"before": "", "since": "it is at /home/me/train.py:7, in load"}
 
 
 def test_an_earlier_attempt_can_be_asked_for(run):
@@ -279,28 +279,28 @@ def test_an_earlier_attempt_can_be_asked_for(run):
 
 def test_a_run_of_which_nothing_is_written_is_refused(run):
     (run / "attempts" / "0").mkdir(parents=True)
-    with pytest.raises(ConfigurationError, match="no worker has begun"):
+    with pytest.raises(ConfigurationError, match="no worker has started"):
         read_status(run, now=0)
     with pytest.raises(ConfigurationError, match="No flight recorder was found"):
         trace_of(run)
 
 
 def test_the_command_finds_the_run_and_speaks_to_machines(run):
-    begun = time.time() - 20
-    Worker(run, 0, clock=Clock(begun)).step(41, how="open")
-    Worker(run, 1, clock=Clock(begun)).step(41, came=False, how="open")
+    started = time.time() - 20
+    Worker(run, 0, clock=Clock(started)).step(41, how="open")
+    Worker(run, 1, clock=Clock(started)).step(41, came=False, how="open")
     home = str(run.parent)
     shown = CliRunner().invoke(app, ["debug", "status", "--run-dir", home])
     assert shown.exit_code == 0
     asked = CliRunner().invoke(app, ["debug", "status", "first", "--run-dir", home, "--json"])
-    told = json.loads(asked.output)
-    assert [worker["is_late"] for worker in told["workers"]] == [False, True]
-    assert told["workers"][0]["batch"] == "x float32[8, 4], y float32[8, 1]"
-    assert told["verdict"].startswith("worker 1 ")
+    reported = json.loads(asked.output)
+    assert [worker["is_late"] for worker in reported["workers"]] == [False, True]
+    assert reported["workers"][0]["batch"] == "x float32[8, 4], y float32[8, 1]"
+    assert reported["verdict"].startswith("worker 1 ")
     assert "\nworker 1 " in shown.output
 
 
-def test_what_a_failed_worker_did_is_told_in_a_line(run, snapshot):
+def test_what_a_failed_worker_did_is_reported_in_a_line(run, snapshot):
     paths = AttemptPaths(run=run, attempt=0)
     Worker(run, 0).step(40).step(41, how="open")
     Worker(run, 1).step(40).step(41, how="failed").phase("idle")
@@ -343,13 +343,13 @@ def test_the_last_batch_is_of_the_fit_that_failed(run):
     Worker(run, 0).step(40).phase("idle").phase("compute").step(1, came=False, how="failed")
     Worker(run, 1).step(40).phase("idle").phase("compute").step(1, form="x int32[?]", how="failed")
     for failed in (0, 1):
-        told = "\n".join(failure_context(paths, {0: 1004.0, 1: 1003.0}, failed))
-        assert "float32" not in told
-        assert "differ" not in told
+        reported = "\n".join(failure_context(paths, {0: 1004.0, 1: 1003.0}, failed))
+        assert "float32" not in reported
+        assert "differ" not in reported
     one = Worker(run, 0).step(40).phase("idle").phase("compute").step(1, how="failed")
     one.phase("idle").phase("idle")
-    told = failure_context(paths, {0: 1004.0, 1: 1003.0}, 0)
-    assert told[1:] == [
+    reported = failure_context(paths, {0: 1004.0, 1: 1003.0}, 0)
+    assert reported[1:] == [
         "Their last batches differ: worker 0: x float32[samples, 4], y float32[samples, 1]; "
         "worker 1: x int32[samples]."
     ]
@@ -396,9 +396,9 @@ def test_the_trace_has_a_process_for_each_worker_and_microseconds(run):
 
 def test_a_phase_that_has_ended_is_in_the_trace_once(run):
     worker = Worker(run, 0).step(1).phase("idle")
-    begun, worker.clock.time = worker.open, worker.clock.time + 1
+    started, worker.clock.time = worker.open, worker.clock.time + 1
     worker.phase("idle")  # Its end; a worker that leaves says no more of what continues.
-    worker.ring.now(*begun)
+    worker.ring.now(*started)
     worker.ring.alive(ended=True)
     events = trace_of(run)["traceEvents"]
     assert len(by_name(events, "compute")) == len(by_name(events, "outside of training")) == 1

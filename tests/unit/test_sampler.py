@@ -102,7 +102,7 @@ def test_a_mix_changes_places_and_samples_from_epoch_to_epoch():
     assert [row for row in first if row < 20] != [row for row in second if row < 20]
 
 
-def test_a_mix_goes_on_with_a_group_where_the_epoch_before_stopped():
+def test_a_mix_continues_with_a_group_where_the_epoch_before_stopped():
     order = WeightedMixSampler([np.arange(4), np.arange(100, 106)], [1, 1], 10)
     first, second = (set(joined(epoch)) for epoch in epochs_of(order, 1))
     later = set(range(100, 106))
@@ -124,7 +124,7 @@ def test_buckets_change_places_and_samples_from_epoch_to_epoch():
     size=st.integers(1, 7),
     weights=st.lists(st.integers(1, 5), min_size=3, max_size=3),
 )
-def test_a_mix_takes_each_groups_share_in_whole_passes(sizes, size, weights):
+def test_a_mix_takes_each_groups_share_in_complete_passes(sizes, size, weights):
     firsts = np.cumsum(sizes) - sizes
     groups = [np.arange(a, a + n) for a, n in zip(firsts, sizes, strict=True)]
     weights = weights[: len(sizes)]
@@ -137,7 +137,7 @@ def test_a_mix_takes_each_groups_share_in_whole_passes(sizes, size, weights):
         assert max(counts) - min(counts) <= 1
 
 
-def test_shares_are_whole_and_add_up():
+def test_shares_are_complete_and_add_up():
     assert quotas([1, 1, 1], 10).tolist() == [4, 3, 3]
     assert quotas([0, 1], 7).tolist() == [0, 7]
     assert quotas([0.5, 0.25, 0.25], 8).tolist() == [4, 2, 2]

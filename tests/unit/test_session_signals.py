@@ -40,7 +40,7 @@ def test_so_does_the_session():
 
 
 @pytest.mark.process
-def test_a_session_that_begins_deaf_hears(tmp_path):
+def test_a_session_that_begins_deaf_receives(tmp_path):
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "test_it.py").write_text(TEST)
     pytest = ["-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "test_it.py"]

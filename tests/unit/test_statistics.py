@@ -68,7 +68,7 @@ def test_statistics_are_float32_whatever_the_gradient(dtype):
     assert numbers(gradient) == pytest.approx(expected, rel=1e-5)
 
 
-def test_slices_count_as_the_whole_variable():
+def test_slices_count_as_the_complete_variable():
     gradient = sparse()
     assert numbers(gradient) == pytest.approx(
         by_hand(tf.convert_to_tensor(gradient).numpy()), rel=1e-5

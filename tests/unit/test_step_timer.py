@@ -103,7 +103,7 @@ def test_readings_are_asked_for_where_steps_were_timed_only():
     assert set(readings[1:]) == set(worker.split_at)
 
 
-def test_where_nobody_wants_it_nothing_is_timed_or_read():
+def test_where_no_one_wants_it_nothing_is_timed_or_read():
     worker = Worker()
     assert train([worker], 500) == []
     assert worker.split_at == worker.closed == []

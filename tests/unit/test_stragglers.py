@@ -55,7 +55,7 @@ def test_one_slow_window_proves_nothing():
         assert scene.window(SLOW_1) == scene.window(EVEN) == []
 
 
-def test_gone_when_it_keeps_up_for_as_long():
+def test_ended_when_it_keeps_up_for_as_long():
     scene = Scene()
     scene.window(SLOW_1)
     scene.window(SLOW_1)
@@ -67,7 +67,7 @@ def test_gone_when_it_keeps_up_for_as_long():
     assert scene.detector.stragglers == []
 
 
-def test_slow_again_after_it_was_gone():
+def test_slow_again_after_it_was_ended():
     scene = Scene(windows=1)
     assert [len(scene.window(table)) for table in (SLOW_1, EVEN, SLOW_1)] == [1, 1, 1]
 

@@ -73,7 +73,7 @@ def test_under_horovodrun():
     assert choose_alone("auto", None, 0, horovod_size=1).kind == "single"
 
 
-def test_a_task_that_trains_with_nobody():
+def test_a_task_that_trains_with_no_one():
     with pytest.raises(ConfigurationError, match="evaluator 0"):
         choose_alone("auto", config("evaluator", worker=TWO, evaluator=("e:1",)), 0)
 

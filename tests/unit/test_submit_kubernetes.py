@@ -389,7 +389,7 @@ def test_no_pods():
     assert "no pods" in kubernetes_client.status(job, NoPods)
 
 
-def test_every_kind_of_manifest_is_named_alike():
+def test_every_kind_of_manifest_is_named_equally():
     code = {"target": "/app/train.py", "code_source": "image", "name": "mnist"}
     for kind in KINDS:
         made = manifests(KubernetesJob(**code, workers=2, image="x", pvc="c", kind=kind))

@@ -93,7 +93,7 @@ def test_launchers_find_each_other_and_their_gpus():
     assert "CUDA_VISIBLE_DEVICES" not in replace(plan, gpus=1).variables(("a",), 0, 0)
 
 
-def test_a_directory_is_brought_along(place):
+def test_a_directory_is_passed_along(place):
     (place / "code").mkdir()
     (place / "train.py").rename(place / "code" / "train.py")
     result = submit("--working-dir", "code", "--dry-run", "train.py")
@@ -202,7 +202,7 @@ class Clock:
             what()
 
 
-class Wish:
+class Request:
     def __init__(self, cluster, count):
         self.cluster, self.count, self.has = cluster, count, False
 
@@ -250,16 +250,16 @@ class Cluster:
         self.room, self.clock, self.script = room, clock, list(script)
         self.starts, self.times, self.wished = [], [], []
 
-    def wish(self, count):
+    def request(self, count):
         self.wished.append(count)
-        return Wish(self, count)
+        return Request(self, count)
 
     def free(self):
         return f"room for {self.room}"
 
-    def begin(self, wishes, number):
-        assert all(wish.has for wish in wishes)
-        launchers = Launchers(sum(wish.count for wish in wishes))
+    def begin(self, requests, number):
+        assert all(request.has for request in requests)
+        launchers = Launchers(sum(request.count for request in requests))
         self.starts.append(launchers)
         self.times.append(self.clock.time)
         after, what = self.script[number]
@@ -382,7 +382,7 @@ def test_it_grows_after_a_checkpoint(tmp_path):
     assert "restarting with all launchers: resuming from the last checkpoint" in said
 
 
-def test_told_to_stop(tmp_path):
+def test_asked_to_stop(tmp_path):
     signals = SignalCatcher(())
     happens = [(20, lambda cluster: signals.add(signal.SIGTERM, 0))]
     script = [(10_000, lambda launchers: None)]
@@ -391,14 +391,14 @@ def test_told_to_stop(tmp_path):
     assert cluster.starts[0].asked == [signal.SIGTERM]
 
 
-def test_told_to_stop_while_it_waits(tmp_path):
+def test_asked_to_stop_while_it_waits(tmp_path):
     signals = SignalCatcher(())
     happens = [(20, lambda cluster: signals.add(signal.SIGTERM, 0))]
     got, cluster, _ = driven(tmp_path, 1, happens=happens, signals=signals)
     assert (got, sizes(cluster)) == (143, [])
 
 
-def test_nodes_that_are_told_to_go(tmp_path):
+def test_nodes_that_are_asked_to_go(tmp_path):
     got, cluster, said = driven(tmp_path, 2, ends(75), ends(0))
     assert (got, sizes(cluster)) == (0, [2, 2])
     assert "asked to save and stop: resuming from the last checkpoint" in said

@@ -216,7 +216,7 @@ def test_submit_status_logs_cancel(place):
     assert called(place)[-1] == ["scancel", "4711"]
 
 
-def test_what_slurm_says_is_told(place):
+def test_what_slurm_says_is_reported(place):
     stand_in(place, "sbatch", says="echo invalid partition >&2", code=1)
     error = submit("--name", "mnist", "train.py").exception
     assert "sbatch ended with 1 and said: invalid partition" in str(error)

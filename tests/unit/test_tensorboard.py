@@ -54,7 +54,7 @@ def test_opening_again_appends_even_to_earlier_steps(tmp_path):
     assert sorted(read_scalars(tmp_path)["loss"]) == [(3, 3.0), (5, 5.0)]
 
 
-def test_the_layout_comes_back_and_stands_beside_the_scalars(tmp_path):
+def test_the_layout_comes_back_and_holds_next_to_the_scalars(tmp_path):
     write_layout(tmp_path, CHARTS)
     with TensorBoardRun(tmp_path) as run:
         run.scalars(1, {"clip/share": 0.25})

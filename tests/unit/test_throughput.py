@@ -69,7 +69,7 @@ def test_steps_seconds_and_samples(warm):
     assert numbers.memory_bytes == 7
 
 
-def test_numbers_begin_anew(warm):
+def test_numbers_restart(warm):
     warm.lap(2.0)
     warm.close()
     warm.lap(3.0)

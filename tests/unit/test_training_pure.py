@@ -137,7 +137,7 @@ def test_alone_there_is_nothing_to_agree_on():
         (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 3])),
     ],
 )
-def test_equal_wishes_are_equal_numbers(one, same):
+def test_equal_requests_are_equal_numbers(one, same):
     assert context._as_integer(one) == context._as_integer(same)
 
 
@@ -150,14 +150,14 @@ def test_equal_wishes_are_equal_numbers(one, same):
         (tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64)),
     ],
 )
-def test_unequal_wishes_are_unequal_numbers(one, other):
+def test_unequal_requests_are_unequal_numbers(one, other):
     assert context._as_integer(one) != context._as_integer(other)
 
 
 @stable
 @given(st.text("aä'\n", max_size=9))
-def test_a_wish_fits_an_int64_whatever_it_is(wish):
-    assert 0 <= context._as_integer([wish]) < 2**63
+def test_a_request_fits_an_int64_whatever_it_is(request):
+    assert 0 <= context._as_integer([request]) < 2**63
 
 
 def test_the_structures_of_keras_trees_are_kept():

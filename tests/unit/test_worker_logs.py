@@ -48,7 +48,7 @@ def test_levels(rank, asked, level):
 
 
 @pytest.mark.parametrize("asked", ["auto", "info", "debug"])
-def test_phalanx_tells_of_itself_in_every_log(asked):
+def test_phalanx_reports_itself_in_every_log(asked):
     set_up_logging(spec(1, asked))
     assert logging.getLogger("phalanx.worker").isEnabledFor(logging.INFO)
 

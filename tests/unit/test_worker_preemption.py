@@ -54,7 +54,7 @@ def scene():
     preemption.clear()
 
 
-def test_a_signal_is_a_wish_and_a_late_second_one_is_the_end(scene):
+def test_a_signal_is_a_request_and_a_late_second_one_is_the_end(scene):
     preemption, clock, ended = scene
     with preemption.guard():
         preemption.take(signal.SIGUSR1)
@@ -67,7 +67,7 @@ def test_a_signal_is_a_wish_and_a_late_second_one_is_the_end(scene):
         assert ended == [signal.SIGTERM]
 
 
-def test_a_wish_stands_until_it_is_taken_back(scene):
+def test_a_request_holds_until_it_is_taken_back(scene):
     preemption, _, _ = scene
     with preemption.guard(), preemption.guard():
         assert not preemption.is_requested()
@@ -93,7 +93,7 @@ sys.exit(75)
 """
 
 
-def test_who_has_stopped_for_a_wish_is_not_ended_by_it_on_the_way_out():
+def test_who_has_stopped_for_a_request_is_not_ended_by_it_on_the_way_out():
     done = process(STOPPED)
     assert done.returncode == 75, done.stderr
 
@@ -109,7 +109,7 @@ send()
 """
 
 
-def test_a_wish_taken_back_leaves_signals_as_they_were():
+def test_a_request_taken_back_leaves_signals_as_they_were():
     assert process(TWICE).returncode == -signal.SIGTERM
 
 
@@ -182,7 +182,7 @@ def test_who_listens_lives_on():
     assert (ended.returncode, ended.stdout) == (0, "True\ndone\n"), ended.stderr
 
 
-def test_a_wish_is_known_and_a_second_one_heeded_while_the_main_thread_is_blocked():
+def test_a_request_is_known_and_a_second_one_heeded_while_the_main_thread_is_blocked():
     # `sigwait` in C, as in a collective: no Python handler runs.
     ended = process("""
 from phalanx.worker import preemption
@@ -197,7 +197,7 @@ with guard():
     assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "known\n"), ended.stderr
 
 
-def test_a_forked_child_that_handles_signals_itself_tells_nobody_else():
+def test_a_forked_child_that_handles_signals_itself_reports_no_one_else():
     ended = process("""
 with guard():
     reading, writing = os.pipe()
@@ -215,7 +215,7 @@ with guard():
     assert ended.stdout == "7 False\n", ended.stderr
 
 
-def test_a_forked_child_is_ended_and_wishes_nothing_of_its_parent():
+def test_a_forked_child_is_ended_and_requests_nothing_of_its_parent():
     ended = process("""
 with guard():
     reading, writing = os.pipe()

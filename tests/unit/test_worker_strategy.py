@@ -99,7 +99,7 @@ def test_an_unknown_name():
         phalanx.strategy("ring")
 
 
-def test_the_launchers_word_stands(caplog):
+def test_the_launchers_word_holds(caplog):
     caplog.set_level("INFO", logger="phalanx")
     made = home.make_for_worker(WorkerSpec(rank=0, world_size=1, strategy="mirrored"))
     assert phalanx.strategy("multiworker") is made

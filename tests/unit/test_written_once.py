@@ -44,7 +44,7 @@ def write(worker, written, name, path="dir/ckpt-1", kind="checkpoint"):
     return worker.write(kind, path, lambda: written.append(name) or name, lambda: "nothing")
 
 
-def test_what_the_chief_has_written_nobody_writes_again(workers, clock):
+def test_what_the_chief_has_written_no_one_writes_again(workers, clock):
     written = []
     assert write(workers[0], written, "chief") == "chief"
     assert write(workers[1], written, "other") == "nothing"
@@ -90,16 +90,16 @@ def test_where_the_chief_fails_the_others_try(workers):
 
 
 def test_a_chief_that_writes_is_waited_for_however_long(workers, clock):
-    begun, restore, written = threading.Event(), threading.Event(), []
+    started, restore, written = threading.Event(), threading.Event(), []
 
     def slowly():
-        begun.set()
+        started.set()
         restore.wait(60)
         written.append("chief")
 
     chief = threading.Thread(target=workers[0].write, args=("checkpoint", "a", slowly, slowly))
     chief.start()
-    begun.wait(60)
+    started.wait(60)
 
     def end():
         restore.set()
@@ -110,7 +110,7 @@ def test_a_chief_that_writes_is_waited_for_however_long(workers, clock):
     assert written == ["chief"]
 
 
-def test_kinds_are_told_apart(workers):
+def test_kinds_are_distinguished(workers):
     written = []
     write(workers[0], written, "chief", kind="summaries")
     assert write(workers[1], written, "other", kind="checkpoint") == "other"

@@ -137,7 +137,7 @@ def backup_and_restore(fit, directory):
 
 
 @case
-def backup_and_restore_is_gone_at_the_end(fit, directory):
+def backup_and_restore_is_ended_at_the_end(fit, directory):
     import keras
 
     return train(fit, [keras.callbacks.BackupAndRestore(os.path.join(directory, "backup"))])

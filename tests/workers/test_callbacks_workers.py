@@ -139,7 +139,7 @@ def stop(model):
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
-def test_decisions_are_joint(workers, tmp_path, pool):
+def test_decisions_are_common(workers, tmp_path, pool):
     results = pool(workers).run(local_decisions, args=(str(tmp_path),), deadline=600)
     for result in results:
         np.testing.assert_equal(result, results[0])
@@ -180,7 +180,7 @@ def files_of_the_chief_alone(root):
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
-def test_all_go_on_from_the_files_of_the_chief(workers, tmp_path, pool):
+def test_all_continue_from_the_files_of_the_chief(workers, tmp_path, pool):
     results = pool(workers).run(files_of_the_chief_alone, args=(str(tmp_path),), deadline=600)
     lefts, trained, directories = zip(*results, strict=True)
     assert lefts[0] == ["latest.weights.h5", "training_metadata.json"]
@@ -220,7 +220,7 @@ def variables_that_all_must_read(root):
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
-def test_saving_what_all_must_read_hangs_nobody(workers, tmp_path, pool):
+def test_saving_what_all_must_read_hangs_no_one(workers, tmp_path, pool):
     results = pool(workers).run(variables_that_all_must_read, args=(str(tmp_path),), deadline=600)
     for result in results:
         np.testing.assert_equal(result, results[0])

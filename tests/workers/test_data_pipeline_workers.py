@@ -155,7 +155,7 @@ def run(pool, workers, *args):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_goes_on_in_the_middle_of_an_epoch_with_other_workers(
+def test_continues_in_the_middle_of_an_epoch_with_other_workers(
     top, one_device, tmp_path, before, after, pool
 ):
     assert run(pool, before, str(top), str(tmp_path), True) is None

@@ -230,7 +230,7 @@ def test_a_variable_changed_on_one_worker_is_named_with_step_and_size(run):
     (said,) = chief["weight"]
     assert "differ after step 4: m/head/kernel on worker 1 is not that of worker 0" in said
     assert "in 1 of 8 entries" in said
-    assert "They were alike at step 2." in said
+    assert "They were equal at step 2." in said
     assert other["weight"] == []
     for found in (chief, other):
         (raised,) = found["weight, raise"]
@@ -247,7 +247,7 @@ def test_the_chief_decides_what_a_difference_does(run):
 def test_a_short_training_is_compared_at_its_end(run):
     (said,) = run("by default")[1][0]["by default"]
     assert "differ after step 8: m/" in said
-    assert "They were alike at step 0." in said
+    assert "They were equal at step 0." in said
 
 
 @pytest.mark.full
@@ -270,6 +270,6 @@ def test_nothing_is_said(name, run):
 
 
 @pytest.mark.full
-def test_workers_that_begin_with_different_weights_are_told(run):
+def test_workers_that_begin_with_different_weights_are_reported(run):
     (said,) = run("begin")[1][0]["begin"]
     assert "different values of m/head/kernel: worker 1 differs" in said

@@ -91,8 +91,8 @@ def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path, pool):
         assert dict(total["gradients/norm"])[step] == pytest.approx(norm, rel=1e-4)
         clipped = dict(total["gradients/clipped_norm"])[step]
         assert clipped == pytest.approx(min(norm, 0.5), rel=1e-4)
-        told = sorted(dict(points)[step] for t, points in total.items() if "gradient_norm/" in t)
-        assert told == pytest.approx(sorted(np.linalg.norm(g) for g in gradients), rel=1e-3)
+        shown = sorted(dict(points)[step] for t, points in total.items() if "gradient_norm/" in t)
+        assert shown == pytest.approx(sorted(np.linalg.norm(g) for g in gradients), rel=1e-3)
         for scalars, expected in zip(own, norms, strict=True):
             assert dict(scalars["gradients/norm"])[step] == pytest.approx(expected, rel=1e-4)
     shares = [4, 4], [2, 1]
@@ -110,8 +110,8 @@ def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path, pool):
         assert {r["run"] for r in gradients} == runs
         for record in gradients:
             scalars = read_scalars(board / record["run"])
-            told = {t: dict(scalars[t])[record["step"]] for t in record["values"]}
-            assert told == pytest.approx(record["values"], rel=1e-6)
+            shown = {t: dict(scalars[t])[record["step"]] for t in record["values"]}
+            assert shown == pytest.approx(record["values"], rel=1e-6)
 
 
 def test_both_workers_look_at_the_same_layers(tmp_path, pool):
@@ -155,8 +155,8 @@ def test_a_loop_of_ones_own_is_observed_in_a_worker_group(tmp_path, pool):
     pool(2).run(function, args=(str(tmp_path),), deadline=600)
     norm, own, _ = norms_by_hand()[0]
     for run, expected in [("global", norm), ("worker-0", own[0]), ("worker-1", own[1])]:
-        ((step, told),) = read_scalars(tmp_path / run)["gradients/norm"]
-        assert (step, told) == (1, pytest.approx(expected, rel=1e-4))
+        ((step, shown),) = read_scalars(tmp_path / run)["gradients/norm"]
+        assert (step, shown) == (1, pytest.approx(expected, rel=1e-4))
 
 
 def test_a_gradient_that_is_not_finite_names_the_worker(pool):

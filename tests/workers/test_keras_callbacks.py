@@ -15,7 +15,7 @@ UNIQUE = ("progbar_logger", "remote_monitor", "orbax_checkpoint")
 """Whose files have names that no other run would give them."""
 
 LATER = {
-    "model_checkpoint_best_weights", "backup_and_restore_is_gone_at_the_end",
+    "model_checkpoint_best_weights", "backup_and_restore_is_ended_at_the_end",
     "tensorboard_with_embeddings", "learning_rate_scheduler", "terminate_on_nan",
     "lambda_callback", "remote_monitor", "orbax_checkpoint", "progbar_logger", "swap_ema_weights",
     "model_checkpoint_every_third_step",

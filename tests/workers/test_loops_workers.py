@@ -63,8 +63,8 @@ def loop(graph, kind, shared):
     for _ in range(2):
         for batch in tf.data.Dataset.from_tensor_slices(data(37)).batch(6):
             found = step(*batch)
-    told = [float(found["loss"]), float(found["error"]), float(error.result())]
-    return [*told, found["predicted"].numpy(), *(weight.numpy() for weight in model.weights)]
+    reported = [float(found["loss"]), float(found["error"]), float(error.result())]
+    return [*reported, found["predicted"].numpy(), *(weight.numpy() for weight in model.weights)]
 
 
 def loops(ways):

@@ -52,20 +52,20 @@ def test_ends_as_if_nothing_had_happened(tmp_path, workers, name, run):
     assert again["log"] == whole["log"]
 
 
-def begun(directory):
+def started(directory):
     assert resume_cases.run("on_any_number", directory, every=EVERY, break_at=9) is None
 
 
-def gone_on(directory):
+def continued(directory):
     return resume_cases.run("on_any_number", directory, every=EVERY)
 
 
 @pytest.mark.parametrize(("before", "after"), [pytest.param(2, 1, marks=pytest.mark.full), (1, 2)])
-def test_goes_on_with_another_number_of_workers(tmp_path, before, after, run):
-    run(before, begun, str(tmp_path / "moved"))
-    moved = run(after, gone_on, str(tmp_path / "moved"))[0]
-    again = run(after, gone_on, str(tmp_path / "moved"))[0]  # nothing is left to train
-    whole = run(1, gone_on, str(tmp_path / "whole"))[0]
+def test_continues_with_another_number_of_workers(tmp_path, before, after, run):
+    run(before, started, str(tmp_path / "moved"))
+    moved = run(after, continued, str(tmp_path / "moved"))[0]
+    again = run(after, continued, str(tmp_path / "moved"))[0]  # nothing is left to train
+    whole = run(1, continued, str(tmp_path / "whole"))[0]
     for one, other in zip(whole["weights"], moved["weights"], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(whole["history"]["loss"], moved["history"]["loss"], rtol=1e-5)

@@ -13,7 +13,6 @@ import numpy as np
 import psutil
 import pytest
 
-from gone import has_gone, wait_until_gone
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.errors import ConfigurationError, PhalanxError, WorkerFailedError
 from phalanx.launch.ports import pick_free_ports
@@ -26,6 +25,7 @@ from phalanx.testing import (
 )
 from phalanx.testing.errors import WorkerFailure
 from phalanx.testing.pool import fork_server_pid
+from process_end import has_ended, wait_until_ended
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ def test_the_first_to_raise_is_named_while_its_peer_is_stuck_in_a_collective():
             raise ValueError("the second one broke")
         all_reduce(1)
 
-    begun = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(WorkerGroupFailedError) as caught:
         run_workers(function, deadline=600.0)
-    assert time.monotonic() - begun < 300, "it waited for the peer that is stuck"
+    assert time.monotonic() - started < 300, "it waited for the peer that is stuck"
     error = caught.value
     assert isinstance(error, WorkerFailedError)
     assert error.rank == 1
@@ -174,7 +174,7 @@ def test_when_all_raise_the_earliest_is_first_and_all_are_listed(tmp_path, monke
     def has_raised():
         """Whether worker 1 has ended, by what it raised."""
         text = (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
-        return text.endswith("\n") and has_gone(int(text))
+        return text.endswith("\n") and has_ended(int(text))
 
     with pytest.raises(WorkerGroupFailedError) as caught:
         run_workers(function, strategy=None)
@@ -193,10 +193,10 @@ def test_the_deadline_shows_every_stack_even_inside_a_collective():
         signal.sigwait({signal.SIGUSR1})
 
     for deadline in (3.0, 15.0, 75.0):  # until both have come there in time
-        begun = time.monotonic()
+        started = time.monotonic()
         with pytest.raises(WorkerGroupTimeoutError) as caught:
             run_workers(function, deadline=deadline)
-        assert time.monotonic() - begun < deadline + 60
+        assert time.monotonic() - started < deadline + 60
         error = caught.value
         if "waits_in_a_collective" in error.stacks[0] and "in function" in error.stacks[1]:
             break
@@ -220,9 +220,9 @@ def test_a_worker_killed_by_a_signal_is_named():
 
 
 def test_a_peer_that_lost_its_connection_first_is_not_to_blame():
-    told = {"message": "gone", "traceback": "", "exitcode": 1}
-    lost = WorkerFailure(rank=0, type_name="UnavailableError", time=1.0, **told)
-    died = WorkerFailure(rank=1, type_name="Died", time=2.0, **told)
+    reported = {"message": "gone", "traceback": "", "exitcode": 1}
+    lost = WorkerFailure(rank=0, type_name="UnavailableError", time=1.0, **reported)
+    died = WorkerFailure(rank=1, type_name="Died", time=2.0, **reported)
     assert WorkerGroupFailedError([lost, died], ["", ""]).rank == 1
     assert WorkerGroupFailedError([lost, None], ["", ""]).rank == 0
 
@@ -292,7 +292,7 @@ def test_what_a_worker_started_ends_with_it():
         return subprocess.Popen(["sleep", "600"]).pid
 
     for pid in run_workers(function, strategy=None):
-        wait_until_gone(pid)
+        wait_until_ended(pid)
 
 
 def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
@@ -320,7 +320,7 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
     workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
     assert len(workers) == 2
     for pid in (int(done.stdout), *workers):
-        wait_until_gone(pid)
+        wait_until_ended(pid)
 
 
 def test_nothing_is_left_when_the_caller_is_interrupted():

@@ -70,7 +70,7 @@ def cases():
     return found
 
 
-def test_workers_shuffle_alike_or_say_so():
+def test_workers_shuffle_equally_or_say_so():
     first, second = run_workers(cases, 2, deadline=600)
     for epoch in range(2):
         together = first["shuffled"][epoch] + second["shuffled"][epoch]

@@ -31,7 +31,7 @@ def train_and_save():
     return os.path.exists(path), loss
 
 
-def test_the_chief_saves_alone_and_training_goes_on(pool):
+def test_the_chief_saves_alone_and_training_continues(pool):
     (chief_saved, loss), (other_saved, same) = pool(2).run(train_and_save, deadline=600)
     assert chief_saved
     assert not other_saved

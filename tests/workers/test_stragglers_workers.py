@@ -76,7 +76,7 @@ def records(directory, kind, rank=0):
 
 @pytest.mark.full
 @pytest.mark.parametrize("slow_in", ["input", "compute"])
-def test_a_slow_worker_is_found_and_gone_again(slow_in, tmp_path, pool):
+def test_a_slow_worker_is_found_and_ended_again(slow_in, tmp_path, pool):
     results = pool(3).run(train, args=(slow_in, tmp_path), deadline=600)
     found = [record for record in records(tmp_path, "straggler") if record["rank"] == 1]
     assert [record["gone"] for record in found[:2]] == [False, True]

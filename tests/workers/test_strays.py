@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gone import wait_until_gone
+from process_end import wait_until_ended
 
 CONFTEST = Path(__file__).parent.parent / "conftest.py"
 
@@ -39,4 +39,4 @@ def test_a_process_left_over_fails_the_session(tmp_path, then, exitcode):
     assert "1 passed" in done.stdout
     assert ("left 1 process(es) running" in done.stdout) == bool(exitcode)
     pid = int((tmp_path / "pid").read_text())
-    wait_until_gone(pid)
+    wait_until_ended(pid)

@@ -114,7 +114,7 @@ def test_arrays_of_different_lengths_are_named_by_worker(pool):
         assert "worker 0: 8, worker 1: 21" in said
 
 
-def test_shards_of_equal_length_are_not_taken_for_the_whole(pool):
+def test_shards_of_equal_length_are_not_taken_for_the_complete(pool):
     def function():
         import phalanx
 
@@ -170,7 +170,7 @@ def test_different_calls_are_named(pool):
         assert said.startswith("WorkerMismatchError: ")
 
 
-def test_each_worker_may_bring_its_own_data(pool):
+def test_each_worker_may_pass_its_own_data(pool):
     """`distribute_datasets_from_function`: here uneven, and the same 8 samples in all."""
 
     def function():
@@ -207,7 +207,7 @@ def test_each_worker_may_bring_its_own_data(pool):
             assert a == pytest.approx(b, rel=1e-5, abs=1e-6)
 
 
-def test_a_callback_that_looks_at_every_batch_hangs_nobody(pool):
+def test_a_callback_that_looks_at_every_batch_hangs_no_one(pool):
     def function(everywhere):
         import keras
 
@@ -234,7 +234,7 @@ def test_a_callback_that_looks_at_every_batch_hangs_nobody(pool):
     assert on_chief[1] == []
 
 
-def test_a_progress_bar_on_the_chief_alone_hangs_nobody(pool):
+def test_a_progress_bar_on_the_chief_alone_hangs_no_one(pool):
     def function():
         import phalanx
 

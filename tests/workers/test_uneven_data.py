@@ -146,7 +146,7 @@ def own_part(known):
     return tf.distribute.get_strategy().distribute_datasets_from_function(dataset)
 
 
-def test_distributed_datasets_of_different_lengths_hang_nobody(pool):
+def test_distributed_datasets_of_different_lengths_hang_no_one(pool):
     def function():
         from phalanx.errors import DataError
 

@@ -8,11 +8,11 @@ import numpy as np
 import psutil
 import pytest
 
-from gone import wait_until_gone
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.errors import ConfigurationError
 from phalanx.testing import WorkerGroupFailedError, WorkerGroupTimeoutError, WorkerPool, run_workers
 from phalanx.testing.pool import fork_server_pid
+from process_end import wait_until_ended
 
 
 def rank():
@@ -210,7 +210,7 @@ def test_after_a_failure_there_are_new_workers(pool, function, name):
     assert "earlier" not in str(caught.value)
     assert ("this call's words" in str(caught.value)) == (function is raises)
     for pid in before:
-        wait_until_gone(pid)
+        wait_until_ended(pid)
     after = pool.run(lambda: (os.getpid(), all_reduce(rank() + 1)))
     assert [total for _, total in after] == [3.0, 3.0]
     assert not set(before) & {pid for pid, _ in after}
@@ -247,7 +247,7 @@ def test_workers_that_ended_between_calls_are_replaced(pool):
     assert pool.run(lambda: all_reduce(1)) == [2.0, 2.0]
 
 
-def test_what_is_no_function_for_a_worker_ends_nobody(pool):
+def test_what_is_no_function_for_a_worker_ends_no_one(pool):
     before = pool.run(os.getpid)
     with pytest.raises(TypeError, match="pickle"):
         pool.run(lambda: None, args=((each for each in ()),))
@@ -269,7 +269,7 @@ def test_a_pool_can_be_closed_and_used_again():
     pool.close()
     (pid,) = pool.run(os.getpid)
     pool.close()
-    wait_until_gone(pid)
+    wait_until_ended(pid)
     assert pool.run(os.getpid) != [pid]
     pool.close()
 

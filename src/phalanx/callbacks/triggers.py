@@ -24,8 +24,8 @@ class Trigger:
 
     def __post_init__(self) -> None:
         least = 0 if self.unit == "seconds" else 1
-        is_whole = self.unit == "seconds" or float(self.every).is_integer()
-        if not self.every >= least or not is_whole:
+        is_integer = self.unit == "seconds" or float(self.every).is_integer()
+        if not self.every >= least or not is_integer:
             raise ConfigurationError(
                 f"every_{self.unit} needs {'a number' if self.unit == 'seconds' else 'an integer'}"
                 f" of at least {least}; found {self.every!r}."

@@ -60,8 +60,8 @@ def take(arrays: Mapping[str, Any], pieces: Sequence[Piece]) -> dict[str, np.nda
 
 
 def _rows(array: Any, piece: Piece) -> np.ndarray:
-    is_whole = not piece.shape or piece.rows == piece.shape[0]
-    return np.asarray(array[...] if is_whole else array[piece.start : piece.start + piece.rows])
+    is_unsharded = not piece.shape or piece.rows == piece.shape[0]
+    return np.asarray(array[...] if is_unsharded else array[piece.start : piece.start + piece.rows])
 
 
 def _cut(name: str, shape: tuple[int, ...], dtype: str, fair: float) -> list[Piece]:

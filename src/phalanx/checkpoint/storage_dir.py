@@ -101,17 +101,17 @@ class StorageDir:
                 self.filesystem.pipe_file(target, content)  # an upload shows when it is complete
             return
         os.makedirs(self.path, exist_ok=True)
-        beside = f"{target}.{uuid.uuid4().hex[:8]}.part"
+        temporary = f"{target}.{uuid.uuid4().hex[:8]}.part"
         try:
-            with self.filesystem.open(beside, "wb") as file:
+            with self.filesystem.open(temporary, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())  # a rename may reach the disk before the bytes do
-            os.replace(beside, target)
+            os.replace(temporary, target)
             _sync_directory(self.path)
         except BaseException:
             with suppress(OSError):
-                os.remove(beside)
+                os.remove(temporary)
             raise
 
     def remove(self, name: str) -> None:

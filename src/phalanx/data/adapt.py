@@ -53,13 +53,13 @@ def make_batch_source(
         DataError: the data holds no sample, or cannot be combined with an argument.
         ValueError: Keras's own, for data that Keras would refuse.
     """
-    beside = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
+    other_arguments = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
     if isinstance(x, tf.distribute.DistributedDataset):
-        _reject_with("a distributed dataset", **beside)
+        _reject_with("a distributed dataset", **other_arguments)
         distributed = DistributedBatches(x)
         return distributed if only is None else TakeFirst(distributed, only)
     if (known := pipeline_of(x)) is not None:
-        _reject_with("what phalanx.data.pipeline gives", **beside)
+        _reject_with("what phalanx.data.pipeline gives", **other_arguments)
         batches = known.batches(place)
         return batches if only is None else TakeFirst(batches, only)
     if place.has_peers and is_transformed(x):

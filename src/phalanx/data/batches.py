@@ -158,7 +158,7 @@ def assert_same_split(data: Any, replicas: int) -> Any:
     next to 10 two replicas take a half each; of 37 next to 7 they could not.
 
     Raises:
-        DataError: the numbers of rows are known, and cannot be shared out in the same way.
+        DataError: the numbers of rows are known and differ; nothing can be sharded.
     """
     tensors = tensors_of(data)
     advice = (

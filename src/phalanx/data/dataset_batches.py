@@ -135,7 +135,7 @@ class DatasetBatches:
 
 
 def _static_batch_size(spec: Any) -> int | None:
-    """The rows of every tensor, where they are known and in the same way."""
+    """The rows of every tensor, where they are known and equal."""
     sizes = {s.shape[0] for s in keras.tree.flatten(spec) if s is not None and s.shape.rank}
     return sizes.pop() if len(sizes) == 1 else None
 

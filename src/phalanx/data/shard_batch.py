@@ -16,7 +16,7 @@ def shard_batch(place: ReplicaTopology, data: Any) -> Any:
         data: `(x,)`, `(x, y)` or `(x, y, sample_weight)` of tensors with rows along axis 0.
 
     Raises:
-        DataError: the tensors' rows cannot be shared out in the same way.
+        DataError: the tensors' rows differ, so that they cannot be sharded together.
     """
     if place.total > 1:
         data = assert_same_split(data, place.total)

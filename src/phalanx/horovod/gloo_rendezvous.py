@@ -61,7 +61,7 @@ def host_assignments(addresses: Sequence[str]) -> list[dict[str, Any]]:
     local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
     places: list[dict[str, Any]] = []
     for rank, host in enumerate(hosts):
-        beside = [h for h in order if hosts.count(h) > local_ranks[rank]]
+        same_local_rank = [h for h in order if hosts.count(h) > local_ranks[rank]]
         places.append(
             {
                 "hostname": host,
@@ -69,8 +69,8 @@ def host_assignments(addresses: Sequence[str]) -> list[dict[str, Any]]:
                 "size": len(hosts),
                 "local_rank": local_ranks[rank],
                 "local_size": hosts.count(host),
-                "cross_rank": beside.index(host),
-                "cross_size": len(beside),
+                "cross_rank": same_local_rank.index(host),
+                "cross_size": len(same_local_rank),
             }
         )
     return places

@@ -32,13 +32,13 @@ _asides: set[Path] = set()
 def atomic_path(path: str) -> Iterator[str]:
     """A name to write to, next to `path` and with its endings, which then takes its place."""
     folder, name = os.path.split(path)
-    beside = os.path.join(folder, f".{uuid.uuid4().hex[:8]}-{name}")
+    temporary = os.path.join(folder, f".{uuid.uuid4().hex[:8]}-{name}")
     try:
-        yield beside
-        os.replace(beside, path)
+        yield temporary
+        os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
-            os.remove(beside)
+            os.remove(temporary)
         raise
 
 
@@ -82,8 +82,8 @@ def _saving_whole(original: Callable[..., Any]) -> Callable[..., Any]:
         with saving(path):
             if not _is_one_new_file(path, overwrite, [*args, *kwargs.values()]):
                 return original(model, filepath, overwrite, *args, **kwargs)
-            with atomic_path(path) as beside:
-                return original(model, beside, True, *args, **kwargs)
+            with atomic_path(path) as temporary:
+                return original(model, temporary, True, *args, **kwargs)
 
     return save
 
@@ -119,13 +119,13 @@ class _AtomicFileSystem:
         if "://" in f"{source}{target}":
             self._original.copy(source, target)
             return
-        with atomic_path(str(target)) as beside:
-            shutil.copy(source, beside)
+        with atomic_path(str(target)) as temporary:
+            shutil.copy(source, temporary)
 
 
 @contextmanager
 def _written_whole(path: Any) -> Iterator[Any]:
-    with atomic_path(str(path)) as beside, open(beside, "w") as stream:
+    with atomic_path(str(path)) as temporary, open(temporary, "w") as stream:
         yield stream
 
 

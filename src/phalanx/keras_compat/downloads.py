@@ -73,9 +73,9 @@ def _in_turn(original: Callable[..., Any]) -> Callable[..., Any]:
             if mine and done["times"] >= turn and os.path.exists(done["path"]):
                 return done["path"]
             path = original(*args, **kwargs)
-            with suppress(OSError), atomic_path(str(note)) as beside:
+            with suppress(OSError), atomic_path(str(note)) as temporary:
                 text = json.dumps({"attempt": attempt, "times": turn, "path": str(path)})
-                Path(beside).write_text(text, encoding="utf-8")
+                Path(temporary).write_text(text, encoding="utf-8")
             return path
 
     return get_file
@@ -129,8 +129,8 @@ def _retrieving_whole(original: Callable[..., Any]) -> Callable[..., Any]:
     def urlretrieve(url: str, filename: Any = None, *args: Any, **kwargs: Any) -> Any:
         if filename is None:
             return original(url, filename, *args, **kwargs)
-        with atomic_path(os.fspath(filename)) as beside:
-            _, headers = original(url, beside, *args, **kwargs)
+        with atomic_path(os.fspath(filename)) as temporary:
+            _, headers = original(url, temporary, *args, **kwargs)
         return filename, headers
 
     return urlretrieve

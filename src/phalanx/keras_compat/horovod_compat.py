@@ -108,7 +108,7 @@ def _refuse_other_root(callback: Any, logs: Any = None) -> None:
 
 
 def _nothing(callback: Any, *arguments: Any, **more: Any) -> None:
-    """Phalanx has done it: all began in the same way, and the logs are everybody's."""
+    """Phalanx already broadcast the variables, and the logs are those of all workers."""
     del callback, arguments, more
 
 

@@ -209,8 +209,8 @@ def _for_mean(share: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
     """
     one = tf.ones_like(target)
     if target.shape.rank:
-        is_whole = share.row_sums.is_gathered(target)
-        return [target], [one if is_whole else one * share.inverse_weight(target.dtype)]
+        is_gathered = share.row_sums.is_gathered(target)
+        return [target], [one if is_gathered else one * share.inverse_weight(target.dtype)]
     parts = share.parts(target)
     if parts is None:
         return [target], [one]

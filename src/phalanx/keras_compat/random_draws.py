@@ -234,13 +234,13 @@ def _advanced(original: Callable[..., Any], counters: int, find: Find) -> Callab
         block = 2 if dtype.size == 8 else 4  # values that one call of Philox gives
         step = counters * block // 4 if counters > 1 else 1
         inner = _static(shape)[1:]
-        is_whole = inner.is_fully_defined() and math.prod(inner) % block == 0
+        is_divisible = inner.is_fully_defined() and math.prod(inner) % block == 0
 
         def rows_from(start: Any, number: Any) -> Any:
             part = tf.concat([tf.cast(number, shape.dtype)[None], shape[1:]], 0)
             first = start * tf.reduce_prod(tf.cast(shape[1:], tf.int64))
             later = _later(counter, first // block * step)
-            if is_whole:
+            if is_divisible:
                 return original(part, key=key, counter=later, alg=alg, **options)
             size = tf.reduce_prod(tf.cast(part, tf.int64))
             more = (size + block - 1)[None]

@@ -64,7 +64,7 @@ class ElasticMembership:
         )
 
     @property
-    def is_whole(self) -> bool:
+    def is_full_size(self) -> bool:
         """Whether all are in."""
         return self.members == self._all
 
@@ -102,7 +102,7 @@ class ElasticMembership:
 
     def may_grow(self, now: float) -> bool:
         """Whether all may be tried again, as soon as there is a checkpoint."""
-        return not self.is_whole and now >= self._not_before
+        return not self.is_full_size and now >= self._not_before
 
     def grow(self) -> MembershipChange:
         """Try all again."""

@@ -66,7 +66,7 @@ _KERAS = "Exception encountered when "
 """What a layer's error begins with; its own message is the next line, in bold."""
 
 _ENCOUNTERED = "Error encountered:"
-_BESIDE = re.compile(
+_NODE_NOTES = re.compile(
     r"^\{\{function_node [^}]*\}\}\s*|\s*\[\[\{\{node .*|\s*\[Op:\w+\](?: name:.*)?\s*$"
 )
 _COUNTS = re.compile(
@@ -115,7 +115,7 @@ def gist(message: str) -> str:
 
 def plain_line(line: str) -> str:
     """A line without what TensorFlow adds for those who know its graphs."""
-    return _BESIDE.sub("", _numberless(without_style(line))).strip()
+    return _NODE_NOTES.sub("", _numberless(without_style(line))).strip()
 
 
 def _numberless(line: str) -> str:

@@ -206,11 +206,11 @@ class ForkServer:
             (pid,) = PID.unpack(self._receive(PID.size))
             return int(pid)
 
-    def close(self, patience: float = 10.0) -> None:
+    def close(self, timeout: float = 10.0) -> None:
         """End the server and the workers that are left.
 
         Args:
-            patience: seconds that it may take to end without SIGKILL.
+            timeout: seconds that it may take to end without SIGKILL.
         """
         if self._owner != os.getpid() or self._control.fileno() == -1:
             return
@@ -220,7 +220,7 @@ class ForkServer:
         if self._process is not None:
             try:
                 # Before READY it does not read the socket, and has no worker.
-                self._process.wait(patience if self._ready else 0.0)
+                self._process.wait(timeout if self._ready else 0.0)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -128,7 +128,7 @@ class HangDetector:
         positions = {rank: self._position(rank) for rank in self._running()}
         self.pace.take(self._polled, [position.step for position in positions.values()])
         everybody = list(positions.values())
-        if self.timeout and stands_still(everybody, self.timeout, self._polled):
+        if self.timeout and makes_no_progress(everybody, self.timeout, self._polled):
             self.verdict = self._verdict(self._find(positions))
         else:
             self._check_for_stall(positions)
@@ -142,7 +142,7 @@ class HangDetector:
 
     def _check_for_stall(self, positions: Mapping[int, WorkerProgress]) -> None:
         stall_threshold = self.pace.stall_threshold(self.timeout)
-        if stall_threshold is None or not stands_still(
+        if stall_threshold is None or not makes_no_progress(
             list(positions.values()), stall_threshold, self._polled
         ):
             self._has_reported = False
@@ -197,7 +197,7 @@ class HangDetector:
         return f"Their stacks: {self.paths.stacks(0).parent / 'worker-*.stacks.txt'}."
 
 
-def stands_still(positions: Sequence[WorkerProgress], timeout: float, now: float) -> bool:
+def makes_no_progress(positions: Sequence[WorkerProgress], timeout: float, now: float) -> bool:
     """Whether somebody trains and nobody has started anything for `timeout` seconds."""
     trains = any(position.phase not in _OUTSIDE_TRAINING for position in positions)
     return trains and all(now - position.since >= timeout for position in positions)

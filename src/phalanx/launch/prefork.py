@@ -69,5 +69,5 @@ class PreforkPool:
     def close(self) -> None:
         """End the fork server and the workers that it has forked."""
         if self._server is not None:
-            self._server.close(patience=0.0)
+            self._server.close(timeout=0.0)
             self._server = None

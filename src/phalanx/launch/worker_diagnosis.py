@@ -171,7 +171,7 @@ def _number(event: FlightEvent) -> int:
     return event.number
 
 
-_NOBODY = "no worker has started anything new"
+_NO_PROGRESS = "no worker has started anything new"
 _FIRST_DIMENSION = re.compile(r"\[[^,\]]+")
 
 
@@ -182,7 +182,7 @@ def diagnose_wait(found: Mapping[int, WorkerStatus], now: float) -> str:
     if not late or len(late) == len(found):
         longest = max((_seconds(each, now) for each in found.values()), default=0.0)
         parted = _parted(found) if not late else None
-        return parted or f"{_NOBODY} for {longest:.0f} s"
+        return parted or f"{_NO_PROGRESS} for {longest:.0f} s"
     others = [each for rank, each in found.items() if rank not in late]
     verb = "waits" if len(others) == 1 else "wait"
     who = "the other" if len(others) == 1 else "the others"
@@ -198,7 +198,7 @@ def diagnose_failure(found: Mapping[int, WorkerStatus], cause: int) -> str:
     before = {rank: replace(each, gone=None) for rank, each in found.items()}
     until = max((each.until or 0.0 for each in found.values()), default=0.0)
     location = diagnose_wait(before, until)
-    if not location.startswith(_NOBODY):
+    if not location.startswith(_NO_PROGRESS):
         return location
     each = found[cause]
     batch = f", its last batch {each.position.batch}" if each.position.batch else ""

@@ -28,7 +28,7 @@ _COLUMNS = ("rank", "state", "doing", "step", "epoch", "loss", "samples/s", "a s
             "memory", "heard")  # fmt: skip
 _TO_THE_LEFT = ("state", "doing")
 _WIDE = 96  # columns of a terminal; what each worker does is left out on a narrower one.
-_ROWS_BESIDE = 9
+_OTHER_ROWS = 9
 _NOTABLE = 3
 
 
@@ -52,7 +52,7 @@ def live_page(
         height: lines of the terminal; workers without trouble that do not fit are counted.
     """
     standings = {rank: health_of(worker, run, now) for rank, worker in run.workers.items()}
-    shown = chosen(standings, None if height is None else height - _ROWS_BESIDE)
+    shown = chosen(standings, None if height is None else height - _OTHER_ROWS)
     parts: list[RenderableType] = [_title(run, name, now), *_progress(run)]
     parts.append(_table([run.workers[rank] for rank in shown], standings, now, width))
     left = len(standings) - len(shown)

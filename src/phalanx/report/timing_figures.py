@@ -39,7 +39,7 @@ def timing_figures(data: RunData, workers: list[WorkerSummary]) -> list[Figure]:
     ]
     if split:
         found.append(split_over_time(data, split))
-        found.append(beside_each_other([each for each in workers if each.time_fractions]))
+        found.append(side_by_side([each for each in workers if each.time_fractions]))
     return found + memory_figures(data)
 
 
@@ -105,7 +105,7 @@ def _unmeasured(data: RunData) -> tuple[str, ...]:
     return (f"Not measured, so not shown: {', '.join(missing)}.",) if missing else ()
 
 
-def beside_each_other(workers: list[WorkerSummary]) -> Figure:
+def side_by_side(workers: list[WorkerSummary]) -> Figure:
     """A bar for each worker: its mean step, parted into what it was spent on."""
     names = [f"worker {each.rank}" for each in workers]
     traces = []

@@ -104,10 +104,10 @@ class RayJob:
     @cached_property
     def run(self) -> SubmitSpec:
         """The run, with all its workers."""
-        is_brought = self.as_module or self.working_dir is not None
+        is_shipped = self.as_module or self.working_dir is not None
         return SubmitSpec(
             name=self.name or name_for(self.target, datetime.now()),
-            target=self.target if is_brought else str(self.script.absolute()),
+            target=self.target if is_shipped else str(self.script.absolute()),
             arguments=tuple(self.arguments or ()),
             as_module=self.as_module,
             hosts=parse_workers(self.workers)[1],

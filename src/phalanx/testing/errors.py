@@ -33,14 +33,14 @@ class WorkerFailure:
     @property
     def is_secondary(self) -> bool:
         """Whether it is what a worker sees when one of its peers has gone."""
-        told = FailureRecord(
+        failure = FailureRecord(
             rank=self.rank,
             type=self.type_name,
             message=self.message,
             traceback=self.traceback,
             time=self.time,
         )
-        return is_secondary(told)
+        return is_secondary(failure)
 
 
 class WorkerGroupFailedError(WorkerFailedError):

@@ -219,8 +219,8 @@ def _listen(worker_group: list[PoolWorker], end: float) -> None:
 
 
 def _port_was_taken(error: WorkerGroupFailedError) -> bool:
-    told = [f"{f.message}\n{error.logs[f.rank]}" for f in error.failures if f is not None]
-    return any(sign in text for text in told for sign in _PORT_TAKEN)
+    texts = [f"{f.message}\n{error.logs[f.rank]}" for f in error.failures if f is not None]
+    return any(sign in text for text in texts for sign in _PORT_TAKEN)
 
 
 _WORKER_MODULE = "phalanx.testing.worker"

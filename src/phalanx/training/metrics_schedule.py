@@ -17,7 +17,7 @@ _SECONDS_BETWEEN_READINGS = 0.5
 
 
 class MetricsSchedule:
-    """Decides, in the same way on every worker, at which steps metrics are read."""
+    """Decides, equally on every worker, at which steps metrics are read."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class MetricsSchedule:
     def is_due(self, steps_done: int) -> bool:
         """Whether to read after `steps_done` steps of this epoch; to be asked each time."""
         if steps_done != self._seen:
-            due = [count.goes_on(steps_done - self._seen) for count in self._counts]
+            due = [count.covers(steps_done - self._seen) for count in self._counts]
             self._due = any(due)
             self._seen = steps_done
         return self._due or (self._shows_progress and steps_done >= self._next)
@@ -95,7 +95,7 @@ class _Count:
         self._requirement = requirement
         self.passed = requirement.already
 
-    def goes_on(self, steps: int) -> bool:
+    def covers(self, steps: int) -> bool:
         self.passed += 1 if self._requirement.calls else steps
         if self.passed < self._requirement.steps:
             return False

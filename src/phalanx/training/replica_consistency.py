@@ -96,7 +96,7 @@ class Apart:
         since = (
             ""
             if self.first_difference_at is None
-            else f" They were in the same way at step {self.first_difference_at}."
+            else f" They were equal at step {self.first_difference_at}."
         )
         when = (
             "when training begins"
@@ -282,7 +282,7 @@ def _outliers(values: Sequence[int]) -> list[int]:
 
 
 def compared_variables(model: Any, function: StepFunction, *, is_resumed: bool) -> list[Any]:
-    """The variables that every replica holds in the same way.
+    """The variables that every replica holds with equal values.
 
     Left out are metrics, what replicas assign on their own in a step, and what clippers remember
     of a replica's own gradient.

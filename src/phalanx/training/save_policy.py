@@ -34,7 +34,7 @@ class SavePolicy:
             clock: seconds, increasing.
         """
         self._every = every
-        self._goes_by = best
+        self._best = best
         self._clock = clock
         self._saved_at = clock()
         self._saved_step = 0
@@ -63,9 +63,9 @@ class SavePolicy:
 
     def is_best(self, logs: Mapping[str, Any]) -> bool:
         """Whether an epoch with these logs is the best so far."""
-        if self._goes_by is None:
+        if self._best is None:
             return False
-        name, mode = self._goes_by
+        name, mode = self._best
         if name not in logs:
             _log.warning("best goes by %r, which the logs lack: %s", name, sorted(logs))
             return False

@@ -45,7 +45,7 @@ class PipelineOptions:
         """
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and not _is_whole(value, least):
+            if value is not None and not _is_integer(value, least):
                 raise ConfigurationError(
                     f"pipeline takes {name}: a whole number of at least {least}; found {value!r}."
                 )
@@ -61,7 +61,7 @@ class PipelineOptions:
             raise ConfigurationError(
                 f"pipeline takes cache 'memory' or 'disk:PATH'; found {self.cache!r}."
             )
-        if len(self.start) != 2 or not all(_is_whole(value, 0) for value in self.start):
+        if len(self.start) != 2 or not all(_is_integer(value, 0) for value in self.start):
             raise ConfigurationError(
                 f"pipeline takes start: (epoch, step), both from 0; found {self.start!r}."
             )
@@ -84,6 +84,6 @@ _LEAST = {
 """The least that an option may be."""
 
 
-def _is_whole(value: Any, least: int) -> bool:
+def _is_integer(value: Any, least: int) -> bool:
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     return whole and value >= least

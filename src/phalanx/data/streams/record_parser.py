@@ -81,7 +81,7 @@ class RecordParser:
         number, was_read, record = given
 
         def make() -> Any:
-            is_there = tf.cond(was_read, lambda: tf.constant(True), lambda: _gone(number))
+            is_there = tf.cond(was_read, lambda: tf.constant(True), lambda: _missing(number))
             with tf.control_dependencies([is_there]):
                 return self._mapped(tf.nest.map_structure(tf.identity, record))
 
@@ -92,16 +92,16 @@ class RecordParser:
         return apply(self._map, tf.nest.map_structure(lambda one: one[0], batch))
 
 
-def _gone(number: tf.Tensor) -> tf.Tensor:
-    """Asked for where a sample was kept as its file was opened, and is not any more."""
+def _missing(number: tf.Tensor) -> tf.Tensor:
+    """Asked for where a sample was kept as its file was opened, and is no longer in the cache."""
 
-    def tell(number: Any) -> bool:
+    def refuse(number: Any) -> bool:
         raise DataError(
-            f"Asked for sample {int(number)} from cache=; found it gone or damaged since this pass "
-            "began. Restart: what is missing is read anew."
+            f"Asked for sample {int(number)} from cache=; found it removed or damaged since this "
+            "pass started. Restart: a missing sample is read again."
         )
 
-    return tf.ensure_shape(python_call(tell, [number], tf.bool), [])
+    return tf.ensure_shape(python_call(refuse, [number], tf.bool), [])
 
 
 def _spec_of(function: Any, *arguments: Any) -> Any:

@@ -142,7 +142,7 @@ class StreamBatches:
             options=self._options,
             stretch=range_for_worker(batches, self._place, by_file=by_file),
             rows=whole if by_file else batches.size,
-            stands_in=by_file and batches.last > 0 and last == 0,
+            has_stand_in=by_file and batches.last > 0 and last == 0,
             cache=self._maker.cache,
         )
 
@@ -214,7 +214,7 @@ class Reading:
         options: what was asked of the pipeline.
         stretch: which samples of a pass.
         rows: how many of them make an element; the last may hold fewer.
-        stands_in: whether a further element, of one record, is to follow.
+        has_stand_in: whether a further element, of one record, is to follow.
         cache: keeps samples; then each record comes as (its number, whether it was read, itself),
             and those of a file of which all are kept come empty and are not read.
     """
@@ -223,7 +223,7 @@ class Reading:
     options: PipelineOptions
     stretch: SampleRange
     rows: int
-    stands_in: bool
+    has_stand_in: bool
     cache: SampleCache | None = None
 
     def one_pass(self, epoch: tf.Tensor, skip: tf.Tensor) -> tf.data.Dataset:
@@ -232,7 +232,7 @@ class Reading:
         if self.options.shuffle:
             records = _shuffled(records, self.options.shuffle_buffer, self.options.seed, epoch)
         batches = records.batch(self.rows)
-        if self.stands_in:
+        if self.has_stand_in:
             batches = batches.concatenate(self._records(epoch).take(1).batch(1))
         numbered = batches.enumerate().skip(skip)
         return numbered.map(lambda step, batch: (epoch, step, batch))

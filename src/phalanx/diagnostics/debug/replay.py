@@ -168,11 +168,11 @@ class Replay:
     def _alone(self, data: Any, part: Part) -> list[int]:
         """The samples that go wrong without the others."""
 
-        def goes_wrong(row: int) -> bool:
+        def is_nonfinite(row: int) -> bool:
             one = tf.nest.map_structure(lambda a: None if a is None else a[row : row + 1], data)
             return not self._again.run(one, part, first=row).is_finite
 
-        return [row for row in range(min(part.count, _MOST_ALONE)) if goes_wrong(row)]
+        return [row for row in range(min(part.count, _MOST_ALONE)) if is_nonfinite(row)]
 
     def _samples(self, part: Part, rows: Sequence[int]) -> tuple[Sample, ...]:
         return tuple(
@@ -246,7 +246,7 @@ class StepReplayer:
         x, *_ = self.data(self.order[0])
         model(tf.nest.map_structure(lambda a: a[:1], x))
         set_loss_scale(model, captured.about.loss_scale)
-        self._bring_weights()
+        self._load_weights()
 
     def data(self, i: int) -> tuple[Any, ...]:
         """The samples of a part, without a row that only stands in."""
@@ -291,7 +291,7 @@ class StepReplayer:
         names = (n for n, v in model_variables(self._model).items() if v is variable)
         return next((of_name[n] for n in names if n in of_name), str(variable.path))
 
-    def _bring_weights(self) -> None:
+    def _load_weights(self) -> None:
         weights = self._captured.weights
         own = {n: v for n, v in model_variables(self._model).items() if n in weights}
         for name, variable in own.items():

@@ -19,7 +19,7 @@ def announce(message: str) -> None:
     _show(f"phalanx: {message}")
 
 
-def hear(index: int, said: str) -> None:
+def on_output(index: int, said: str) -> None:
     """What a launcher has said: the leading one's as it is, the others' with their number."""
     for line in said.splitlines():
         _show(line if index == 0 else f"({index}) {line}")
@@ -34,7 +34,7 @@ def _show(line: str) -> None:
 def main(text: str) -> int:
     """Drive the run to its end; gives its exit code."""
     plan = RayPlan.from_json(text)
-    cluster = RayCluster(plan, hear=hear)
+    cluster = RayCluster(plan, on_output=on_output)
     # After Ray, which sets handlers of its own.
     with SignalCatcher((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)) as signals:
         driver = Driver(plan, cluster, signals=signals, clock=WallClock(), announce=announce)

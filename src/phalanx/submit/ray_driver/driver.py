@@ -15,7 +15,7 @@ from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
 from phalanx.submit.ray_driver.plan import RayPlan
 
-TELL_EVERY = 30.0
+REPORT_SECONDS = 30.0
 TRY = 3.0
 """Seconds in which bundles that are free now are given out."""
 
@@ -36,47 +36,47 @@ class PlacementRequest(Protocol):
 
 def place(
     plan: RayPlan,
-    wish: Callable[[int], PlacementRequest],
+    request: Callable[[int], PlacementRequest],
     *,
     clock: Clock,
     is_over: Callable[[], bool],
-    tell: Callable[[float], None],
+    report: Callable[[float], None],
 ) -> PlacementRequest | None:
     """Wait for bundles.
 
     Args:
         plan: how many.
-        wish: asks for bundles.
+        request: asks for bundles.
         clock: the time.
         is_over: whether nobody wants them any more.
-        tell: told how many seconds the wait has taken, now and then.
+        report: told how many seconds the wait has taken, now and then.
 
     Returns:
         Bundles that are there; None where nobody wants them any more.
     """
-    began = told = clock.now()
+    began = reported = clock.now()
     while True:
-        asked = wish(plan.most)
+        asked = request(plan.most)
         since = clock.now()
         while not asked.is_there():
             now = clock.now()
             if is_over() or (plan.least < plan.most and now - since > plan.placement_timeout):
                 break
-            if now - told > TELL_EVERY:
-                told = now
-                tell(now - began)
+            if now - reported > REPORT_SECONDS:
+                reported = now
+                report(now - began)
             clock.sleep(POLL)
         else:
             return asked
         asked.drop()
         if is_over():
             return None
-        if (fewer := _largest_available(plan, wish, clock)) is not None:
+        if (fewer := _largest_available(plan, request, clock)) is not None:
             return fewer
 
 
 def _largest_available(
-    plan: RayPlan, wish: Callable[[int], PlacementRequest], clock: Clock
+    plan: RayPlan, request: Callable[[int], PlacementRequest], clock: Clock
 ) -> PlacementRequest | None:
     """By halving: the most that are given out at once; None where not even the fewest are."""
     best: PlacementRequest | None = None
@@ -85,17 +85,17 @@ def _largest_available(
         if best is not None:
             best.drop()
         count = (low + high + 1) // 2
-        best = _at_once(count, wish, clock)
+        best = _at_once(count, request, clock)
         low, high = (count + 1, high) if best is not None else (low, count - 1)
     if best is None and high >= plan.least:
-        best = _at_once(high, wish, clock)
+        best = _at_once(high, request, clock)
     return best
 
 
 def _at_once(
-    count: int, wish: Callable[[int], PlacementRequest], clock: Clock
+    count: int, request: Callable[[int], PlacementRequest], clock: Clock
 ) -> PlacementRequest | None:
-    asked, end = wish(count), clock.now() + TRY
+    asked, end = request(count), clock.now() + TRY
     while not asked.is_there():
         if clock.now() > end:
             asked.drop()
@@ -136,13 +136,13 @@ class Launchers(Protocol):
 class RayClusterProtocol(Protocol):
     """Where bundles come from."""
 
-    def wish(self, count: int) -> PlacementRequest:
+    def request(self, count: int) -> PlacementRequest:
         """Ask for so many."""
 
     def free(self) -> str:
         """What there is, in words."""
 
-    def begin(self, wishes: Sequence[PlacementRequest], number: int) -> Launchers:
+    def begin(self, requests: Sequence[PlacementRequest], number: int) -> Launchers:
         """Start a launcher in each bundle of all of them.
 
         Raises:
@@ -204,8 +204,8 @@ class Driver:
         left = self._plan.max_node_failures
         try:
             while True:
-                if not self._held and (wish := self._place()) is not None:
-                    self._held = [wish]
+                if not self._held and (request := self._place()) is not None:
+                    self._held = [request]
                 if not self._held:
                     return 128 + (self._signals.first or signal.SIGTERM)
                 ended = self._start()
@@ -224,8 +224,8 @@ class Driver:
             self._drop()
 
     def _drop(self) -> None:
-        for wish in self._held:
-            wish.drop()
+        for request in self._held:
+            request.drop()
         self._held = []
 
     def _place(self) -> PlacementRequest | None:
@@ -233,10 +233,10 @@ class Driver:
         bundle = ", ".join(f"{name} {count:g}" for name, count in plan.bundle.items())
         return place(
             plan,
-            self._cluster.wish,
+            self._cluster.request,
             clock=self._clock,
             is_over=lambda: self._signals.count() > 0,
-            tell=lambda seconds: self._announce(
+            report=lambda seconds: self._announce(
                 f"waiting for {plan.most} bundles of {bundle}: {seconds:.0f} s so far; "
                 f"{self._cluster.free()}"
             ),
@@ -257,7 +257,7 @@ class Driver:
             f"{count} launcher{'s' * (count != 1)} on {', '.join(launchers.hosts)}"
             + f", {more} fewer than wanted" * (more > 0)
         )
-        room = self._cluster.wish(more) if more else None
+        room = self._cluster.request(more) if more else None
         try:
             ended = self._watch(launchers, room)
             if room is not None and ended.may_grow:
@@ -269,7 +269,7 @@ class Driver:
                 room.drop()
 
     def _watch(self, launchers: Launchers, room: PlacementRequest | None) -> StartResult:
-        told = 0
+        reported = 0
         leave: float | None = None
         growth = ScaleUpMonitor(
             lambda now: room is not None and room.is_there(), self._run_dir, now=self._clock.now
@@ -282,8 +282,8 @@ class Driver:
                 leave = leave or self._clock.now() + LEAVE
                 if None not in launchers.codes or self._clock.now() > leave:
                     return self._ended(launchers, growth.wanted)
-            if self._signals.count() > told:
-                told = self._signals.count()
+            if self._signals.count() > reported:
+                reported = self._signals.count()
                 launchers.ask(self._signals.first or signal.SIGTERM)
             if not growth.wanted and growth.wants_save():
                 self._announce("there is room for all launchers again: training saves and stops")

@@ -21,18 +21,18 @@ _END = 10.0
 class RayCluster:
     """The cluster of the job that this process is the entrypoint of."""
 
-    def __init__(self, plan: RayPlan, *, hear: Callable[[int, str], None]) -> None:
+    def __init__(self, plan: RayPlan, *, on_output: Callable[[int, str], None]) -> None:
         """Join the cluster.
 
         Args:
             plan: what is asked for.
-            hear: takes what the launcher of a bundle has said, line by line.
+            on_output: takes what the launcher of a bundle has said, line by line.
         """
         self._plan = plan
-        self._hear = hear
+        self._on_output = on_output
         ray.init(log_to_driver=False)
 
-    def wish(self, count: int) -> LaunchRequest:
+    def request(self, count: int) -> LaunchRequest:
         """Ask for so many bundles, which Ray may take some time to find or to make."""
         return LaunchRequest(count, self._plan.bundle)
 
@@ -45,17 +45,17 @@ class RayCluster:
         ]
         return f"{' and '.join(named)} free on {alive} nodes"
 
-    def begin(self, wishes: Sequence[Any], number: int) -> LauncherGroup:
+    def begin(self, requests: Sequence[Any], number: int) -> LauncherGroup:
         """Start a launcher in each bundle of wishes that came true.
 
         Args:
-            wishes: the bundles, as `wish` gave them.
+            requests: the bundles, as `request` gave them.
             number: which start this is, from 0.
 
         Raises:
             LaunchError: a bundle was lost at once, or its launcher could not be started.
         """
-        launchers = LauncherGroup(wishes, self._hear)
+        launchers = LauncherGroup(requests, self._on_output)
         try:
             launchers.begin(self._plan, number)
         except (ray.exceptions.RayError, TimeoutError) as error:
@@ -91,10 +91,14 @@ class LaunchRequest:
 class LauncherGroup:
     """The launchers of one start; see `phalanx.submit.ray_driver.driver.LauncherGroup`."""
 
-    def __init__(self, wishes: Sequence[LaunchRequest], hear: Callable[[int, str], None]) -> None:
-        self._hear = hear
+    def __init__(
+        self, requests: Sequence[LaunchRequest], on_output: Callable[[int, str], None]
+    ) -> None:
+        self._on_output = on_output
         self._asked: dict[int, Any] = {}
-        self._actors = [_actor(wish, bundle) for wish in wishes for bundle in range(wish.count)]
+        self._actors = [
+            _actor(request, bundle) for request in requests for bundle in range(request.count)
+        ]
         self.hosts: tuple[str, ...] = ()
         self.codes: list[int | None] = [None] * len(self._actors)
         self.lost: set[int] = set()
@@ -156,13 +160,13 @@ class LauncherGroup:
             return False
         self.codes[index] = seen.code
         if seen.said:
-            self._hear(index, seen.said)
+            self._on_output(index, seen.said)
         return True
 
 
-def _actor(wish: LaunchRequest, index: int) -> Any:
+def _actor(request: LaunchRequest, index: int) -> Any:
     """An actor that has a bundle for itself, and is not begun again elsewhere."""
-    bundle = wish.group.bundle_specs[index]
+    bundle = request.group.bundle_specs[index]
     return (
         ray.remote(LauncherActor)
         .options(
@@ -170,7 +174,7 @@ def _actor(wish: LaunchRequest, index: int) -> Any:
             num_gpus=bundle.get("GPU", 0),
             max_restarts=0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(
-                wish.group, placement_group_bundle_index=index
+                request.group, placement_group_bundle_index=index
             ),
         )
         .remote()

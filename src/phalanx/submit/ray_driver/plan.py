@@ -79,10 +79,10 @@ class RayPlan:
             index: which of them this is.
             start: which start of the run this is: no launcher of an earlier one is to be met.
         """
-        told = {HOSTS: ",".join(hosts), INDEX: str(index), JOB: f"{self.name}-{start}"}
+        variables = {HOSTS: ",".join(hosts), INDEX: str(index), JOB: f"{self.name}-{start}"}
         # Ray leaves all GPUs of a node to be seen by who has reserved none.
         none = {} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""}
-        return {**told, **none, "PYTHONUNBUFFERED": "1"}
+        return {**variables, **none, "PYTHONUNBUFFERED": "1"}
 
     def to_json(self) -> str:
         """For the driver's command."""

@@ -45,12 +45,12 @@ class Chaos(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """See where training is: by now all that restores has restored."""
-        self._tell()
+        self._report_step()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Let happen what is due."""
-        self._tell()
+        self._report_step()
 
-    def _tell(self) -> None:
+    def _report_step(self) -> None:
         if self._injector is not None:
             self._injector.reached(steps_trained(self.model))

@@ -41,7 +41,7 @@ class FaultyDisk:
             for number, fault in enumerate(plan)
             if isinstance(fault, known.StorageFault) and fault.worker in (None, rank)
         ]
-        self._begun: dict[str, bool] = {}
+        self._drawn: dict[str, bool] = {}
         self._writes = 0
         self._lock = threading.Lock()
 
@@ -65,9 +65,9 @@ class FaultyDisk:
     def _happens(self, name: str, fault: known.StorageFault, write: int) -> bool:
         if not fault.hits(write):
             return False
-        if name not in self._begun:
-            self._begun[name] = fault.every_attempt or self._marks.make(name)
-        return self._begun[name]
+        if name not in self._drawn:
+            self._drawn[name] = fault.every_attempt or self._marks.make(name)
+        return self._drawn[name]
 
 
 _disk: FaultyDisk | None = None

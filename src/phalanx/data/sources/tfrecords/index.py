@@ -105,7 +105,7 @@ def _first_damaged(records: tf.data.Dataset) -> int:
 def recall(file: str) -> dict[str, np.ndarray]:
     """What was remembered of a file; empty where that is nothing, or of another file."""
     invalid = suppress(OSError, ValueError, KeyError, BadZipFile)
-    with invalid, np.load(_beside(file)) as kept:
+    with invalid, np.load(_index_path(file)) as kept:
         if kept["stamp"].tolist() == _stamp(file):
             return {name: kept[name] for name in kept.files}
     return {}
@@ -113,7 +113,7 @@ def recall(file: str) -> dict[str, np.ndarray]:
 
 def keep(file: str, **arrays: np.ndarray) -> None:
     """Remember something of a local file, if its directory can be written."""
-    place = _beside(file)
+    place = _index_path(file)
     with suppress(OSError):
         handle, partial = tempfile.mkstemp(dir=place.parent, prefix=".index-", suffix=".part")
         with os.fdopen(handle, "wb") as stream:
@@ -126,6 +126,6 @@ def _stamp(file: str) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _beside(file: str) -> Path:
+def _index_path(file: str) -> Path:
     path = Path(file)
     return path.with_name(f".{path.name}.index.npz")

@@ -109,7 +109,7 @@ class Schema:
         return json.dumps({"schema": 1, "structure": self.structure, "arrays": leaves}, indent=2)
 
     @classmethod
-    def beside(cls, files: Sequence[str]) -> Schema | None:
+    def from_files(cls, files: Sequence[str]) -> Schema | None:
         """The schema in the directory of these files; None where there is none."""
         path = f"{os.path.dirname(files[0]) or '.'}/{SCHEMA_FILE}"
         if not tf.io.gfile.exists(path):

@@ -194,9 +194,9 @@ def _parse(
     files: Sequence[str], features: dict[str, Any] | None, supervised: tuple[str, ...] | None
 ) -> Parse:
     if features is None and supervised is None:
-        schema = Schema.beside(files)
+        schema = Schema.from_files(files)
         return tf.identity if schema is None else schema.parse
-    given = features or (Schema.beside(files) or _no_schema(files)).features()
+    given = features or (Schema.from_files(files) or _no_schema(files)).features()
     odd = [n for n, f in given.items() if not isinstance(f, tf.io.FixedLenFeature)]
     if odd:
         raise ConfigurationError(
