@@ -59,7 +59,7 @@ def attach(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None 
             gradient before the reduction.
         on_nonfinite: "raise", "skip", "zero" or "ignore" a step whose total gradient has a
             NaN or infinite entry. None raises under `fit` and ignores elsewhere. In a
-            custom training loop, which nobody could end from within a step, "skip" and "zero"
+            custom training loop, which cannot be ended from within a step, "skip" and "zero"
             act under `phalanx.enable()` or after `phalanx.distribute_optimizer`.
 
     Raises:

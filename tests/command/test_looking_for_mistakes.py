@@ -150,7 +150,7 @@ def test_a_breakpoint_and_other_shapes_on_one_rank(command):
     words = ("--workers", "2", "--debug", "--debug-rank", "1", "--tee", "all")
     done = with_input(command, typed, *words, script, "stop", "shapes")
     assert done.returncode == 1
-    assert "worker 1 stands at train.py:" in done.stdout
+    assert "worker 1 is at train.py:" in done.stdout
     assert "('rank', 1, 'rows', 4)" in done.stdout
     assert "is passed over: worker 1 has the terminal" in done.stdout
     assert (

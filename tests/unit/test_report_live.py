@@ -57,7 +57,7 @@ def test_silent_after_some_missed_heartbeats(made):
     made.both_start().at(9.0, 0, "heartbeat", phase="compute", step=6)
     assert made.states(9.9) == ["running", "running"]
     assert made.states(12.0) == ["running", "unresponsive"]
-    assert made.why(1, 12.0) == "nothing heard for 12 s"
+    assert made.why(1, 12.0) == "no report for 12 s"
     made.at(13.0, 1, "heartbeat", step=6)
     assert made.states(14.0) == ["running", "running"]
 

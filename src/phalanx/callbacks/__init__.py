@@ -1,6 +1,6 @@
 """What happens in parallel to training; one callback a file.
 
-A callback is imported when it is first named, for some bring libraries of their own.
+A callback is imported when it is first named, because some need libraries of their own.
 """
 
 from __future__ import annotations

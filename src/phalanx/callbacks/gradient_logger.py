@@ -95,7 +95,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         self._shown = False
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Say so if nobody shows the gradients: the first step is always shown."""
+        """Warn if nothing shows the gradients: the first step is always shown."""
         if not self._shown:
             self._shown = True
             _log.warning(

@@ -107,7 +107,7 @@ class StragglerStatistics:
     """
 
     def __init__(self, *, factor: float, windows: int) -> None:
-        """Begin with nobody under suspicion.
+        """Start without suspects.
 
         Args:
             factor: how many times the others' median is slow.

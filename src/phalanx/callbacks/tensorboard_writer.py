@@ -77,7 +77,7 @@ class TensorBoardRun:
         self._write(0, custom_scalar.pb(_layout(charts)))
 
     def flush(self) -> None:
-        """Bring to disk what was written; TensorFlow does so every two minutes on its own."""
+        """Write buffered events to disk; TensorFlow does so every two minutes on its own."""
         with self._outside():
             self._writer.flush()
 

@@ -44,5 +44,5 @@ class AsyncWriter:
     def _run(self, action: Callable[[], object]) -> None:
         try:
             action()
-        except Exception as error:  # whoever waits for it is told
+        except Exception as error:  # raised again where the result is awaited
             self._error = error

@@ -1,7 +1,7 @@
 """A variable's copies on this process's replicas: read them, write them.
 
 Most variables are the same on every replica. Metrics, and what layers assign on their own in
-a step, differ until they are brought together.
+a step, differ until they are aggregated.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def prune(
         saved: the step that was just saved, which stays in any case; the one that was written
             last where None.
         uncommitted: whether to remove directories that were never committed too; only when
-            nobody is writing.
+            no process is writing.
         uncommitted_before: the same for steps before this one.
 
     Returns:

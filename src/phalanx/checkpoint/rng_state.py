@@ -2,7 +2,7 @@
 
 Seed generators of layers are variables of the model. What is left out: random operations of
 TensorFlow that keep a state of their own in the graph (`tf.random.uniform` in a step), which
-nobody can read; use `keras.random` with a `SeedGenerator`, or `tf.random.Generator`.
+cannot be read; use `keras.random` with a `SeedGenerator`, or `tf.random.Generator`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read_rng_state() -> dict[str, np.ndarray]:
 
 
 def write_rng_state(arrays: Mapping[str, np.ndarray]) -> None:
-    """Bring the generators back to what `read_rng_state` gave; those that are missing stay."""
+    """Restore the generators to what `read_rng_state` returned; missing ones stay as they are."""
     if "numpy/key" in arrays:
         position, has_gauss, gauss = arrays["numpy/rest"]
         key = arrays["numpy/key"]

@@ -87,4 +87,4 @@ def _item_bytes(dtype: str) -> int:
     try:
         return np.dtype(dtype).itemsize
     except TypeError:
-        return 2  # bfloat16 and similar, while nobody has registered them
+        return 2  # bfloat16 and similar, while they are not registered

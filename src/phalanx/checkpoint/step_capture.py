@@ -29,7 +29,7 @@ class Part:
 
     Attributes:
         replica: its number in the worker group.
-        count: how many of its rows are samples; 0 where its one row only stands in.
+        count: how many of its rows are samples; 0 where its one row is a stand-in.
         start: the place of its first row in the global batch.
         rows: the number of each sample in the data, where known.
         places: where each sample lies, in words, where known.

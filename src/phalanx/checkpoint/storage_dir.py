@@ -92,7 +92,7 @@ class StorageDir:
         """Write a file that is complete or absent.
 
         Raises:
-            OSError: it cannot be written; what stood there before still does.
+            OSError: it cannot be written; the previous content is unchanged.
         """
         target = (self / name).path
         if "file" not in _protocols(self.filesystem):

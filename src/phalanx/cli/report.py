@@ -66,7 +66,7 @@ def report(
 
 
 def default_output(runs: list[Path]) -> Path:
-    """Where the page goes if nobody says: into the first run's directory."""
+    """The page's default path: in the first run's directory."""
     if len(runs) == 1:
         return runs[0] / "report.html"
     return runs[0] / f"report-with-{'-and-'.join(run.resolve().name for run in runs[1:])}.html"

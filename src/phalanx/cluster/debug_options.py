@@ -37,7 +37,7 @@ class DebugOptions:
     """How a run looks for mistakes.
 
     Attributes:
-        debug: run the steps eagerly, and compare what the workers bring to each collective.
+        debug: run the steps eagerly, and compare what the workers pass to each collective.
         debug_rank: the rank whose `breakpoint()` has the terminal.
         trial_batches: batches of training and validation of a run that keeps nothing; 0 for a
             run in earnest.

@@ -21,7 +21,7 @@ class LocalHost:
     Attributes:
         names: its host names, short and long.
         addresses: its addresses on all interfaces.
-        resolve: gives the addresses of a name; none where nobody knows it.
+        resolve: gives the addresses of a name; none where it is unknown.
     """
 
     names: frozenset[str]

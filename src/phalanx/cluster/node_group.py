@@ -16,10 +16,10 @@ class ClusterEnvironment:
 
     Attributes:
         hosts: the host of each launcher, by index: names or addresses that the others can reach;
-            "" where the cluster does not tell, as under MPI, and that launcher must tell itself.
+            "" where the cluster does not say, as under MPI, and that launcher must report itself.
         index: this launcher's.
-        kind: what told, such as "slurm" or "hosts".
-        why: how it told, in words: "SLURM_PROCID is 3 of 4".
+        kind: the source of this, such as "slurm" or "hosts".
+        why: the evidence, in words: "SLURM_PROCID is 3 of 4".
         job: names the run where the cluster has a name for it; the same on all hosts.
     """
 

@@ -55,7 +55,7 @@ class WorkerSpec:
         log_level: what the script's `logging` says; see `LOG_LEVELS`.
         data_service: `host:port` of the run's `tf.data` service; empty where it has none.
         switches: what is done so that mistakes are found.
-        meeting: `host:port` at which workers compare what they bring to a collective; empty
+        meeting: `host:port` at which workers compare what they pass to a collective; empty
             where they do not.
     """
 

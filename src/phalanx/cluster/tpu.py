@@ -17,7 +17,7 @@ from pathlib import Path
 from phalanx.errors import ClusterError
 
 FetchAttribute = Callable[[str], str | None]
-"""Gives a metadata attribute by name; None where there is none, or nobody to ask."""
+"""Gives a metadata attribute by name; None where there is none, or no server to ask."""
 
 _PORT = 8470
 _VARIABLES = ("TPU_NAME", "TPU_WORKER_HOSTNAMES")
@@ -33,7 +33,7 @@ class TpuEndpoint:
     Attributes:
         address: what TensorFlow's `TPUClusterResolver` takes: "local", a name, or
             `grpc://` addresses with commas between.
-        accelerator: its type, such as "v4-8"; None where nobody says.
+        accelerator: its type, such as "v4-8"; None where it is unknown.
         reason: how it was found, for people.
     """
 
@@ -77,7 +77,7 @@ def find_tpu(environment: Mapping[str, str], fetch: FetchAttribute) -> TpuEndpoi
 def autodetect_tpu(
     environment: Mapping[str, str], fetch: FetchAttribute, device_files: Path = Path("/dev")
 ) -> TpuEndpoint | None:
-    """The TPU to use where nobody asked for one: found only where something speaks for it.
+    """The TPU to use where none was requested: found only where there is evidence of one.
 
     That is a variable of the environment, or the file of a chip (`accel0`, `vfio/0`): so other
     machines wait for no metadata server.

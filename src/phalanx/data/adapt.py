@@ -38,11 +38,11 @@ def make_batch_source(
 
     Args:
         x: arrays, a `tf.data.Dataset`, a distributed dataset, a generator, a PyDataset ...
-        y: targets, where `x` does not bring them.
+        y: targets, where `x` does not contain them.
         place: this process's replicas.
         seed: decides the order of shuffled arrays, the same on every worker; None for the order
             that Keras draws from the global seed.
-        sample_weight: one weight a sample, where `x` does not bring them.
+        sample_weight: one weight a sample, where `x` does not contain them.
         batch_size: samples of a global batch, for arrays.
         steps: batches an epoch, where given.
         shuffle: True, False or "batch", for arrays and PyDatasets.
@@ -131,7 +131,7 @@ class TakeFirst:
         return self._source.open(0)
 
     def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
-        """The pass that stood at `position`."""
+        """The pass from `position` on."""
         del state
         if position.taken is None:
             return None
@@ -182,7 +182,7 @@ class DistributedBatches:
         return self._open()
 
     def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
-        """The pass that stood at `position`, read again up to there."""
+        """The pass from `position` on, read again up to there."""
         del state
         for _ in range(position.passes - (position.taken is not None) + position.unread):
             self.open_unread()

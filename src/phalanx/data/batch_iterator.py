@@ -13,7 +13,7 @@ from phalanx.monitoring.phase_tracker import phase_tracker
 
 
 class BatchIterator:
-    """Where training stands in its data, and how many steps come next.
+    """The position of training in its data, and how many steps come next.
 
     Without `steps_per_epoch` an epoch is one pass over the source. With it, a pass goes
     on across epochs, as in Keras; one that ends in the middle of an epoch ends the epoch.
@@ -43,7 +43,7 @@ class BatchIterator:
 
     @property
     def steps(self) -> int | None:
-        """Steps in an epoch, None while nobody can know."""
+        """Steps in an epoch, None while unknown."""
         return self._asked or self.source.num_batches or self._learned
 
     def start(self, epoch: int) -> None:
@@ -58,7 +58,7 @@ class BatchIterator:
         self._passes = self._unread = 0
 
     def position(self, batch: int, *, since: int) -> DataPosition:
-        """Where training stands.
+        """The position of training.
 
         Args:
             batch: batches of this epoch that are trained.
@@ -79,19 +79,19 @@ class BatchIterator:
         """The samples of the batch that comes after `since` steps of the execution under way.
 
         Returns:
-            Their numbers in the data, in the order of the batch; None where nobody can tell.
+            Their numbers in the data, in the order of the batch; None where they are unknown.
         """
         rows_at = getattr(self.source, "rows_at", None)
         return None if rows_at is None else rows_at(self._position + since)
 
     def iterator_state(self, position: DataPosition) -> dict[str, Any] | None:
-        """What the iterator holds; None where the position is enough, or it cannot be told."""
+        """What the iterator holds; None where the position is enough, or it is unknown."""
         if position.taken is None or not self.source.has_state:
             return None
         return read_iterator(self._iterator)
 
     def restore(self, position: DataPosition, state: Mapping[str, Any] | None) -> None:
-        """Stand where `position` was taken; the next epoch begins in the middle.
+        """Continue where `position` was taken; the next epoch begins in the middle.
 
         Args:
             position: from `position`.

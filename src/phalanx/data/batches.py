@@ -2,7 +2,7 @@
 
 Every element is `(total, parts)`: `total` counts the samples of the global batch (scalar
 int32), and `parts` holds one `(count, data)` per local replica. A replica without samples
-gets count 0 and one row that stands in, since layers need not accept empty batches.
+gets count 0 and one stand-in row, since layers need not accept empty batches.
 
 Every worker walks the same global order, so all agree on where it ends without asking.
 """
@@ -20,7 +20,7 @@ from phalanx.distributed.topology import rows_of
 from phalanx.errors import DataError
 
 no_autograph = tf.autograph.experimental.do_not_convert
-"""Python that TensorFlow traces as it stands."""
+"""Python that TensorFlow traces without AutoGraph."""
 
 
 class BatchSource(Protocol):
@@ -32,12 +32,12 @@ class BatchSource(Protocol):
         may_be_empty: whether some replica can end up without samples in some batch.
         endless: whether an open iterator continues into the next pass on its own.
         counted: whether elements are `(total, parts)`, as described above.
-        num_samples: samples in one pass, None where nobody has counted.
+        num_samples: samples in one pass, None where they are not counted.
         batch_size: samples in every batch but the last of a pass, None where unknown.
-        length_unknown: whether nobody can know where a pass ends until it does, and workers
+        length_unknown: whether the end of a pass is unknown until it comes, and workers
             that share it have to ask each other.
         has_state: whether what an open iterator holds can be saved and restored.
-        fingerprint: equal where the data is, None where that cannot be told.
+        fingerprint: equal where the data is equal, None where that is unknown.
         seed: decides the order, None where the order is the data's own.
     """
 
@@ -57,7 +57,7 @@ class BatchSource(Protocol):
         """An iterator over elements that starts `position` global batches into training."""
 
     def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
-        """The iterator that stood at `position`, None where a new pass begins there.
+        """The iterator from `position` on, None where a new pass begins there.
 
         Args:
             position: where, in an earlier process.
@@ -116,7 +116,7 @@ def cut(
         data: a global batch; scalars in it are everybody's.
         replica: the replica's number.
         replicas: how many there are.
-        may_be_empty: whether a replica can be without rows, and gets one that stands in.
+        may_be_empty: whether a replica can be without rows, and gets a stand-in row.
         static: rows of every share, where they are known.
 
     Returns:

@@ -65,10 +65,10 @@ class DatasetBatches:
         return self._open(self._dataset)
 
     def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
-        """The pass that stood at `position`.
+        """The pass from `position` on.
 
         Passes before it are opened, not read: a shuffle draws its seed when it is opened. When
-        TensorFlow brings an iterator back it opens it once more, and only a shuffle whose state
+        TensorFlow restores an iterator it opens it once more, and only a shuffle whose state
         is in there takes that back: one that has given all it had is not. So one pass less is
         opened before, and where there is none, the data is read again.
         """

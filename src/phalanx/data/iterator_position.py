@@ -1,4 +1,4 @@
-"""Where a training stands in its data, and how to get there again."""
+"""The position of a training in its data, and how to get there again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DataPosition:
         passes: how often the data was opened to be read.
         unread: how often it was opened besides; see `BatchSource.open_unread`.
         taken: batches taken of the pass under way; None where the next batch opens a new one.
-        learned: batches of a pass, where only its end told.
+        learned: batches of a pass, where only its end showed them.
         seed: decides the order of shuffled arrays; None where the order is the data's own.
     """
 

@@ -38,7 +38,7 @@ def read_iterator(iterator: Any) -> dict[str, np.ndarray] | None:
 
 
 def write_iterator(iterator: Any, state: Mapping[str, np.ndarray]) -> None:
-    """Bring a fresh iterator over the same pipeline to that state."""
+    """Restore that state in a fresh iterator over the same pipeline."""
     prefix = _prefix()
     for suffix, content in state.items():
         with tf.io.gfile.GFile(prefix + suffix, "wb") as stream:

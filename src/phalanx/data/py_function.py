@@ -41,7 +41,7 @@ class _Calls:
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """Refuse what comes, wait for what runs, then until nobody asks any more."""
+        """Refuse what comes, wait for what runs, then until no calls are left."""
         until = time.monotonic() + _MOST
         with self._changed:
             if not self._started:

@@ -16,7 +16,7 @@ Shuffle = bool | str
 
 
 class Sampler(Protocol):
-    """Which sample stands where.
+    """The sample at each position.
 
     Attributes:
         num_samples: in one pass, without those that `drop_remainder` leaves out.
@@ -56,7 +56,7 @@ class EvenBatches:
 
 
 class ShuffleSampler(EvenBatches):
-    """Samples as they stand, or each pass in a permutation of (seed, epoch)."""
+    """Samples in their order, or each pass in a permutation of (seed, epoch)."""
 
     def __init__(
         self, samples: int, size: int, shuffle: Shuffle, *, drop_remainder: bool = False

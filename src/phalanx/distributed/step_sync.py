@@ -1,4 +1,4 @@
-"""Steps at which all workers meet, to hear what only one of them knows.
+"""Steps at which all workers synchronize, to learn what only one of them knows.
 
 A clock that has run down, a signal that reached one process: acted upon by one worker alone, they
 would part the worker group. So workers meet about once a second, at steps that the chief proposes

@@ -99,7 +99,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _use_merge_call(self) -> bool:
         return False
 
-    # Values: one replica's value stands for itself.
+    # Values: there is one replica, so a value is its own aggregate.
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         kwargs.pop("colocate_with", None)

@@ -42,7 +42,7 @@ _places: weakref.WeakKeyDictionary[Any, ReplicaTopology] = weakref.WeakKeyDictio
 
 
 def topology_of(strategy: tf.distribute.Strategy) -> ReplicaTopology:
-    """Where this process stands in `strategy`; asks TensorFlow, no peer is involved."""
+    """The place of this process in `strategy`; asks TensorFlow, no peer is involved."""
     if strategy.num_replicas_in_sync == 1:
         return ReplicaTopology()
     if strategy not in _places:

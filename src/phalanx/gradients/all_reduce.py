@@ -31,7 +31,7 @@ def reduce_sum(
     Args:
         values: the same structure on every replica; shapes equal but for the rows of
             IndexedSlices.
-        names: a name for each, for those who compare what workers bring.
+        names: a name for each, for the comparison of what workers pass.
         what: what they are together; likewise.
         in_step: whether a training step is under way; likewise.
 
@@ -46,9 +46,9 @@ class PackedGradients:
     """What replicas have added up.
 
     Attributes:
-        values: one for each that was brought.
+        values: one for each input.
         buckets: the same numbers in as few tensors as there are.
-        inputs: what this replica brought, in tensors like those.
+        inputs: what this replica passed, in tensors like those.
     """
 
     values: list[Gradient]

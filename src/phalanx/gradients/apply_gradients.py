@@ -107,7 +107,7 @@ def _same_slices(
     """The sparse gradients, by place, that have the same slices on every replica.
 
     So have those of an embedding of positions. One device has each slice once, with the sum of
-    what all rows bring to it, and that is what an optimizer that squares it must see.
+    the sum over all rows, which an optimizer that squares it must see.
     """
     if share is None:
         return {}
@@ -130,7 +130,7 @@ def _checked_sum(
     health: NonFiniteGuard | None,
     replicas: int,
 ) -> ReducedGradients | None:
-    """The sum, and whether it is finite; None where nobody wants to know."""
+    """The sum, and whether it is finite; None where it is not checked."""
     if health is None or health.policy == "ignore":
         return None
     if health.policy != "watch":

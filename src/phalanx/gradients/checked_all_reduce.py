@@ -28,7 +28,7 @@ class ReducedGradients:
     Attributes:
         total: one per variable, None where there is none.
         finite: whether all is finite, scalar bool.
-        own: looks at what this replica brought, which stays in memory until it is known whether
+        own: looks at what this replica passed, which stays in memory until it is known whether
             that is needed; for a branch that is hardly ever taken.
     """
 

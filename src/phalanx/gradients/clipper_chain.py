@@ -77,7 +77,7 @@ class ClipperChain:
             when: the kind.
             gradients: one per variable, none of them None.
             variables: the variables.
-            state: what the clippers remember, as variables; they are assigned anew.
+            state: what the clippers remember, as variables, which are assigned.
             keep_state: only look, and leave `state` as it is.
         """
         clipped = list(gradients)

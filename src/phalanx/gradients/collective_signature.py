@@ -1,4 +1,4 @@
-"""What a replica is about to bring to a collective, told to `phalanx.distributed.desync`."""
+"""What a replica is about to pass to a collective, reported to `phalanx.distributed.desync`."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def timed_collective(stopwatch: Stopwatch) -> Iterator[Stopwatch]:
 
 
 def now() -> tf.Tensor:
-    """Seconds since 1970 by this machine's clock, scalar float64; each run of a graph reads anew.
+    """Seconds since 1970 by this machine's clock, scalar float64; read in each run of a graph.
 
     After `tf.config.experimental.enable_op_determinism`, TensorFlow refuses `tf.timestamp`.
     """

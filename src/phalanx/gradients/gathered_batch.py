@@ -37,7 +37,7 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
     if strategy.num_replicas_in_sync == 1 or tf.distribute.in_cross_replica_context():
         return tensor
     share = current_replica_batch()
-    if share is not None:  # without samples a row stands in, which is nobody's
+    if share is not None:  # without samples there is a stand-in row, which is no sample
         tensor = tensor[: tf.where(share.count > 0, tf.shape(tensor)[0], 0)]
     gathered: tf.Tensor = _gather(tensor)
     if share is not None:

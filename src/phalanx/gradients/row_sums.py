@@ -100,7 +100,7 @@ class RowSums:
     def terms(self, scalar: Any) -> list[Term]:
         """What `scalar` is the sum of, where some of it is a sum over rows.
 
-        Empty where nothing is, where nobody can see it, or where `scalar` is not a symbolic scalar.
+        Empty where nothing is, where it is unknown, or where `scalar` is not a symbolic scalar.
         """
         if not _is_symbolic(scalar) or scalar.shape.rank != 0:
             return []
@@ -120,7 +120,7 @@ class RowSums:
         return any(key_of(output) in self._gathered for output in operation.outputs)
 
     def depends_on_batch(self, tensor: Any) -> bool:
-        """Whether a tensor is computed from the batch, or nobody can see."""
+        """Whether a tensor is computed from the batch, or this is unknown."""
         return not _is_symbolic(tensor) or self._knows_batch(tensor)
 
     def _terms(self, tensor: Any, factor: Any) -> Iterator[Term]:
@@ -229,7 +229,7 @@ class RowSums:
         if (scaled := self._scaled(operation)) is not None:
             return self._is_row_sum(scaled[0])
         if added := _added(operation):
-            # One factor over several terms: all of them, or it is nobody's sum.
+            # One factor over several terms: all of them, or it is no sum.
             return all(self._is_row_sum(one) for one in added)
         return operation.type == "Sum" and self._sums_rows(operation)
 

@@ -59,7 +59,7 @@ class ReplicaBatch:
             by id, in order of first assignment.
         loss: the replica's loss as its optimizer was given it, scalar, once that is known.
         keep: called, in the graph, where the step is the first with a gradient that is not
-            finite; None where nobody wants to keep it.
+            finite; None where it is not kept.
         draw_counter: finds the counter of the stateful random draw that is being traced; None
             where such draws keep a counter of their own.
         row_sums: finds the sums over rows among the scalars of the step.
@@ -229,7 +229,7 @@ class ReplicaBatch:
         factor = tf.cast(term.factor, dtype)
         if not term.is_sum:
             return factor if is_mean else factor * tf.cast(self.weight, dtype)
-        # A row that only stands in is nobody's.
+        # A stand-in row is no sample.
         factor *= self.inverse_weight(dtype) if is_mean else tf.cast(self.count > 0, dtype)
         if term.count is None:
             return factor

@@ -105,7 +105,7 @@ def wait_for(address: str, *, clock: Callable[[], float], sleep: Callable[[float
     """Return when somebody listens at `address`.
 
     Raises:
-        ClusterError: nobody does within two minutes.
+        ClusterError: no process does within two minutes.
     """
     host, _, port = address.rpartition(":")
     end = clock() + _SECONDS_FOR_WORKER_0

@@ -32,7 +32,7 @@ from phalanx.launch.scratch import scratch_prefix
 
 @dataclass(frozen=True, kw_only=True)
 class LogSchedule:
-    """A wish for fresh logs at every `steps`-th batch, counted through all epochs.
+    """A request for fresh logs at every `steps`-th batch, counted over all epochs.
 
     Attributes:
         steps: batches, or calls of the batch hooks, from one reading to the next.
@@ -139,7 +139,7 @@ def _orbax(callback: Any, directory: Path) -> dict[str, Any]:
 
 
 class _NullCheckpointer:
-    """Stands in for an Orbax `Checkpointer`: any call is fine, and done at once."""
+    """A stand-in for an Orbax `Checkpointer`: any call succeeds at once."""
 
     def __getattr__(self, name: str) -> Callable[..., _NullCheckpointer]:
         return lambda *_, **__: self
@@ -184,7 +184,7 @@ CALLBACK_POLICIES: list[tuple[Any, CallbackPolicy]] = [
 ]
 
 
-# `CSVLogger` begins its file anew at each `fit`, or with `append=True` adds to it; neither is
+# `CSVLogger` starts a new file at each `fit`, or with `append=True` adds to it; neither is
 # right after a restart, where the epochs before stay and those to be trained again go.
 
 

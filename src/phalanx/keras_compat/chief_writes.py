@@ -139,7 +139,7 @@ def _summaries_once(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_scratch(path: str) -> bool:
-    """Whether a callback of Keras's writes there what nobody is to see."""
+    """Whether a callback of Keras's writes there only for itself."""
     return path.startswith(os.path.join(tempfile.gettempdir(), scratch_prefix(os.getpid())))
 
 

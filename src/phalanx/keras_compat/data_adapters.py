@@ -85,7 +85,7 @@ def take_rows(inputs: Any, rows: tf.Tensor) -> Any:
 def shuffled_rows(arrays: Arrays) -> np.ndarray:
     """The order in which Keras's `fit` takes the samples of `arrays`, under the global seed.
 
-    Keras shuffles by `tf.random.shuffle` in a `tf.data` map, whose kernel starts anew with every
+    Keras shuffles by `tf.random.shuffle` in a `tf.data` map, whose kernel restarts with every
     iterator: with a global seed, each epoch and each `fit` have the same order.
 
     Returns:

@@ -1,6 +1,6 @@
 """Look into an eager step: each operation, each layer, forward and backward.
 
-Private names used: `tensorflow.python.framework.op_callbacks` (what tf.debugging stands on: every
+Private names used: `tensorflow.python.framework.op_callbacks` (the base of tf.debugging: every
 operation that runs eagerly, those of a gradient tape included), `_keras_mask` (a mask travels as an
 attribute of its tensor), `Model._flatten_layers`; guarded by tests/unit/test_replay.py.
 """
@@ -22,7 +22,7 @@ _MASK = "_keras_mask"
 
 
 class Listener(Protocol):
-    """Is told what runs; it must run no operation itself."""
+    """Receives what runs; it must run no operation itself."""
 
     def on_operation(self, kind: str, inputs: Any, outputs: Any) -> None:
         """An operation has run: its type in TensorFlow, and its tensors."""
@@ -64,7 +64,7 @@ def _replacements(listener: Listener) -> Mapping[tuple[Any, str], Any]:
     layer, operation, loss = keras.layers.Layer, keras.Operation, keras.losses.Loss
     return {
         (layer, "__call__"): _probed(layer.__call__, listener),
-        # A layer's own call ends in its base's, which is to be told of operations alone.
+        # A layer's own call ends in its base's, which reports operations only.
         (operation, "__call__"): _probed(operation.__call__, listener, but=layer),
         (loss, "__call__"): _probed(loss.__call__, listener),
     }

@@ -1,6 +1,6 @@
 """What scripts made for Horovod use of it, made right for Keras 3 or refused.
 
-With Keras 3, `hvd.DistributedOptimizer` overrides methods that nobody calls any more: nothing
+With Keras 3, `hvd.DistributedOptimizer` overrides methods that Keras no longer calls: nothing
 is added up, and the processes part without a report. `BroadcastGlobalVariablesCallback` and the
 callbacks of the learning rate use names that Keras 3 has not
 (https://github.com/horovod/horovod/issues/4052).

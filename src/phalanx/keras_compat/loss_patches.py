@@ -11,7 +11,7 @@ step that Phalanx does not run is left alone. What is replaced, and why:
   Keras divides it by the batch, and then nothing is replaced.
 - `Mean.update_state` counts every value of one batch as one, whoever holds how much.
 - `backend.tensorflow.nn._compute_moments_sync` (synchronized BatchNormalization) uses
-  E[x^2] - E[x]^2, which cancels in float32, and counts rows that only stand in.
+  E[x^2] - E[x]^2, which cancels in float32, and counts stand-in rows.
 - `Variable.assign`: a replica without samples runs on a stand-in row, and keeps its state.
 - `result` of every class of metrics: a step returns it under any name, and what it reports is
   computed from the counts of all replicas.
@@ -205,7 +205,7 @@ def _are_variables(sources: Any) -> bool:
 def _for_mean(share: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
     """Targets and their factors, whose gradients together are those of `share.for_mean(target)`.
 
-    A target that is no scalar stands for its sum.
+    The gradient of a target that is no scalar is that of its sum.
     """
     one = tf.ones_like(target)
     if target.shape.rank:

@@ -224,7 +224,7 @@ def _move(variables: Iterable[Any], strategy: tf.distribute.Strategy) -> bool:
 
 
 def _is_of_another(value: Any, strategy: tf.distribute.Strategy) -> bool:
-    """Whether a TensorFlow variable has to be made anew under `strategy`."""
+    """Whether a TensorFlow variable has to be created again under `strategy`."""
     owner = getattr(value, "_distribute_strategy", None)
     if owner is None:
         return not isinstance(strategy, MultiWorkerStrategy)

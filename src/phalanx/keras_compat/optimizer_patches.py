@@ -214,7 +214,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
 def _routed(merging: Callable[..., Any], local: Callable[..., Any]) -> Callable[..., Any]:
     """Choose Keras's single-device method inside a replica's step, its own elsewhere.
 
-    One replica makes no difference: its update stands in a `cond` as any other's.
+    One replica makes no difference: its update is in a `cond` as any other's.
     """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -220,7 +220,7 @@ def variable_lock(held: Any, gradient: Any) -> Iterator[Any]:
     """In a graph: no other process updates `held` and its slots while the operations made here run.
 
     The turn begins when the gradient has reached the server, and all that is done in it is done
-    there, so a worker that dies keeps nobody waiting. A worker waits for one turn at a time:
+    there, so no worker waits for one that dies. A worker waits for one turn at a time:
     none for another's end while it has one.
 
     Args:

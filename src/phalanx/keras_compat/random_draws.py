@@ -311,7 +311,7 @@ def _of_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
         drawn = original(_whole(shape, own), *args, **options)
         taken = []
         for start, number in own.parts:
-            begin = tf.minimum(start, own.total - number)  # without rows one stands in
+            begin = tf.minimum(start, own.total - number)  # without rows there is a stand-in
             taken.append(drawn[begin : begin + number])
         known = _static(shape)
         return tf.ensure_shape(_together(taken), known.concatenate(drawn.shape[known.rank :]))
@@ -371,7 +371,7 @@ def _local_rows(rows: ReplicaRows, shape: Any) -> _Own | None:
         leading = tf.constant(known[0], tf.int64)
         return _Own(parts=((start * times, leading),), total=total * times)
     leading = tf.cast(shape[0], tf.int64)
-    count = tf.maximum(tf.cast(rows.count, tf.int64), 1)  # without rows one stands in
+    count = tf.maximum(tf.cast(rows.count, tf.int64), 1)  # without rows there is a stand-in
     times = leading // count
     is_by_row = tf.equal(times * count, leading)
     first = tf.where(is_by_row, start * times, 0)

@@ -29,7 +29,7 @@ def is_seeded_by_script() -> bool:
 
 
 def keras_generator() -> Any:
-    """Keras's `SeedGenerator` for all that names none; None while nobody has drawn from it."""
+    """Keras's `SeedGenerator` for all that names none; None before the first draw."""
     module = importlib.import_module("keras.src.random.seed_generator")
     state = importlib.import_module("keras.src.backend.common.global_state")
     key = module.GLOBAL_SEED_GENERATOR
@@ -37,7 +37,7 @@ def keras_generator() -> Any:
 
 
 def tensorflow_generator() -> Any:
-    """What `tf.random.get_global_generator()` gives; None while nobody has asked for it."""
+    """What `tf.random.get_global_generator()` gives; None before the first call."""
     module = importlib.import_module("tensorflow.python.ops.stateful_random_ops")
     return module.global_generator
 
@@ -45,7 +45,7 @@ def tensorflow_generator() -> Any:
 def order_seed() -> int | None:
     """A seed for the order of shuffled arrays, from the launcher's seed where there is one.
 
-    The script's own generators are left as they stand.
+    The script's own generators are unchanged.
 
     Returns:
         0 to 2**31 - 2; None where the script sets a seed, so that the order is Keras's.

@@ -322,7 +322,7 @@ class WorkerGroupRunner:
         self.on_each_poll()
 
     def cool(self) -> None:
-        """End the processes that stand ready."""
+        """End the pre-forked processes."""
         for home in self.homes:
             home.cool()
 

@@ -15,7 +15,7 @@ from phalanx.launch.worker_group import WorkerCommand, worker_command
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:
-    """What a run touches outside itself, handed in so that tests can stand in for it.
+    """What a run touches outside itself, handed in so that tests can replace it.
 
     Attributes:
         environment: the launcher's.

@@ -23,7 +23,7 @@ class FailureRecord:
         time: seconds since the epoch at which the exception reached us.
         exit_code: the code with which the worker means to end.
         step: the training step it was at, where known.
-        advice: what may be done about it, in sentences; empty where nobody knows.
+        advice: what may be done about it, in sentences; empty where unknown.
     """
 
     rank: int

@@ -69,7 +69,7 @@ class StepTimeTracker:
         return median(self._recent) if len(self._recent) >= _LEAST_INTERVALS else None
 
     def stall_threshold(self, timeout: float) -> float | None:
-        """Seconds without anything new that are worth a word; None where nobody can tell.
+        """Seconds without progress that are reported; None where that is unknown.
 
         Args:
             timeout: seconds after which the run is ended; 0 for never.
@@ -100,7 +100,7 @@ class HangDetector:
         paths: where they write.
         now: seconds since the epoch.
         sleep: lets seconds pass.
-        on_stall: told in a line of a step that takes far longer than usual; once each time.
+        on_stall: called with a line about a step that takes far longer than usual; once each time.
         verdict: what was found, in words; None while all is well.
         seen: where each worker was when a collective had timed out; None where none has.
     """
@@ -120,7 +120,7 @@ class HangDetector:
         self._has_reported = False
 
     def is_stuck(self) -> bool:
-        """Whether nobody has moved for too long; `verdict` then says more."""
+        """Whether no worker made progress for too long; `verdict` then says more."""
         pause = min(self.timeout / 10, _LONGEST_PAUSE) if self.timeout else _LONGEST_PAUSE
         if self.verdict is not None or self.now() < self._polled + pause:
             return self.verdict is not None
@@ -198,6 +198,6 @@ class HangDetector:
 
 
 def makes_no_progress(positions: Sequence[WorkerProgress], timeout: float, now: float) -> bool:
-    """Whether somebody trains and nobody has started anything for `timeout` seconds."""
+    """Whether some worker trains and no worker has started anything for `timeout` seconds."""
     trains = any(position.phase not in _OUTSIDE_TRAINING for position in positions)
     return trains and all(now - position.since >= timeout for position in positions)

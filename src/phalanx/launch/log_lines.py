@@ -19,7 +19,7 @@ _STARTUP_NOISE = re.compile(
 class LineAssembler:
     r"""Cuts a worker's output into finished lines and the line that is being written.
 
-    A carriage return starts the line anew, so of each finished line only the text after
+    A carriage return restarts the line, so of each finished line only the text after
     its last `\r` stays: what a terminal would show in the end. Backspaces, which Keras's
     progress bar prints before each `\r`, are dropped.
     """

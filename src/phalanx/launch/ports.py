@@ -11,7 +11,7 @@ PortPicker = Callable[[int], list[int]]
 
 
 def pick_free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """`count` distinct ports that nobody listens on right now, at an address of this host's.
+    """`count` distinct ports on which no process listens right now, at an address of this host's.
 
     "" stands for all its addresses.
 

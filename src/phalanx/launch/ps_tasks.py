@@ -39,7 +39,7 @@ class Replacements:
         Args:
             specs: the worker group, by rank.
             start: starts a worker.
-            on_replaced: told how the old one ended, and who took its place.
+            on_replaced: called with how the old one ended, and with its replacement.
         """
         self._specs = specs
         self._start = start
@@ -47,7 +47,7 @@ class Replacements:
         self._left = MOST_REPLACEMENTS
 
     def __call__(self, ending: WorkerExit) -> WorkerHandle | None:
-        """Who takes the place of a process that failed; None where nobody can.
+        """Who takes the place of a process that failed; None where none can.
 
         A chief knows where training is, and a server has variables: those are not replaced.
         """

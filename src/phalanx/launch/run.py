@@ -189,7 +189,7 @@ def _run_record(
         "started": _iso(time.time()),
         "argv": _words(options, surroundings),
         "working_directory": str(Path.cwd()),
-        # Values of variables may be keys; the same command brings them again.
+        # Values of variables may be keys; the same command sets them again.
         "options": {**asdict(options), "env": sorted(options.env)},
         "seed": plan.seed,
         "shares": [asdict(share) for share in plan.shares],

@@ -46,7 +46,7 @@ class Timeouts:
         checkpoint: for training to save and stop, where a signal asks for it.
         sigkill: between SIGTERM and SIGKILL, after a signal to the launcher.
         sigkill_after_failure: between the two after a failure: a worker that trains takes SIGTERM
-            for the wish that it save, which it cannot do without the one that failed.
+            after the request to save, which it cannot do without the one that failed.
     """
 
     poll_interval: float = 0.05
@@ -70,11 +70,11 @@ class Supervisor:
         wants_save: whether it should save and stop for another reason.
         on_poll: called at every look, such as to show the workers' output.
         is_stuck: whether the worker group will never end on its own.
-        on_timeout: told, while the others are still there, that one has waited for too long.
-        on_ask: told that the workers are asked to save and stop.
-        on_end: told of every worker's end as soon as it is seen.
+        on_timeout: called, while the others still run, where one has waited for too long.
+        on_ask: called when the workers are asked to save and stop.
+        on_end: called with every worker's end as soon as it is seen.
         ps_tasks: ranks that serve the others for as long as those train, and are ended then.
-        replacement: who takes the place of a worker that failed; None where nobody can.
+        replacement: who takes the place of a worker that failed; None where none can.
         timeouts: how long to wait for what.
     """
 

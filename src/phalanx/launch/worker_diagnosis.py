@@ -115,7 +115,7 @@ def _within(event: FlightEvent, phase: str, *, was_sampled: bool) -> WorkerProgr
             phase=phase, since=started, step=event.step, waits=True, waits_in=event.name
         )
     before = _trained_before(event)
-    if event.done is None:  # Nobody tells of its batch: the phase may.
+    if event.done is None:  # Its batch is not recorded: the phase may be.
         waits = phase != "input"
         return WorkerProgress(phase=phase, since=started, step=before, waits=waits)
     if event.is_open and not was_sampled:
@@ -193,7 +193,7 @@ def diagnose_wait(found: Mapping[int, WorkerStatus], now: float) -> str:
 def diagnose_failure(found: Mapping[int, WorkerStatus], cause: int) -> str:
     """One line about a run in which worker `cause` failed first: who had waited for whom.
 
-    Where nobody stands out, it is where that worker was.
+    Where no worker differs from the others, it is where that worker was.
     """
     before = {rank: replace(each, gone=None) for rank, each in found.items()}
     until = max((each.until or 0.0 for each in found.values()), default=0.0)

@@ -76,7 +76,7 @@ class WorkerGroupSpec:
 
     @property
     def compares(self) -> bool:
-        """Whether its workers compare what they bring to each collective."""
+        """Whether its workers compare what they pass to each collective."""
         return self.switches.debug and len(self.shares) > 1
 
     @property

@@ -64,11 +64,11 @@ class FlightEvent:
         step: the first step under way, from 1; of a phase the last one trained.
         epoch: the epoch, from 0.
         steps: how many steps were asked for.
-        done: how many batches had come; None where that is not told.
+        done: how many batches had come; None where that is unknown.
         came: when the last of these came.
         bytes: how much a collective carries from this worker.
         signature: names, shapes and dtypes of the batches; `?` where a dimension may vary.
-        dimensions: what stood for the `?` in the last batch that came.
+        dimensions: the values of the `?` in the last batch that came.
     """
 
     number: int

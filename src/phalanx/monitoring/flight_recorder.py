@@ -1,8 +1,8 @@
-"""This process's flight recorder: told by the pulse, by steps and by collectives what continues.
+"""This process's flight recorder: phases, steps and collectives record in it what is active.
 
-It costs a microsecond or two for each thing told, and nothing where no run directory is. What a
-step does within its graph nobody sees from here, but for one thing: `BatchArrivals`
-(`training/batch_arrivals.py`) tell which batches had come.
+It costs a microsecond or two for each record, and nothing without a run directory. What a
+step does within its graph is invisible here, with one exception: `BatchArrivals`
+(`training/batch_arrivals.py`) show which batches had come.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class FlightRecorder:
             ring.now(*self._phase)
 
     def _end_phase(self, ring: Ring, now: int) -> None:
-        """Add the phase that ends now, unless it was so short that nobody will ask for it."""
+        """Add the phase that ends now, unless it was too short to matter."""
         if self._phase is None:
             return
         number, begin, step, epoch = self._phase
@@ -113,7 +113,7 @@ class FlightRecorder:
         Args:
             kind: what they do.
             steps: how many.
-            arrivals: tells which of their batches came; None where nobody does.
+            arrivals: records which of their batches came; None where that is not recorded.
         """
         return RecordedSpan(self, kind, steps=steps, arrivals=arrivals)
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from phalanx.monitoring.flight_format import FILE_SIZE
 
 _LOCAL = {"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay", "f2fs"}
-"""Where a claimed block stays claimed; not so on those that write every block anew."""
+"""Where a claimed block stays claimed; not on those that write every block to a new place."""
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _BLOCK = 4096

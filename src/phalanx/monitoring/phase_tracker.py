@@ -42,7 +42,7 @@ class PhaseSnapshot:
 
 
 class PhaseListener(Protocol):
-    """Hears of all that a pulse is told, in the thread that tells it."""
+    """Receives all that a tracker receives, in the same thread."""
 
     def phase(self, name: str) -> None:
         """A phase begins."""
@@ -120,7 +120,7 @@ class PhaseTracker:
         self._listeners.append(listener)
 
     def follow(self, follower: PhaseListener) -> None:
-        """Have `follower` told what this is told."""
+        """Pass on to `follower` what this receives."""
         self._followers.append(follower)
 
     def beat(self) -> PhaseSnapshot:

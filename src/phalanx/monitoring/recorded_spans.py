@@ -1,4 +1,4 @@
-"""Steps that run, or a collective of the host: what the flight recorder hears of."""
+"""Steps that run, or a collective of the host, as the flight recorder receives them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SpanListener(NamedTuple):
         when: when the last of them came, in nanoseconds since the epoch; None for before the
             execution began.
         signature: its names, shapes and dtypes, `?` for what varies.
-        dimensions: what stood for each `?`.
+        dimensions: the value of each `?`.
     """
 
     batches: int
@@ -39,7 +39,7 @@ class BatchArrivals(Protocol):
 
 
 class Recorder(Protocol):
-    """Hears of blocks."""
+    """Receives blocks."""
 
     def on_begin(self, block: RecordedSpan) -> None:
         """It begins."""
@@ -104,7 +104,7 @@ class RecordedSpan:
             self._recorder.on_end(self, how, self.done)
 
     def ask(self) -> SpanListener | None:
-        """Which of its batches have come; None where nobody tells."""
+        """Which of its batches have come; None where that is not recorded."""
         if self.arrivals is None:
             return None
         try:

@@ -44,7 +44,7 @@ def saving(
 
 
 def _size(path: Path) -> int | None:
-    """Bytes on disk, of everything below a directory; None where that cannot be told."""
+    """Bytes on disk, of everything below a directory; None where that is unknown."""
     try:
         if path.is_dir():
             return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

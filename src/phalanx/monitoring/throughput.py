@@ -57,7 +57,7 @@ class WorkerTimes:
 
     @property
     def busy(self) -> float | None:
-        """Its own work in a step: what would remain if nobody had to wait for anybody."""
+        """Its own work in a step: what would remain without waiting for other workers."""
         if self.compute is None:
             return None
         return self.compute + (self.input or 0.0) + (self.callbacks or 0.0)
@@ -71,7 +71,7 @@ class ThroughputNumbers:
         step: the last of the steps; steps count from 1, as the optimizer's do.
         steps: how many.
         seconds: how long they took; validation and what traces functions left out.
-        samples: samples of all workers together; None where nobody could count.
+        samples: samples of all workers together; None where they were not counted.
         samples_per_second: likewise.
         step_seconds: the median ("p50") and the 95th percentile ("p95") of a step.
         time_fractions: of the time, what went to "input", "compute", "communication", "callbacks"
@@ -180,7 +180,7 @@ class ThroughputMeter:
     def close(
         self, *, step: int, memory_bytes: int, workers: Sequence[WorkerTimes] = ()
     ) -> ThroughputNumbers | None:
-        """The numbers since the last time, None if no lap was counted; begins anew."""
+        """The numbers since the last time, None if no lap was counted; resets the count."""
         if self._steps == 0:
             self._restart()
             return None

@@ -22,7 +22,7 @@ from phalanx.report.formatting import format_bytes, format_duration
 
 @dataclass(frozen=True, kw_only=True)
 class EventStyle:
-    """How one kind of event is told.
+    """How one kind of event is shown.
 
     Attributes:
         name: one word or two for it.

@@ -22,7 +22,7 @@ SHARE_COLOURS = {
     "checkpoint": "#228833",
 }
 MOST_POINTS = 2000
-"""Of one line; more cannot be told apart on a screen."""
+"""Of one line; more cannot be distinguished on a screen."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ from phalanx.report.series import TOTAL
 
 @dataclass(kw_only=True)
 class LiveWorker:
-    """The last that was heard of one worker in its newest attempt.
+    """The last report of one worker in its newest attempt.
 
     `take` changes it in place: a day's heartbeats are taken at once when a page is opened.
     """
@@ -95,7 +95,7 @@ class LiveWorker:
 
 @dataclass(kw_only=True)
 class LiveRun:
-    """All that was heard so far. `take` adds to it.
+    """All events so far. `take` adds to it.
 
     Attributes:
         began: when the first sign of life came; None before that.
@@ -172,7 +172,7 @@ class Watched:
 
     Attributes:
         name: its directory's name.
-        run: what was heard so far.
+        run: the events so far.
     """
 
     def __init__(self, path: Path) -> None:

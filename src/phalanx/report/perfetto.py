@@ -101,7 +101,7 @@ def _ends_of_steps(flight: Flight) -> dict[tuple[int, int], int]:
 
 
 def _without_repetition(events: Sequence[FlightEvent]) -> list[FlightEvent]:
-    """Without what else is told of a phase that has ended: that it continues."""
+    """Without what else is recorded of a phase that has ended: that it continues."""
     phases = [event for event in events if event.kind == "phase"]
     ended = {(event.name, event.begin) for event in phases if not event.is_open}
     return [e for e in events if not (e.is_open and (e.name, e.begin) in ended)]

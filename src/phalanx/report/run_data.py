@@ -68,7 +68,7 @@ class RunData:
 
     @cached_property
     def last(self) -> float:
-        """When something was last heard of it."""
+        """When it last reported."""
         known = [self.began, *(event.t for event in self.events)]
         if self.file.ended is not None:
             known.append(self.file.ended)

@@ -66,7 +66,7 @@ def footer(now: float) -> str:
 
 
 def format_state(summary: Summary) -> str:
-    """How the run stands."""
+    """The state of the run."""
     code = f", exit code {summary.exit_code}" if summary.state == "failed" else ""
     return summary.state + code
 

@@ -40,7 +40,7 @@ class RunStatus:
     Attributes:
         attempt: which start of the worker group.
         attempts: how many starts there were.
-        state: how the run stands, in a few words.
+        state: the state of the run, in a few words.
         verdict: who waits for whom, or who failed first.
         workers: each of them, by rank.
         differ: a line where their last batches are of different form.

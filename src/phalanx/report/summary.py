@@ -128,7 +128,7 @@ def summarize(data: RunData) -> Summary:
 
 
 def state_of(data: RunData) -> str:
-    """How a run stands, in two words."""
+    """The state of a run, in two words."""
     if data.end is None:
         return "not ended"
     ends = {0: "ended well", RESUME_EXIT_CODE: "saved and stopped"}

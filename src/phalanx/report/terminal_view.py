@@ -44,7 +44,7 @@ def live_page(
     """Everything about a run at the time `now`.
 
     Args:
-        run: what was heard so far.
+        run: the events so far.
         name: the run's.
         now: seconds since the epoch.
         damages: what could not be read, a sentence each.

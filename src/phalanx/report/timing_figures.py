@@ -16,7 +16,7 @@ from phalanx.report.summary import SHARES
 from phalanx.report.workers import WorkerSummary
 
 MOST_WORKERS = 8
-"""So many get a split over time; a page of hundreds would help nobody."""
+"""So many get a split over time; a page of hundreds would be unreadable."""
 
 
 def timing_figures(data: RunData, workers: list[WorkerSummary]) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""How each worker, and the run, stands at one moment."""
+"""The state of each worker, and of the run, at one moment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORKING = ("input", "compute", "callbacks")
 SAVED_WORDS = "saved and stopped, to be resumed"
 
 TROUBLE = ("slow", "unresponsive", "failed")
-"""The states that should stand out."""
+"""The states to highlight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,12 @@ class WorkerHealth:
 
     @property
     def is_problem(self) -> bool:
-        """Whether it should stand out."""
+        """Whether to highlight it."""
         return self.state in TROUBLE
 
 
 def health_of(worker: LiveWorker, run: LiveRun, now: float) -> WorkerHealth:
-    """How a worker stands at the time `now`, in seconds since the epoch."""
+    """The state of a worker at the time `now`, in seconds since the epoch."""
     return _gone(worker, run) or _alive(worker, now)
 
 
@@ -68,7 +68,7 @@ def _gone(worker: LiveWorker, run: LiveRun) -> WorkerHealth | None:
 def _alive(worker: LiveWorker, now: float) -> WorkerHealth:
     silence = now - worker.last_seen
     if silence > SILENT_SECONDS:
-        why = f"nothing heard for {format_duration(silence)}"
+        why = f"no report for {format_duration(silence)}"
         return WorkerHealth(state="unresponsive", why=why)
     found = worker.straggler
     if found is not None:
@@ -85,7 +85,7 @@ def _alive(worker: LiveWorker, now: float) -> WorkerHealth:
 
 
 def run_state(run: LiveRun, now: float) -> str:
-    """How the run stands, in a few words."""
+    """The state of the run, in a few words."""
     if run.end is not None:
         code = run.end.exit_code
         if code == RESUME_EXIT_CODE:

@@ -127,7 +127,7 @@ def status(job: SubmittedJob, kubernetes: ModuleType) -> str:
     """A line for each pod: its index and phase."""
     pods = _pods(job, kubernetes)
     lines = [f"{_index(pod)}  {pod.metadata.name}  {pod.status.phase}" for pod in pods]
-    return "\n".join(lines) or "no pods: it has not begun, or is deleted"
+    return "\n".join(lines) or "no pods: it has not started, or is deleted"
 
 
 def logs(job: SubmittedJob, index: int, kubernetes: ModuleType) -> str:

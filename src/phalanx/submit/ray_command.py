@@ -26,7 +26,7 @@ from phalanx.submit.shared_options import (
 from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 
 MARGIN = 30
-"""Seconds beyond the grace of training before Ray kills a job that it was told to stop."""
+"""Seconds beyond the grace of training before Ray kills a job that it was asked to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class RayJob:
 
     @cached_property
     def plan(self) -> RayPlan:
-        """What the driver is told."""
+        """The driver's input."""
         least, most = parse_workers(self.workers)
         grace, threads = str(self.grace_period), str(max(1, int(self.cpus_per_worker)))
         return RayPlan(

@@ -82,7 +82,7 @@ class WorkerGroupFailedError(WorkerFailedError):
 
 
 class WorkerGroupTimeoutError(PhalanxError):
-    """A worker group did not finish before its deadline; the message shows where each worker stood.
+    """A worker group did not finish before its deadline; the message shows where each worker was.
 
     Attributes:
         stacks: by rank of every worker that had not returned, its threads' Python stacks.
@@ -98,7 +98,7 @@ class WorkerGroupTimeoutError(PhalanxError):
         for rank, log in enumerate(self.logs):
             lines.append("")
             if rank in self.stacks:
-                lines += [f"Worker {rank} stood here:", self.stacks[rank].rstrip() or "(no stack)"]
+                lines += [f"Worker {rank} was here:", self.stacks[rank].rstrip() or "(no stack)"]
             else:
                 lines.append(f"Worker {rank} had returned.")
             lines += [f"The last lines of worker {rank}'s output:", log or "(none)"]

@@ -80,7 +80,7 @@ def work(channel: Connection[Any, Any], *, stacks_fd: int, dumped_fd: int) -> in
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     is_first = True
     while True:
-        # The barrier: who leaves first resets its peers' connections, so nobody leaves
+        # The barrier: who leaves first resets its peers' connections, so no process leaves
         # before the parent has every worker's report (and closes the channel).
         try:
             job: Job = channel.recv()

@@ -85,7 +85,7 @@ class AsyncCheckpointer:
         error = self._background.take_error()
         if error is not None:
             self._report(error)
-        self._on_any_worker(False)  # nobody continues before the chief has committed
+        self._on_any_worker(False)  # no worker continues before the chief has committed
 
     def _store(self, writer: ShardWriter, share: ShardSnapshot, blocking_seconds: float) -> None:
         began = self._clock()

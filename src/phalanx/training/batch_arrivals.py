@@ -1,6 +1,6 @@
-"""Which batches have come, told from within the graph that takes them.
+"""Which batches have come, recorded from within the graph that takes them.
 
-One execution takes its batch and trains on it in one graph: from outside nobody sees which of the
+One execution takes its batch and trains on it in one graph, so Python cannot see which of the
 two it waits for. So the graph notes, where a batch has come, its number, the time and the
 dimensions that vary, in a resource of its own on the host; a read of that never waits. It costs
 some microseconds next to the step, and no call of Python.

@@ -2,7 +2,7 @@
 
 Callbacks run on every worker, and what they decide by global logs is the same everywhere.
 What they decide by anything else (a clock, a file, chance, or since only some workers have
-them) is brought together here, before it could part the workers.
+them) is synchronized here, before the workers could diverge.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
     - The learning rate is the chief's, where an epoch begins and where it ends.
     - A worker that stops, stops all. Within an epoch they ask each other after each batch,
       if some worker has a callback whose batch hooks may stop; else where the epoch ends.
-    - Nobody leaves before the chief's callbacks have closed their files.
+    - No worker leaves before the chief's callbacks have closed their files.
     """
 
     def __init__(self, strategy: Any, place: ReplicaTopology, callbacks: Iterable[Any]) -> None:
@@ -104,7 +104,7 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         if self._ask_once()[0]:
             [stops] = on_any_worker(self._strategy, self._place, stops)
             setattr(self.model, flag, stops)
-        elif stops:  # Nobody asked the others, so it has to wait.
+        elif stops:  # The others were not asked, so it has to wait.
             self._wants_to_stop |= flag == "stop_training"
             setattr(self.model, flag, False)
 

@@ -65,7 +65,7 @@ def save(
         step: training steps done; the optimizer's count where None.
         epoch: the epoch under way.
         state: what the loop needs to continue, as JSON knows it; the chief's is written.
-        metrics: numbers that tell how good it is.
+        metrics: numbers that measure how good it is.
         max_to_keep: how many of the highest steps stay; the one saved now stays in any case.
         max_retries: how often a write that storage refuses is tried again.
         storage_options: for fsspec's file system.
@@ -101,7 +101,7 @@ def restore(
     optimizer: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Restored:
-    """Bring a model back to a checkpoint, of `save` or of the `Checkpoint` callback.
+    """Restore a model from a checkpoint, of `save` or of the `Checkpoint` callback.
 
     The number of workers does not matter: one device restores what eight have saved. No peer
     is asked.

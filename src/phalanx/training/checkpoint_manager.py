@@ -79,10 +79,10 @@ class CheckpointManager:
         stage.exit.enter_context(preemption.guard())
 
     def restore_variables(self, callbacks: list[Any]) -> None:
-        """Find the newest checkpoint, hold it against the model, and bring the variables back.
+        """Find the newest checkpoint, compare it with the model, and restore the variables.
 
         Args:
-            callbacks: those of this worker, which have not heard of the training yet.
+            callbacks: those of this worker, before their `on_train_begin`.
 
         Raises:
             ConfigurationError: there is one, and the user has asked not to resume from any.
@@ -113,7 +113,7 @@ class CheckpointManager:
             _log.warning("%s", in_words(found, self._folder))
 
     def first_epoch(self, epochs: int) -> int | None:
-        """The epoch to continue with, `epochs` where nothing is left; None to begin anew."""
+        """The epoch to continue with, `epochs` where nothing is left; None without a checkpoint."""
         if self._loaded is None:
             return None
         manifest = self._loaded.manifest
@@ -126,7 +126,7 @@ class CheckpointManager:
         return epochs > begin or self._has_started
 
     def begin(self, callbacks: list[Any]) -> None:
-        """Callbacks have heard that training begins: what changes from here is their state."""
+        """Call after `on_train_begin` of the callbacks: what changes from here is their state."""
         self._capture.note_callbacks(callbacks)
         self._writes.prepare(self._capture.shared())
 
@@ -230,7 +230,7 @@ def checkpointing_of(
     Args:
         stage: where the call runs.
         callbacks: the callbacks of this worker.
-        capture: makes what reads and writes the state; told whether to keep iterators.
+        capture: makes what reads and writes the state; its argument says whether to keep iterators.
         check: raises where training has gone wrong.
 
     Raises:
@@ -251,7 +251,7 @@ def checkpointing_of(
 
 
 class NullCheckpointManager:
-    """Stands where `CheckpointManager` would, and does nothing."""
+    """Replaces `CheckpointManager`, and does nothing."""
 
     def __init__(self) -> None:
         """There were no epochs before this `fit`."""

@@ -80,7 +80,7 @@ class CallContext:
 
 @contextmanager
 def call_context(model: Any) -> Iterator[CallContext]:
-    """Bring `model` under its strategy, with Keras's steps and optimizers made right."""
+    """Prepare `model` for its strategy: Keras's steps and optimizers are patched."""
     strategy = strategy_of(model)
     with ExitStack() as stack:
         for patches in (*PATCHES, strategy.scope()):
@@ -204,7 +204,7 @@ def broadcast_int(stage: CallContext, number: int) -> int:
 
 
 def gather_log_requirements(stage: CallContext, own: LogRequirements) -> LogRequirements:
-    """What some worker wishes to be read; a collective that all workers must call."""
+    """What some worker asks to be read; a collective that all workers must call."""
     of_each = all_gather_arrays(stage.strategy, stage.place, [own.to_array()])
     return LogRequirements.together([LogRequirements.from_array(rows) for (rows,) in of_each])
 
@@ -241,7 +241,7 @@ def assert_same_on_all_workers(
     requirements: Mapping[str, Any],
     seed: int | None,
 ) -> int | None:
-    """Compare this worker's wishes with its peers', and take the chief's seed.
+    """Compare this worker's arguments with its peers', and take the chief's seed.
 
     Args:
         strategy: the strategy that the workers share.

@@ -53,7 +53,7 @@ class EndOfDataSync:
             with phase_tracker.during("input", instead_of="compute"):
                 ready, ended = ahead.wait(taken, _TIMEOUT)
             if ended and not ready:
-                _raise_what_ended(iterator)  # here, before the others hear of an end
+                _raise_what_ended(iterator)  # here, before the others receive the end
             rows = all_gather_rows(self._strategy, self._place, np.array([ready, ended], np.int64))
             all_ready, all_ended = rows[:, 0], rows[:, 1].astype(bool)
             fewest = int(all_ready.min())

@@ -22,7 +22,7 @@ class BatchLoop:
         begin: the hook before a batch; gets the batch's number.
         end: the hook after a batch; gets the number of the last one done, and the logs.
         is_stopped: whether a hook has asked to leave the rest out.
-        after: told, where training continues, how many batches are done and how many just now.
+        after: called, where training continues, with the batches done in all and just now.
     """
 
     stream: BatchIterator

@@ -48,7 +48,7 @@ def evaluate(
     Args:
         model: a compiled Keras model.
         x: the global data, on every worker; each evaluates its share.
-        y: targets, where `x` does not bring them.
+        y: targets, where `x` does not contain them.
         batch_size: samples of a global batch, for arrays.
         verbose: 0, 1, 2 or "auto"; only the chief prints.
         sample_weight: one weight a sample, for arrays.
@@ -97,7 +97,7 @@ class Evaluation:
 
     @property
     def steps(self) -> int | None:
-        """Batches in one evaluation, None while nobody can know."""
+        """Batches in one evaluation, None while unknown."""
         return self._stream.steps
 
     def run(self, callbacks: Any, *, shows_progress: bool = False) -> dict[str, float]:
@@ -130,7 +130,7 @@ class Evaluation:
             return logs
 
         def begin(batch: int) -> None:
-            phase_tracker.enter("validation")  # anew: it continues
+            phase_tracker.enter("validation")  # again: it continues
             callbacks.on_test_batch_begin(batch)
 
         def execute(iterator: Any, steps: int) -> tuple[int, Outputs]:

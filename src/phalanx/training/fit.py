@@ -61,7 +61,7 @@ def fit(
     Args:
         model: a compiled Keras model, made inside or outside the strategy's scope.
         x: arrays, a `tf.data.Dataset`, a distributed dataset, a generator, a PyDataset.
-        y: targets, where `x` does not bring them.
+        y: targets, where `x` does not contain them.
         batch_size: samples of a global batch, for arrays; 32 where None.
         epochs: the epoch to end before.
         verbose: 0, 1, 2 or "auto"; only the chief prints.

@@ -93,7 +93,7 @@ def _fit_own_data(
     *args: Any,
     **options: Any,
 ) -> Any:
-    """`fit`, of whose data every process brings its own batches."""
+    """`fit`, where every process passes its own batches."""
     if not is_distributed(getattr(model, "optimizer", None)):
         return fit(model, x, y, batch_size, *args, **options)
     if args:

@@ -55,7 +55,7 @@ def local_chief_first() -> Iterator[None]:
 
 
 def _meet(strategy: Any, place: ReplicaTopology, *, well: bool) -> None:
-    """Hear from all workers whether it went well; a collective that all workers must call."""
+    """Ask all workers whether it succeeded; a collective that all workers must call."""
     succeeded = all_gather_rows(strategy, place, np.array([well], np.int64))[:, 0]
     failed = [rank for rank, went_well in enumerate(succeeded) if not went_well]
     if failed:

@@ -85,7 +85,7 @@ def uses_batch_logs(callback: Any, kind: str) -> bool:
     """Whether `callback` looks at `logs` when a batch ends.
 
     A hook that it does not override, or whose code never mentions its `logs`, does not.
-    What cannot be told counts as yes.
+    What is unknown counts as yes.
     """
     for name in _HOOKS[kind]:
         hook = _own_hook(callback, name)

@@ -35,7 +35,7 @@ class MetricsSchedule:
             kind: "train" or "test".
             shows_progress: whether the chief shows progress between epochs' ends.
             clock: seconds, increasing.
-            everyones: tells what some worker wishes, from what this one does.
+            everyones: gives the requests of all workers, from those of this one.
         """
         requirements = everyones(LogRequirements.of(callbacks, kind, shows_progress=shows_progress))
         self._shows_progress = requirements.shows_progress
@@ -56,7 +56,7 @@ class MetricsSchedule:
 
     @property
     def passed(self) -> list[int]:
-        """For each wish, the batches since it was last fulfilled."""
+        """For each request, the batches since it was last fulfilled."""
         return [count.passed for count in self._counts]
 
     @passed.setter
@@ -66,7 +66,7 @@ class MetricsSchedule:
                 count.passed = batches
 
     def start_epoch(self, done: int = 0) -> None:
-        """Steps of an epoch count from 0 again, or from `done`; wishes continue through all."""
+        """Steps of an epoch count from 0 again, or from `done`; requests continue through all."""
         self._seen = done
         self._due = False
         self._next = done + 1
@@ -89,7 +89,7 @@ class MetricsSchedule:
 
 
 class _Count:
-    """How far it is to the next batch at which one wish falls due."""
+    """How far it is to the next batch at which one request is due."""
 
     def __init__(self, requirement: LogSchedule) -> None:
         self._requirement = requirement

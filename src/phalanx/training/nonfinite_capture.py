@@ -52,7 +52,7 @@ class NonFiniteCapture:
     """Watches the steps of one function, and keeps the first that goes wrong.
 
     Attributes:
-        stream: where the batches come from, if that can tell which samples are in one.
+        stream: where the batches come from, if it knows which samples are in one.
         running: the steps trained before the execution under way, and how many it has.
         directory: where the step was kept; None where none was, or by another worker.
     """
@@ -285,7 +285,7 @@ def capture_dir() -> CaptureDir:
 
 
 def forget_capture_dir() -> None:
-    """Look for the place anew when it is next asked for, as a process does that begins."""
+    """Look for the place again when it is next needed, as a new process does."""
     global _here
     _here = None
 

@@ -90,7 +90,7 @@ class _Predictions:
         self._leaves: list[list[Any]] = []
 
     def add(self, total: int, outputs: Any) -> Any:
-        """Take one batch's outputs, without the rows that only stand in."""
+        """Take one batch's outputs, without stand-in rows."""
         self._totals.append(total)
         parts = [_only_real_rows(count, output) for count, output in outputs]
         self._structure = parts[0]
@@ -117,7 +117,7 @@ def _predict_share(stage: CallContext, function: Any, stream: Any, callbacks: An
     predictions = _Predictions()
     callbacks.on_predict_begin()
     for step, size, iterator in stream.epoch():
-        phase_tracker.enter("compute")  # anew: it continues
+        phase_tracker.enter("compute")  # again: it continues
         callbacks.on_predict_batch_begin(step)
         last = None
         for done in range(size):

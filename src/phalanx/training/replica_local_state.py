@@ -1,4 +1,4 @@
-"""Layer state that each replica changes on its own, brought together again.
+"""Layer state that each replica changes on its own, aggregated.
 
 Plain BatchNormalization updates its moving statistics from the samples of its replica.
 The update is linear, so averaging the copies now and then gives the same as averaging at

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 class SavePolicy:
     """Says whether a checkpoint is due.
 
-    All workers hear the same, but of the clock: they have to ask the chief.
+    All workers know the same, except the clock, for which they have to ask the chief.
 
     Attributes:
         best: the least value so far of the metric that `best` goes by, its sign turned

@@ -230,7 +230,7 @@ class StepFunction:
     def capture_after(self, element: Any) -> None:
         """Keep the step on `element` that was just run, where it could not do so itself.
 
-        XLA cannot call what keeps a batch, so that stands next to a step that is compiled whole.
+        XLA cannot call what keeps a batch, so that is next to a step that is compiled in full.
         """
         kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and self._whole:
@@ -311,7 +311,7 @@ def flat_logs(logs: dict[str, Any]) -> dict[str, Any]:
 def step_of(model: Any, kind: Kind) -> Callable[[Any], Any]:
     """The model's `train_step` and the like; in place of a function of TensorFlow's what it traces.
 
-    That was traced with tensors of the step around it, which is traced anew at times.
+    That was traced with tensors of the step around it, which is traced again at times.
     """
     name = f"{kind}_step"
     static = inspect.getattr_static(type(model), name)
@@ -332,7 +332,7 @@ def as_in_a_function(python: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def step_function(model: Any, kind: Kind, plan: StepPlan) -> StepFunction:
-    """The model's function for `kind`, made anew where the one it has does not serve."""
+    """The model's function for `kind`, made again where the one it has does not fit."""
     name = f"{kind}_function"
     existing = getattr(model, name)
     if isinstance(existing, StepFunction) and existing.plan == plan:
@@ -374,7 +374,7 @@ def compiled_train_step(model: Any) -> Callable[[Any], None]:
         )
         gradients, loss = compiled(*keras.utils.unpack_x_y_sample_weight(data))
         if (share := current_replica_batch()) is not None:
-            share.loss = loss  # the one it was told of lives in the compiled function
+            share.loss = loss  # the recorded one lives in the compiled function
         model.optimizer.apply(gradients, model.trainable_variables)
 
     return train_step
@@ -396,7 +396,7 @@ def _gradients(model: Any, x: Any, y: Any, weight: Any) -> tuple[list[Any], Any]
 def count_local_samples(data: Any, replica: int, replicas: int) -> tuple[Any, Any, Any, Any]:
     """(total, start, count, data) for a replica's part of a distributed dataset's element.
 
-    An empty part gets one row of zeros that stands in, as elsewhere it gets a real row.
+    An empty part gets a stand-in row of zeros; elsewhere it gets a real row.
     """
     first = next(v for v in keras.tree.flatten(data) if v is not None)
     count = tf.shape(first)[0]

@@ -67,7 +67,7 @@ class StepRunner:
         Args:
             iterator: the data.
             steps: how many.
-            timed: runs the last of them, if nobody looks at its gradients.
+            timed: runs the last of them, if its gradients are not sampled.
 
         Raises:
             StopIteration: there was no batch left at all.
@@ -245,7 +245,7 @@ class SampledTraces(TraceCache):
     """The second traces of a step; kept from one `fit` to the next.
 
     Attributes:
-        version: that of the step function which these stand next to.
+        version: that of the step function next to these.
     """
 
     def __init__(self, model: Any, function: StepFunction) -> None:

@@ -39,7 +39,7 @@ _RNG_STATE = "chance"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainProgress:
-    """Where a training stands.
+    """The position of a training.
 
     Attributes:
         step: steps trained in all.
@@ -100,7 +100,7 @@ class TrainState:
         """The state now; tensors are copied when the snapshot is taken, not here.
 
         Args:
-            moment: where training stands.
+            moment: the position of training.
             fit: the number of this `fit` among those that use the directory, from 0.
             best: the best value so far of what `best` goes by.
             logs: of the epoch that has just ended, which `best` goes by; else empty.
@@ -152,7 +152,7 @@ class TrainState:
         for name, variable in optimizer_variables(self._model).items():
             assign(variable, arrays[name])
         assign_local(model_variables(self._model), arrays, self._place)
-        if loaded.manifest.state["position"]["batch"]:  # else an epoch begins, and counts anew
+        if loaded.manifest.state["position"]["batch"]:  # else an epoch begins, and counts from 0
             assign_local(metric_variables(self._model), arrays, self._place)
 
     def write(self, loaded: LoadedCheckpoint) -> None:

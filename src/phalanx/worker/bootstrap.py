@@ -201,7 +201,7 @@ class FirstStep:
                 self._mark.write_text(f"{self._clock()} {step}\n")
 
 
-# Workers have no terminal of their own, so pdb would end at once. A script's `breakpoint()` stands
+# Workers have no terminal of their own, so pdb would end at once. A script's `breakpoint()` is
 # in all workers; those without the terminal continue, and wait in the next collective.
 
 _log = logging.getLogger(__name__)
@@ -224,7 +224,7 @@ def set_up_breakpoints(spec: WorkerSpec, environment: Mapping[str, str]) -> None
 
 def _stop(rank: int, frame: FrameType) -> None:
     output = _terminal()
-    print(f"worker {rank} stands at {_where(frame)}", file=output, flush=True)
+    print(f"worker {rank} is at {_where(frame)}", file=output, flush=True)
     pdb.Pdb(stdin=sys.stdin, stdout=output, nosigint=True).set_trace(frame)
 
 

@@ -23,7 +23,7 @@ from phalanx.worker.strategy_override import replace
 _log = logging.getLogger("phalanx")
 
 _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
-"""The variable by which TensorFlow is told of memory growth before it starts."""
+"""The variable that requests memory growth from TensorFlow before it starts."""
 
 _warned: set[str] = set()
 """What was said: scripts set the same for each GPU."""

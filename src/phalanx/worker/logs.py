@@ -15,7 +15,7 @@ from phalanx.cluster.spec import WorkerSpec
 
 _MOST_REMEMBERED = 10_000
 _LIBRARIES = ("tensorflow", "absl")
-"""They say much at INFO that nobody asked for."""
+"""They log much at INFO that users did not ask for."""
 
 
 def set_up_logging(spec: WorkerSpec) -> None:

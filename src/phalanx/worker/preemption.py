@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1 while training listens: a wish to save and stop, not the end.
+"""SIGTERM and SIGUSR1 while training handles them: a request to save and stop, not the end.
 
     with guard():
         while training:
@@ -6,7 +6,7 @@
             if is_requested(): ...
 
 A Python handler does not run while the main thread waits in a collective. What the signal
-leaves in the wakeup descriptor is read by a thread, so the wish is known at once, and a second
+leaves in the wakeup descriptor is read by a thread, so the request is known at once, and a second
 signal ends the process at once, wherever it is.
 """
 
@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from phalanx.launch.preemption import SIGNALS
 
 SAME_SIGNAL_SECONDS = 5.0
-"""Signals within this time are one wish: schedulers tell every process, the launcher and us."""
+"""Signals within this time are one request: schedulers signal launcher and workers."""
 
 
 class Preemption:
@@ -35,7 +35,7 @@ class Preemption:
         clock: Callable[[], float] = time.monotonic,
         end: Callable[[int], None] | None = None,
     ) -> None:
-        """Begin with no wish.
+        """Start without a request.
 
         Args:
             clock: seconds, increasing.
@@ -59,7 +59,7 @@ class Preemption:
             self._asked = self._clock()
 
     def clear(self) -> None:
-        """Take the wish back."""
+        """Withdraw the request."""
         self._asked = None
         if self._listeners == 0 and threading.current_thread() is threading.main_thread():
             for number in list(self._ignored):
@@ -67,7 +67,7 @@ class Preemption:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Take signals as wishes for the length of a block; blocks may be nested.
+        """Take signals as requests for the length of a block; blocks may be nested.
 
         A script's own handlers stay in force. Outside the main thread there is nothing that
         Python lets us do, and signals end the process as before.
@@ -93,7 +93,7 @@ class Preemption:
         self._listeners -= 1
 
     def _in_child(self) -> None:
-        """A child forked for data is ended by SIGTERM, and its signals are not our wishes."""
+        """A child forked for data is ended by SIGTERM, and its signals are not requests to us."""
         if self._listeners:
             signal.set_wakeup_fd(-1)
             for number in self._handled:
@@ -125,7 +125,7 @@ class Preemption:
             undo.callback(self._hand_back, number)
 
     def _hand_back(self, number: signal.Signals) -> None:
-        """As it was before; but training that stopped for a wish lets nobody end its process.
+        """Restore the handlers; training that stopped for a request is not ended.
 
         Slurm tells this process too, so it may have saved when the launcher tells it, and be on
         its way out. Python puts a handler of its own out of force on that way, and not this.
@@ -155,7 +155,7 @@ def _read(reading: int, take: Callable[[int], None], others: int) -> None:
 
 
 def _end_by(number: int) -> None:
-    """End by a signal as if nobody had ever listened; `signal.signal` is for the main thread."""
+    """End by a signal as if it were not handled; `signal.signal` is for the main thread."""
     ctypes.CDLL(None).signal(number, None)
     os.kill(os.getpid(), number)
 

@@ -65,7 +65,7 @@ def format_traceback(error: BaseException) -> str:
     shown = strip_internal_frames(error.__traceback__)
     text = without_style("".join(traceback.format_exception(type(error), error, shown)))
     if (where := error_context_of(error)) is not None and len(where) > _LONG:
-        # What was wrong stands above the note, in full.
+        # The error is above the note, in full.
         text = text.replace(f"\n{without_style(where)}\n", f"\n{where.partition(': ')[0]}\n")
     return text
 

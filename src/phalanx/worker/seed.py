@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class LauncherSeed(int):
-    """To be told from a seed that the script sets: TensorFlow keeps the object it is given."""
+    """Distinguishable from a seed that the script sets: TensorFlow keeps the object it is given."""

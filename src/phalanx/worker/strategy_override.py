@@ -104,7 +104,7 @@ def ensure_cluster_resolver(strategy: Any) -> None:
     resolver = strategy.cluster_resolver
     if resolver is not None and resolver.task_type is not None:
         return
-    # ParameterServerStrategy has one, but where nobody finds it.
+    # ParameterServerStrategy has one, but where it is not found.
     own = getattr(strategy, "_cluster_resolver", None) or _alone()
     strategy.extended._cluster_resolver = own
     if strategy.cluster_resolver is not own:

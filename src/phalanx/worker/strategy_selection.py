@@ -65,7 +65,7 @@ def choose_alone(
         if config.task_type not in ("chief", "worker"):
             raise ConfigurationError(
                 f"TF_CONFIG makes this process {config.task_type} {config.task_index}, which "
-                "trains in step with nobody. Start it only on the chief and the workers."
+                "trains with no other worker. Start it only on the chief and the workers."
             )
         return Choice(
             kind="multiworker",

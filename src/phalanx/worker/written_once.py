@@ -71,7 +71,7 @@ class WrittenOnce:
         """What `write` gives on the worker that writes; what `instead` gives on the others.
 
         Args:
-            kind: what is written, so that different things in one place are told apart.
+            kind: what is written, so that different things in one place are distinguished.
             path: where to.
             write: writes it.
             instead: called once the chief has written it.

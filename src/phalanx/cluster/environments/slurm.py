@@ -81,7 +81,7 @@ def tasks_per_node(text: str) -> list[int]:
 
 
 def _outside_a_step(environment: Mapping[str, str], job: str) -> ClusterEnvironment | None:
-    """A batch script on several nodes is worth a word; a shell is nobody's cluster."""
+    """A batch script on several nodes is reported; a shell is no cluster."""
     nodes = expand(environment.get("SLURM_JOB_NODELIST") or "localhost")
     if "SLURM_PROCID" not in environment or len(nodes) == 1:
         return None
@@ -147,7 +147,7 @@ def expand(text: str) -> tuple[str, ...]:
     `n[08-10]` is n08, n09, n10.
 
     Raises:
-        ClusterError: it is no node list, or stands for more than `MOST_HOSTS` names.
+        ClusterError: it is no node list, or has more than `MOST_HOSTS` names.
     """
     names: list[str] = []
     for part in _parts(text):
@@ -158,7 +158,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The parts between commas that stand outside of brackets."""
+    """The parts between commas outside of brackets."""
     part, depth = "", 0
     for letter in text.strip():
         depth += (letter == "[") - (letter == "]")
@@ -175,7 +175,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _pieces(part: str, text: str) -> list[list[str]]:
-    """What may stand at each place of a part, in order."""
+    """The alternatives at each place of a part, in order."""
     if not part:
         _refuse(text, "an empty name")
     return [

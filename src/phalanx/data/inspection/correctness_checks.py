@@ -32,9 +32,9 @@ def _shards(seen: InspectedDataset) -> Iterator[DatasetFinding]:
             weight="wrong",
             what=f"The dataset is cut by hand into {step.shards} shards.",
             why="Phalanx hands each worker its rows of every batch: of a worker's own shard it "
-            "would train on some rows, and on the rest nobody would.",
+            "would train on some rows, and no worker on the rest.",
             remedy="Leave .shard() out, or give the dataset to "
-            "strategy.distribute_datasets_from_function, where every worker brings its own.",
+            "strategy.distribute_datasets_from_function, where every worker makes its own.",
         )
         for shuffle in before(step, "Shuffle"):
             if shuffle.seeds == (0, 0):

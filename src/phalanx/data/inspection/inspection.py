@@ -42,7 +42,7 @@ class Inspection:
         workers: how many processes it was looked at for.
         replicas: how many replicas these have together.
         batch_size: samples of a global batch; None where the batches may differ.
-        batches: batches of one pass; None where nobody knows, -1 where it never ends.
+        batches: batches of one pass; None where unknown, -1 where it never ends.
         sharding: how it will be shared out, in a sentence.
         cost: what that costs, in a sentence.
         findings: its traps, the worst first.

@@ -71,7 +71,7 @@ def _length(seen: InspectedDataset) -> Iterator[DatasetFinding]:
         yield DatasetFinding(
             trap="unknown-length",
             weight="slow" if seen.workers > 1 else "note",
-            what="Nobody knows how many batches there are.",
+            what="The number of batches is unknown.",
             why="Workers have to agree, some steps at once, on whether all have another batch.",
             remedy="Say it: dataset.apply(tf.data.experimental.assert_cardinality(n)).",
         )

@@ -1,4 +1,4 @@
-"""Batches of chosen samples: read, mapped, cached, augmented, brought together."""
+"""Batches of chosen samples: read, mapped, cached, augmented, batched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SampleSelection:
 
     Attributes:
         rows: their numbers, 1-D int64, not empty.
-        places: where they stand in the epoch, which no two samples share.
+        places: their positions in the epoch, which no two samples share.
         seed: of the pipeline.
         epoch: from 0.
         length: of a padded batch; None without padding.
@@ -42,7 +42,7 @@ class SampleSelection:
 
 
 class Reader:
-    """Makes batches of the samples that it is told.
+    """Makes batches of the samples that it receives.
 
     Attributes:
         is_sure: whether nothing can go wrong, so that `batch` makes them; else `batches` does.

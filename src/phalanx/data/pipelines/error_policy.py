@@ -20,7 +20,7 @@ from phalanx.errors import DataError
 
 _log = logging.getLogger(__name__)
 _REPORT_EACH = 10
-"""Samples left out that are told one by one; later ones as their number doubles."""
+"""Skipped samples that are logged one by one; later ones are logged as their number doubles."""
 
 
 class BadSamplePolicy:

@@ -32,7 +32,7 @@ class IndexedPipeline:
 
     Attributes:
         options: what was asked.
-        order: which sample stands where.
+        order: the sample at each position.
         num_batches: in an epoch: `steps_per_epoch`, or one pass over the source.
     """
 
@@ -118,7 +118,7 @@ class IndexedPipeline:
                 deterministic=deterministic,
             )
         # Each batch is a dataset of one. Taken as an element of a map's function instead, its
-        # functions would be made ready for every batch anew.
+        # functions would be prepared again for every batch.
         return positions.interleave(
             no_autograph(lambda position: self._one(position, place, make)),
             cycle_length=parallel,
@@ -186,7 +186,7 @@ def order_of(
     """The order of a pipeline's samples.
 
     Raises:
-        ConfigurationError: two of the wishes cannot be met at once.
+        ConfigurationError: two of the options contradict each other.
         DataError: the labels do not fit the samples.
     """
     size, dropped = options.global_batch_size, options.drop_remainder

@@ -21,7 +21,7 @@ class LocalBatch:
         total: samples of the global batch.
         first: the first that is read here.
         count: how many of those read belong here.
-        data: those read: at least one, which stands in where none belongs here.
+        data: those read: at least one, which is a stand-in where none belongs here.
     """
 
     position: tf.Tensor

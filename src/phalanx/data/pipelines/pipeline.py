@@ -46,7 +46,7 @@ def pipeline(
     """Batches of `source` in one global order, of which each worker reads its share.
 
     Batch b of epoch e holds the same samples on one worker or on eight. Give the dataset to
-    `fit`, `evaluate` or `predict`, which know what stands behind it, or iterate over it in a loop
+    `fit`, `evaluate` or `predict`, which know its source, or iterate over it in a loop
     of your own: then it holds this worker's rows, and each iteration is the next epoch.
 
     A sample goes through: read, `map`, cache, `augment`, batch, `map_batches`.

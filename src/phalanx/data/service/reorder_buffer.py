@@ -73,7 +73,7 @@ class Fetcher:
         self._close: Callable[[], object] = lambda: None
 
     def fetch(self, position: int) -> Element:
-        """The element of a position; positions follow one another, or begin anew anywhere."""
+        """The element of a position; positions follow one another, or restart anywhere."""
         arrivals = self._arrivals
         if arrivals is None or arrivals.next != position:
             arrivals = self._begin(position)

@@ -78,7 +78,7 @@ def images(
     Args:
         directory: holds a folder for each class, whose names in their order are the classes, or
             images alone, which then come without labels. A path, or a URL of fsspec's.
-        size: (height, width) to which every image is brought; None where all have the size of
+        size: (height, width) to which every image is resized; None where all have the size of
             the first, which is held.
         channels: 1 for grey, 3 for colours, 4 with transparency.
 

@@ -126,7 +126,7 @@ def _assert_same_structure(one: Any, other: Any) -> None:
     if not same_ranks:
         raise DataError(
             "Asked for a pipeline from samples of one structure; found several, such as "
-            f"{_shapes(one)} and {_shapes(other)}. Bring them to one."
+            f"{_shapes(one)} and {_shapes(other)}. Give all samples the same shape."
         )
 
 

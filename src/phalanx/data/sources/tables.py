@@ -26,13 +26,13 @@ class TableRows:
     """The rows of one file; the first row has number `first` in messages."""
 
     def __init__(self, name: str, table: Any, first: int) -> None:
-        """Number the rows as they stand in the file."""
+        """Number the rows in the order of the file."""
         self.name = name
         self.table = table
         self.numbers = np.arange(first, first + table.num_rows)
 
     def place(self, row: int) -> str:
-        """Where row `row` of the table stands in the file."""
+        """The position of row `row` of the table in the file."""
         return f"row {self.numbers[row]} of {self.name}"
 
 
@@ -122,7 +122,7 @@ def csv(
         label: the column that is to be learned; samples then are (columns, label).
         columns: those to read; all where None. `label` need not be among them.
         as_vector: whether the columns are one float32 vector, in their order, and not a dict.
-        delimiter: what stands between two values.
+        delimiter: what separates two values.
         on_error: "raise" to end with the first row that has the wrong number of values or lacks
             one, "skip" to leave such rows out and warn how many.
 
@@ -204,7 +204,7 @@ def _read_csv(reader: Any, name: str, parse: dict[str, Any], *, skips: bool) -> 
         ) from error
     if bad:
         _log.warning("Left out %d row(s) of %s; the first: %s.", len(bad), name, bad[0])
-    # Rows after one that was left out count on as they stand in the file.
+    # Rows after a skipped one keep their numbers in the file.
     rows = TableRows(name, table, first=1)
     gone = [int(n) for text in bad for n in re.findall(r"^row (\d+) of", text)]
     every = np.arange(1, table.num_rows + len(gone) + 1)

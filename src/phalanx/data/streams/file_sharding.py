@@ -60,7 +60,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRange:
-    """The samples `begin` to `end` of a pass, as its files stand in it."""
+    """The samples `begin` to `end` of a pass, in the order of its files."""
 
     begin: int
     end: int

@@ -53,7 +53,7 @@ class RecordParser:
         Args:
             records: in a batch, as `Reading` gives them.
             epoch: the pass that they are from.
-            first: where the first of them stands in it.
+            first: the position of the first of them in it.
         """
         batch = records if self.cache is not None else self._source.finish(records)
         made = self._one_by_one(batch, epoch, first)

@@ -172,7 +172,7 @@ class StreamBatches:
     def _choose(
         self, epoch: tf.Tensor, step: tf.Tensor, records: Any
     ) -> tuple[Any, tf.Tensor, Callable[..., LocalBatch]]:
-        """The records of this process's rows of a batch, where the first of them stands in the
+        """The records of this process's rows of a batch, where the first of them is in the
         pass, and what becomes of their data; traced."""
         place, batches = self._place, self._batches
         total, base = self._total(step)

@@ -32,7 +32,7 @@ class StreamPipeline:
 
         Raises:
             ConfigurationError: something was asked that needs samples by number.
-            DataError: nobody knows how many samples there are.
+            DataError: the number of samples is unknown.
         """
         asked = [name for name in _NEEDS_NUMBERS if getattr(options, name) not in (None, False)]
         asked += ["on_error='skip'"] * (options.on_error == "skip")
@@ -44,7 +44,7 @@ class StreamPipeline:
             )
         if source.num_samples is None:
             raise DataError(
-                f"Asked for a pipeline from {source}, whose samples nobody has counted. Workers "
+                f"Asked for a pipeline from {source}, whose samples are not counted. Workers "
                 "must know beforehand where an epoch ends: give the source its counts."
             )
         self.options = options

@@ -46,7 +46,7 @@ def cause_of(wrong: Wrong, calls: Sequence[OpCall], *, largest_in_float32: float
         wrong: the operation.
         calls: the layers' calls, in order.
         largest_in_float32: the largest absolute value that its layer gives where all computes in
-            float32 and stays finite; None where it does not, or nobody has tried.
+            float32 and stays finite; None where it does not, or was not tried.
     """
     if largest_in_float32 is not None and wrong.output.dtype.name in _SMALL:
         return _half(wrong, largest_in_float32)

@@ -73,7 +73,7 @@ class Replay:
     """Finds where a kept step first went wrong."""
 
     def __init__(self, model: Any, captured: CaptureInfo) -> None:
-        """Bring the weights into `model`, which is compiled."""
+        """Load the weights into `model`, which is compiled."""
         self._captured = captured
         self._again = StepReplayer(model, captured)
 
@@ -237,7 +237,7 @@ class StepReplayer:
     """A model as it was before a step, and the step's data."""
 
     def __init__(self, model: Any, captured: CaptureInfo) -> None:
-        """Bring the weights into `model`, which is compiled, and built by this if need be."""
+        """Load the weights into `model`, which is compiled, and build it where necessary."""
         self._model = model
         self._captured = captured
         self._before: list[tuple[Any, np.ndarray]] = []
@@ -249,7 +249,7 @@ class StepReplayer:
         self._load_weights()
 
     def data(self, i: int) -> tuple[Any, ...]:
-        """The samples of a part, without a row that only stands in."""
+        """The samples of a part, without a stand-in row."""
         count = self._captured.about.parts[i].count
         cut = tf.nest.map_structure(
             lambda a: None if a is None else a[:count], self._captured.batches[i]

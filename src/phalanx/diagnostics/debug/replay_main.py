@@ -152,7 +152,7 @@ _BY_SCRIPT = (
 
 
 def model_of(captured: CaptureInfo) -> Any:
-    """The model, built anew from its configuration.
+    """The model, built again from its configuration.
 
     Raises:
         ConfigurationError: it was not written down, or needs a class of the script's.

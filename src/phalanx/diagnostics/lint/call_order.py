@@ -29,7 +29,7 @@ class Site:
     """A call, or a value set in the environment.
 
     Attributes:
-        node: where it stands.
+        node: its place in the script.
         name: what is called; `environ[NAME]` where a variable of the environment is set.
         scoped: whether it runs within a strategy's scope.
         guards: the conditions that it runs under, the outermost first.

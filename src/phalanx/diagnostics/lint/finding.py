@@ -1,4 +1,4 @@
-"""What a rule is, what it sees in a script, and what a reader is told of it."""
+"""A rule, what it sees in a script, and the finding that a reader gets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """A place that a rule names, and what stands there."""
+    """A place that a rule names, and its source code."""
 
     node: ast.expr | ast.stmt
     what: str

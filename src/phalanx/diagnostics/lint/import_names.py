@@ -1,4 +1,4 @@
-"""What the names in a script stand for: `tf.keras.Model` and `Model` are both `keras.Model`."""
+"""What the names in a script refer to: `tf.keras.Model` and `Model` are both `keras.Model`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 UNKNOWN = "?"
-"""What stands before the method in the name of a call on an object: `?.fit`."""
+"""What precedes the method in the name of a call on an object: `?.fit`."""
 
 # The same thing has several homes; the first form of each is the one that rules use.
 _HOMES = (
@@ -33,7 +33,7 @@ def node_of(name: str) -> str:
 
 
 def imported_names(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """What each imported name stands for, wherever in the script it is imported."""
+    """What each imported name refers to, wherever in the script it is imported."""
     names: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):

@@ -34,7 +34,7 @@ class Script:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """What imported names stand for."""
+        """What imported names refer to."""
         return imported_names(self.nodes)
 
     @cached_property
@@ -65,7 +65,7 @@ class Script:
 
     @cached_property
     def ways(self) -> tuple[tuple[Site, ...], ...]:
-        """The calls in order: the module's way, and one for each function that nobody calls.
+        """The calls in order: the module's way, and one for each function without callers.
 
         A function that the script calls by its name is part of its caller's way.
         """

@@ -39,7 +39,7 @@ class Check:
         """Return when all workers give the same tensors.
 
         Args:
-            what: what is to be brought together.
+            what: what is aggregated.
             tensors: the tensors that this worker gives.
             in_step: whether a step is under way; else one has ended.
 
@@ -108,7 +108,7 @@ def before_collective(
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """One tensor that is brought.
+    """One tensor that a worker passes.
 
     Attributes:
         name: a variable's path, or what it is.
@@ -135,7 +135,7 @@ class CollectiveSignature:
 
     Attributes:
         step: the step it is at, counted from 1.
-        what: what is to be brought together, such as "gradients".
+        what: what is aggregated, such as "gradients".
         tensors: the tensors.
     """
 
@@ -228,7 +228,7 @@ class Verdict:
     """What the chief found.
 
     Attributes:
-        message: who differs, in words; empty where nobody does.
+        message: who differs, in words; empty where no worker does.
         is_lost: whether that is because a worker has ended.
     """
 
@@ -291,7 +291,7 @@ class ExchangeServer:
         return answer
 
     def _receive(self, received: dict[int, CollectiveSignature]) -> Verdict | None:
-        """Take what the others bring into `received`; an answer where one of them does not come."""
+        """Read the messages of the others into `received`; an answer where one is missing."""
         ranks = {id(connection): rank for rank, connection in self._guests.items()}
         waiting = dict(self._guests)
         begin, warned = time.monotonic(), False
@@ -348,7 +348,7 @@ class ExchangeClient:
             sleep: waits so many seconds.
 
         Raises:
-            OSError: nobody listens there.
+            OSError: no process listens there.
         """
         # The chief has to wait for others too, who may come later than this worker.
         self._timeout = None if timeout is None else 2 * timeout

@@ -107,7 +107,7 @@ class Raise(WorkerFault):
 class DropNetwork(WorkerFault):
     """No connection between the worker and the others lasts, for `seconds`; None is forever.
 
-    With 0 those that there are are shut once. TensorFlow connects anew, and where no message
+    With 0 those that there are are shut once. TensorFlow reconnects, and where no message
     was under way training continues.
     """
 

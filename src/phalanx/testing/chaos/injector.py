@@ -55,7 +55,7 @@ def apply_fault(fault: WorkerFault, peers: Collection[int]) -> None:
 
 
 def stop(seconds: float | None) -> None:
-    """Stand still by SIGSTOP, heartbeat and all; somebody else must end that."""
+    """Stop by SIGSTOP, with the heartbeat; another process must end that."""
     waker = None
     if seconds is not None:
         # In this process's group, so that whoever ends the worker ends it too.
@@ -213,7 +213,7 @@ class Marks:
 
 
 def marks_of_run(environment: Mapping[str, str]) -> Marks:
-    """The marks in the run's directory; in memory where `phalanx run` started nobody."""
+    """The marks in the run's directory; in memory where `phalanx run` started no worker."""
     spec = WorkerSpec.from_environment(environment)
     if spec is None or spec.run_dir is None:
         return Marks(None)

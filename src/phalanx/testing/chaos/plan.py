@@ -49,7 +49,7 @@ def random_plan(
         faults: how many.
 
     Raises:
-        ConfigurationError: there is nobody, no step or no kind to draw from.
+        ConfigurationError: there is no worker, no step or no kind to draw from.
     """
     if workers < 1 or steps < 1 or not kinds or faults < 0:
         raise ConfigurationError(

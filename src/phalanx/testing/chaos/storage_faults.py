@@ -1,6 +1,6 @@
 """File systems that break as planned: `faulty+file://`, `faulty+memory://`, `faulty+s3://` ...
 
-Each stands before the real one of that name and hands everything through, but for the writes
+Each wraps the real one of that name and passes everything through, but for the writes
 that a fault hits. What reads and writes through fsspec needs to know nothing of it.
 """
 

@@ -1,4 +1,4 @@
-"""Arrays that every worker has whole, sent once; a step is told which rows it takes."""
+"""Arrays that every worker holds in full, sent once; a step receives which rows it takes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ArraysOnWorkers:
         """Nothing to do: a batch's number tells its pass."""
 
     def position(self, *, batch: int, trained: int) -> DataPosition:
-        """Where training stands: all that is needed is a number."""
+        """The position of training, which is one number."""
         return DataPosition(
             batch=batch, trained=trained, passes=1, taken=None, learned=None, seed=self._seed
         )

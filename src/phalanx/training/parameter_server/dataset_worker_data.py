@@ -1,7 +1,7 @@
 """Datasets that every worker makes for itself, of which it takes a share.
 
 A worker's part of a pass is each W-th batch of the dataset that the user gave, or all of
-what the user's function made for it. How far each worker is stands on a server, so that one
+what the user's function made for it. A server holds how far each worker is, so that one
 that takes another's place resumes where that one stopped.
 """
 
@@ -22,7 +22,7 @@ from phalanx.training.parameter_server.result_ledger import ResultLedger
 
 _log = logging.getLogger(__name__)
 _PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "GeneratorDataset")
-_IGNORE_STATE = 1  # of random generators: a new worker begins them anew
+_IGNORE_STATE = 1  # of random generators: a new worker restarts them
 
 
 class DatasetOnWorkers:
@@ -79,7 +79,7 @@ class DatasetOnWorkers:
         self.passes += 1
 
     def position(self, *, batch: int, trained: int) -> DataPosition:
-        """Where training stands; another strategy takes what is done for the pass's beginning."""
+        """The position of training; another strategy reads it as steps of the pass."""
         taken = sum(sum(n for n in counts if n != ALL) for counts in self._done_now().rounds)
         return DataPosition(
             batch=batch,
@@ -103,7 +103,7 @@ class DatasetOnWorkers:
             done = CompletedBatches.from_json(state, by_worker=self._by_worker)
             self.passes = done.number
         if self._by_worker and any(len(counts) != self._workers for counts in done.rounds):
-            _log.warning("the pass begins anew: its data was made for another number of workers")
+            _log.warning("the pass restarts: its data was made for another number of workers")
             done = CompletedBatches(number=self.passes, by_worker=True)
         self._done = done
         self._progress.assign([[self.passes, 0]] * self._workers)
@@ -114,11 +114,11 @@ class DatasetOnWorkers:
         return self._done.and_then(self.passes, counts)
 
     def unreported(self) -> list[Any]:
-        """What lost workers had done and not told."""
+        """What lost workers had done and not reported."""
         return self._ledger.take()
 
     def is_news(self, worker: int, batch: int) -> bool:
-        """Whether a worker's batch of this pass is told of for the first time, as it is now."""
+        """Whether a worker's batch of this pass is reported for the first time, as it is now."""
         return self._ledger.is_news(self.passes, worker, batch)
 
     def with_batch(
@@ -162,7 +162,7 @@ class DatasetOnWorkers:
         self._progress.scatter_nd_update([[worker]], [row])
 
     def _next(self, iterator: Any, ticket: Any, done: Any) -> Any:
-        """The first element of the pass that nobody in this worker's place has done."""
+        """The first element of the pass that no worker of this rank has done."""
         spec = iterator.element_spec
 
         def is_done(number: Any, batch: Any, content: Any) -> Any:

@@ -55,7 +55,7 @@ class ServerEvaluation:
             callbacks.on_test_begin()
             self._dispatch.start(0)
             for result in self._dispatch.epoch(self._asked):
-                phase_tracker.enter("validation")  # anew: it continues
+                phase_tracker.enter("validation")  # again: it continues
                 callbacks.on_test_batch_begin(totals.steps)
                 totals.add(result)
                 if cadence.is_due(totals.steps):

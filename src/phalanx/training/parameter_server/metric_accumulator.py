@@ -1,4 +1,4 @@
-"""Metrics over all steps of an epoch, from what each step told: nothing can be lost."""
+"""Metrics over all steps of an epoch, from what each step reported: nothing can be lost."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def trains_on_servers(model: Any) -> bool:
 
 @contextmanager
 def ps_call_context(model: Any, *, trains: bool = False) -> Iterator[CallContext]:
-    """Bring Keras's steps and optimizers to where servers keep the variables.
+    """Patch Keras's steps and optimizers for variables on servers.
 
     Raises:
         ConfigurationError: the model's optimizer cannot be right there.

@@ -20,7 +20,7 @@ _LEAST_SECONDS_OF_AN_EPOCH = 1.0
 
 
 class PSStepTimes:
-    """How fast the cluster trains, as the chief hears of its steps."""
+    """How fast the cluster trains, from the steps that the chief receives."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class PSStepTimes:
 
 
 def _times(rank: int, seconds: Sequence[float]) -> WorkerTimes:
-    """What one worker's steps took; nobody says more of it."""
+    """The duration of one worker's steps; nothing more is known of them."""
     return WorkerTimes(
         rank=rank,
         input=None,

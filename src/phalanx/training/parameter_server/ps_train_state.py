@@ -2,7 +2,7 @@
 
 The same names and the same form: variables whole, however many servers keep them, and the place
 in the data. So what was saved here continues with other servers, other workers, or one device.
-Next to it stands what only workers at their own pace need: which of them has done what.
+Next to it is what only workers at their own pace need: which of them has done what.
 """
 
 from __future__ import annotations
@@ -149,12 +149,12 @@ class _DataPosition:
     dispatch: StepScheduler
 
     def position(self, batch: int, *, since: int) -> DataPosition:
-        """Where training stands."""
+        """The position of training."""
         del since
         return self.data.position(batch=batch, trained=self.dispatch.position)
 
     def restore(self, position: DataPosition, state: Any) -> None:
-        """Stand there; the data itself is told by `ServerCapture.write`."""
+        """Take that position; `ServerCapture.write` sends it to the data itself."""
         del state
         self.dispatch.start(position.trained)
 

@@ -1,8 +1,8 @@
-"""What steps told, kept on a server until the chief has heard it.
+"""Results of steps, kept on a server until the chief has received them.
 
-A worker that is lost takes with it what it had done and not yet told. So a step writes what it
+The unreported results of a lost worker are lost with it. So a step writes what it
 tells down on a server, after what it trained is written and before its batch counts as done; the
-chief crosses out what it has heard, and after a loss reads what is left.
+chief removes what it has received, and after a loss reads what is left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BATCHES = 1 << 36
 
 
 class ResultLedger:
-    """A table on the first server: what was told, by pass, worker and batch."""
+    """A table on the first server: results by pass, worker and batch."""
 
     def __init__(self, workers: int) -> None:
         """Make it, empty, for so many workers."""
@@ -36,7 +36,7 @@ class ResultLedger:
         return self._table.insert(self._key(number, worker, batch), tf.io.serialize_tensor(content))
 
     def is_news(self, number: int, worker: int, batch: int) -> bool:
-        """Note that the chief has heard of a step; whether it had not before."""
+        """Note that the chief has received a step; whether it had not before."""
         key = self._key(number, worker, batch)
         if key in self._recovered:
             return False
@@ -46,7 +46,7 @@ class ResultLedger:
         return True
 
     def take(self) -> list[list[Any]]:
-        """What was told and is not heard of; it is, from now on."""
+        """Results that the chief has not received; from now on, it has."""
         self._acknowledge()
         keys, contents = self._table.export()
         new = [(int(k), c) for k, c in zip(keys.numpy(), contents, strict=True)]

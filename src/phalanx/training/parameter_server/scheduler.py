@@ -23,7 +23,7 @@ AHEAD_PER_WORKER = 8
 
 @dataclass(frozen=True, kw_only=True)
 class _Scheduled:
-    """A step that was given to the workers: its ticket, and what it will have told."""
+    """A step that was given to the workers: its ticket, and its future result."""
 
     ticket: int
     outcome: Future[Any]
@@ -73,11 +73,11 @@ class StepScheduler:
         self._data.next_pass()
 
     def stop(self) -> None:
-        """Give out no more steps of this epoch; those given are trained, and are told of."""
+        """Give out no more steps of this epoch; those given are trained and reported."""
         self._stopped = True
 
     def epoch(self, steps: int | None, *, done: int = 0) -> Iterator[StepResult]:
-        """Run one epoch: so many steps, or one pass where None, and give what each told.
+        """Run one epoch: so many steps, or one pass where None, and give the result of each.
 
         Args:
             steps: of the whole epoch.
@@ -131,7 +131,7 @@ class StepScheduler:
             result = self._step.read(given.outcome.result())
         except tf.errors.OpError as error:
             self._coordinator.join()  # raises what a step, or a lost server, has raised
-            _log.info("a worker was lost before it told what it had done: %s", type(error).__name__)
+            _log.info("a worker was lost before it reported its result: %s", type(error).__name__)
             if not self._data.ends_by_worker:  # the same batch again, which counts once
                 self._waiting.appendleft(self._give(given.ticket))
             yield from self._unreported()
@@ -142,7 +142,7 @@ class StepScheduler:
             yield self._count(result)
 
     def _unreported(self) -> Iterator[StepResult]:
-        """What lost workers had done, and nobody has heard of."""
+        """Results of lost workers that the chief has not received."""
         for outcome in self._data.unreported():
             result = self._step.read(outcome)
             assert isinstance(result, StepResult)

@@ -32,13 +32,13 @@ class WorkerData(Protocol):
         """What a step takes its batch from, on every worker."""
 
     def ticket(self, position: int) -> int:
-        """What a step is told that begins `position` steps into training."""
+        """The input of a step that starts `position` steps into training."""
 
     def next_pass(self) -> None:
         """The pass under way has ended, or is left."""
 
     def position(self, *, batch: int, trained: int) -> DataPosition:
-        """Where training stands, while no step is under way, as every strategy can read it.
+        """The position of training, while no step is under way, as every strategy can read it.
 
         Args:
             batch: batches of the epoch that are trained.
@@ -57,10 +57,10 @@ class WorkerData(Protocol):
         """
 
     def unreported(self) -> list[Any]:
-        """What steps told that were done, and that nobody has heard; each is given once."""
+        """Results of completed steps that the chief has not received; each is given once."""
 
     def is_news(self, worker: int, batch: int) -> bool:
-        """Whether a worker's batch is told of for the first time, as it is now."""
+        """Whether a worker's batch is reported for the first time, as it is now."""
 
     def with_batch(
         self, iterator: Any, ticket: Any, worker: Any, run: Callable[[Any, Any], Any]

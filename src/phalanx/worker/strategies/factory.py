@@ -15,7 +15,7 @@ class StrategyRequest:
 
     Attributes:
         communication_backend: how replicas add up, by name; "auto" leaves it to the strategy.
-        worker: the worker of `phalanx run` that makes it; None in a process of nobody's.
+        worker: the worker of `phalanx run` that makes it; None in other processes.
     """
 
     communication_backend: str = "auto"

@@ -49,7 +49,7 @@ def _is_variable(node: ast.expr, loops: set[str]) -> bool:
 
 
 def _loop_names(script: Script) -> Iterator[str]:
-    """Names that stand for a variable of a model, since a loop goes through those."""
+    """Names that refer to a variable of a model, since a loop goes through those."""
     for node in script.nodes:
         if isinstance(node, (ast.For, ast.comprehension)):
             over = node.iter

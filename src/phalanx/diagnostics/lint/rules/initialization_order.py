@@ -1,4 +1,4 @@
-"""What must stand before the strategy, and what after it."""
+"""What must come before the strategy, and what after it."""
 
 from __future__ import annotations
 

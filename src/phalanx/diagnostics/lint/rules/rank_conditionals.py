@@ -108,7 +108,7 @@ RULES = (
         name="callback-on-some-ranks",
         severity="warning",
         why="It changes the training. Under plain Keras the others continue without it, and "
-        "wait for one that has stopped; Phalanx brings most decisions together.",
+        "wait for one that has stopped; Phalanx synchronizes most decisions.",
         remedy="Give it to every worker: all see the same logs and decide the same. Callbacks that "
         "only save may stay with the chief.",
         find=_callback,
