@@ -4,7 +4,7 @@
     python benchmarks/checkpoint.py --write   the same, and docs/benchmarks.md with it
 
 One device trains a model whose state (weights and Adam's two slots) is 400 MB. In turn: some
-steps that nobody saves, and as many with one checkpoint among them; by
+steps that no one saves, and as many with one checkpoint among them; by
 `phalanx.callbacks.Checkpoint`, beside training and waiting for it, and by `model.save`, which
 waits. A stall is how long the step after which is saved takes longer; the cost is how much longer
 all the steps take, writing beside them included.

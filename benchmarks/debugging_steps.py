@@ -56,7 +56,7 @@ def rounds_of(make: Callable, batch: int, rounds: int) -> list[list[list[float]]
 
 
 def _round(make: Callable, batch: int, number: int) -> list[list[float]]:
-    """Steps traced anew: two like functions differ at random, by more than what is looked for."""
+    """Steps traced again: two like functions differ at random, by more than what is looked for."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stages:
         capture_dir().folder = Path(directory)
         flight.open(Path(directory) / "worker-0.flight", rank=0, attempt=0, workers=1)
@@ -77,9 +77,9 @@ def _round(make: Callable, batch: int, number: int) -> list[list[float]]:
 
 def _seconds_of(action: Callable[[], object]) -> Seconds:
     """How long it takes, and how long it keeps the process's processors busy."""
-    begun, busy = time.perf_counter(), time.process_time()
+    started, busy = time.perf_counter(), time.process_time()
     action()
-    return time.perf_counter() - begun, time.process_time() - busy
+    return time.perf_counter() - started, time.process_time() - busy
 
 
 def _step(

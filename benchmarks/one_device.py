@@ -53,9 +53,9 @@ def compiled(layers):
 
 
 def milliseconds(fit, model, x, y):
-    begun = time.process_time()
+    started = time.process_time()
     fit(model, x, y, batch_size=BATCH, verbose=0)
-    return (time.process_time() - begun) / STEPS * 1e3
+    return (time.process_time() - started) / STEPS * 1e3
 
 
 def compare(layers):

@@ -53,9 +53,9 @@ def convolutional():
 
 
 def seconds_of(action: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     action()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def every_step() -> float:

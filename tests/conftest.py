@@ -104,7 +104,7 @@ FIRST = (
     "cluster", "command", "parameter_server", "browser", "horovod", "workers", "storage",
     "equivalence", "examples", "docs", "chaos", "doctor", "replicas", "unit",
 )  # fmt: skip
-"""Folders in the order in which they are begun: what waits first, and what fills gaps last."""
+"""Folders in the order in which they are started: what waits first, and what fills gaps last."""
 
 
 def pytest_collection_modifyitems(items):

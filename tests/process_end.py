@@ -1,4 +1,4 @@
-"""Whether a process has gone; one that nobody has collected yet has."""
+"""Whether a process has gone; one that no one has collected yet has."""
 
 import time
 

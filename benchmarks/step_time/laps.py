@@ -38,9 +38,9 @@ class Laps:
         """The mean of the last `steps` steps, where `of` were to be taken in all."""
         if len(self._ends) != of:
             raise RuntimeError(f"Expected {of} steps; found {len(self._ends)}.")
-        (wall, cpu), (begun_wall, begun_cpu) = self._ends[-1], self._ends[-1 - steps]
+        (wall, cpu), (start_wall, start_cpu) = self._ends[-1], self._ends[-1 - steps]
         return Lap(
-            wall=(wall - begun_wall) / steps,
-            cpu=(cpu - begun_cpu) / steps,
+            wall=(wall - start_wall) / steps,
+            cpu=(cpu - start_cpu) / steps,
             memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
         )

@@ -71,7 +71,7 @@ def measure(
         for model in models:
             series = [Series(contender=n, model=model, workers=workers) for n in contenders]
             all_series += series
-            for number in range(-1, rounds):  # Round -1 traces and compiles; nobody counts it.
+            for number in range(-1, rounds):  # Round -1 traces and compiles; no one counts it.
                 tell(f"{workers} worker(s), {model}: round {number + 1} of {rounds}")
                 for one in series if number % 2 else reversed(series):
                     name = one.contender

@@ -15,10 +15,10 @@ STEPS = int(sys.argv[1])
 
 class Clock(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
-        self.begun = time.perf_counter()
+        self.started = time.perf_counter()
 
     def on_epoch_end(self, epoch, logs=None):
-        self.seconds = time.perf_counter() - self.begun
+        self.seconds = time.perf_counter() - self.started
 
 
 clock = Clock()

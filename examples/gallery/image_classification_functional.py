@@ -1,6 +1,6 @@
 """Image classification: a functional convolutional network with residual connections.
 
-The images come from a `tf.data` pipeline that shuffles anew in every epoch.
+The images come from a `tf.data` pipeline that shuffles again in every epoch.
 """
 
 import json

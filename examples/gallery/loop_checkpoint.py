@@ -1,6 +1,6 @@
 """A `tf.function` loop whose model, optimizer and place `tf.train.Checkpoint` keeps.
 
-The training stops half way, and resumes from the latest checkpoint with everything made anew.
+The training stops half way, and resumes from the latest checkpoint with everything made again.
 """
 
 import json

@@ -121,7 +121,7 @@ def chromium(width=1400, height=1000):
 
 def look(session, url, png, shown):
     """Open a page, wait until it shows every text in `shown`, save it; return its text."""
-    # A new address that differs after "#" only would not load the page anew.
+    # A new address that differs after "#" only would not reload the page.
     session.get("about:blank")
     session.get(url)
     deadline = time.monotonic() + PAGE_SECONDS

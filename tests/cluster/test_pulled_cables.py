@@ -48,7 +48,7 @@ def script(tmp_path):
 
 
 def undisturbed(path):
-    """What the script comes to on three workers of this machine, with nobody's help."""
+    """What the script comes to on three workers of this machine, with no one's help."""
     import phalanx
 
     phalanx.enable()

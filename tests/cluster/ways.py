@@ -78,7 +78,7 @@ def launchers_of_servers(here, variable):
 
 
 def wait_for_epoch(here, said):
-    """Training has begun; it is slow until `hold` is removed again."""
+    """Training has started; it is slow until `hold` is removed again."""
     end = time.monotonic() + SECONDS
     while not (here / "epoch-0").exists():
         assert time.monotonic() < end, said()

@@ -44,7 +44,7 @@ def stuck_in_its_input():
         os.mkfifo("pipe")
 
     def row(number):
-        # Nobody writes into the pipe: the wait is TensorFlow's, and no stack of Python shows it.
+        # No one writes into the pipe: the wait is TensorFlow's, and no stack of Python shows it.
         file = tf.where(tf.equal(number, 5 if rank == 1 else -1), "pipe", "/dev/null")
         x = tf.ones([4, 3, 2]) + tf.cast(tf.strings.length(tf.io.read_file(file)), tf.float32)
         return x, x[:, :, :1]

@@ -29,7 +29,7 @@ import horovod.tensorflow.keras as hvd
 hvd.init()
 x, y = data()
 dataset = tf.data.Dataset.from_tensor_slices((x, y)).shard(hvd.size(), hvd.rank()).batch(4)
-model = build(7 if hvd.rank() == 0 else 99)  # the callback is to make them alike
+model = build(7 if hvd.rank() == 0 else 99)  # the callback is to make them equal
 optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01 * hvd.size(), global_clipnorm=0.05))
 model.compile(optimizer, "mse", metrics=["mae"])
 callbacks = [

@@ -97,7 +97,7 @@ def test_command(words, place, monkeypatch):
         case ["python", script, *_]:
             assert (ROOT / script).exists()
         case _:
-            pytest.fail(f"nobody knows how to check {words}")
+            pytest.fail(f"no one knows how to check {words}")
 
 
 def cli_app():

@@ -236,7 +236,7 @@ def meeting_in(directory):
             if (meeting := RendezvousInfo.read(path)) is not None:
                 return meeting
         time.sleep(0.01)
-    raise AssertionError("nobody leads")
+    raise AssertionError("no one leads")
 
 
 def test_a_leader_that_is_not_reached(tmp_path):

@@ -161,7 +161,7 @@ def noisy(*layers, shape=(6,), head=(), **more):
 
 
 class LazyNoise(keras.Model):
-    """What replicas assign alike is made in the first step."""
+    """What replicas assign equally is made in the first step."""
 
     def __init__(self):
         super().__init__()

@@ -168,7 +168,7 @@ def test_fit_on_a_dataset_that_the_user_distributed():
 
 
 def both(directory, name):
-    """A training that nobody disturbed, and one that was broken off and restarted."""
+    """A training that no one disturbed, and one that was broken off and restarted."""
     whole = resume_cases.run(name, f"{directory}/whole", every=2)
     assert resume_cases.run(name, f"{directory}/broken", every=2, break_at=7) is None
     return whole, resume_cases.run(name, f"{directory}/broken", every=2)

@@ -129,11 +129,11 @@ def everything():
 
     lost = itertools.count()
     with losing_some():
-        trained("untold", dataset(), epochs=1)
+        trained("unknown length", dataset(), epochs=1)
     with losing_some():
-        trained("untold steps", dataset().repeat(), epochs=1, steps_per_epoch=9)
+        trained("unknown length steps", dataset().repeat(), epochs=1, steps_per_epoch=9)
     with losing_some():
-        said["predicted, untold"] = phalanx.predict(made, by_dataset, verbose=0)
+        said["predicted, unknown length"] = phalanx.predict(made, by_dataset, verbose=0)
 
     def refused(error, data, targets=None, prepare=lambda made: made):
         with pytest.raises(error) as caught:
@@ -207,10 +207,13 @@ def test_steps_per_epoch_are_those_asked_for(said):
 
 
 def test_what_a_lost_worker_had_not_reported_is_counted(said):
-    assert said["untold"]["seen"] == [1] * SAMPLES
-    assert said["untold"]["iterations"] == STEPS
-    assert said["untold steps"]["iterations"] == 9
-    assert sum(said["untold steps"]["seen"]) == said["untold steps"]["history"]["seen"][0]
+    assert said["unknown length"]["seen"] == [1] * SAMPLES
+    assert said["unknown length"]["iterations"] == STEPS
+    assert said["unknown length steps"]["iterations"] == 9
+    assert (
+        sum(said["unknown length steps"]["seen"])
+        == said["unknown length steps"]["history"]["seen"][0]
+    )
 
 
 def test_single_batches_are_steps_of_one_worker(said):
@@ -228,7 +231,7 @@ def test_evaluation_is_exact(said):
 
 
 def test_predictions_come_in_order(said):
-    for name in ("predicted", "predicted from a dataset", "predicted, untold"):
+    for name in ("predicted", "predicted from a dataset", "predicted, unknown length"):
         np.testing.assert_allclose(said[name], said["by hand"], rtol=1e-4, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoint under parameter servers: saved while all make no progress, brought back by anybody."""
+"""Checkpoint under parameter servers: saved while all wait, restored by any strategy."""
 
 import shutil
 

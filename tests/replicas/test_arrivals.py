@@ -72,7 +72,7 @@ def test_a_batch_that_is_waited_for_is_reported_when_it_came(steps, tmp_path):
         while time.monotonic() < end:
             events = read_flight(file).events
             if sum(event.kind == "train" for event in events) > len(given):
-                break  # The step that will take it has begun.
+                break  # The step that will take it has started.
             time.sleep(0.01)
         given.append(time.time_ns())
         return np.ones([8, 2], "float32")

@@ -10,7 +10,7 @@ from phalanx.gradients.collective_signature import compared
 
 
 class Agreeing:
-    """A meeting in which all agree; remembers what was brought."""
+    """A meeting in which all agree; remembers what was passed."""
 
     def __init__(self):
         self.passed = []

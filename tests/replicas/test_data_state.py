@@ -35,7 +35,7 @@ CASES = {  # made in the test: TensorFlow must not begin while tests are collect
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_dataset_that_calls_python_has_no_state_to_save(name):
-    """Python may have given all it had: then it could be saved, and not brought back."""
+    """Python may have given all it had: then it could be saved, and not restored."""
     make, has_state = CASES[name]
     dataset = make().map(lambda n: tf.reshape(n, [1])).batch(2)
     source = make_batch_source(dataset, place=ReplicaTopology(), seed=0)

@@ -17,7 +17,7 @@ class Adapter:
     num_batches = BATCHES
 
     def __init__(self):
-        tf.random.set_seed(11)  # as in a process that has just begun
+        tf.random.set_seed(11)  # as in a process that has just started
         self._dataset = tf.data.Dataset.range(60).shuffle(20).batch(7)
 
     def get_tf_dataset(self):

@@ -105,7 +105,7 @@ def test_waiting_for_data_is_input(eager):
             waits.append(steps.last.input)
     if not eager:  # an eager step takes as long as a batch does to come
         assert max(waits[6:]) > 0.05
-    assert steps.last.communication == 0.0, "one replica waits for nobody"
+    assert steps.last.communication == 0.0, "one replica waits for no one"
     assert steps.last.busy > 0
 
 
@@ -153,7 +153,7 @@ def test_a_listener_receives_of_every_step_after_the_warm_up(mirrored2, executio
     phalanx.fit(model, x, y, batch_size=BATCH, epochs=4, verbose=0, callbacks=[listener])
     reported = listener.reported
     assert reported[-1].step == 4 * 13
-    # Numbers begin anew where the timed function is traced.
+    # Numbers restart where the timed function is traced.
     assert 0 < sum(each.steps for each in reported) <= 4 * 13 - 3
     assert all(each.samples <= 8 * each.steps for each in reported)
     assert any(each.time_fractions["communication"] for each in reported)

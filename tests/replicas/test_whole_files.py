@@ -27,7 +27,7 @@ class Unwilling(keras.layers.Layer):
     """Fails when it is saved, after other layers were."""
 
     def save_own_variables(self, store):
-        store["begun"] = [1.0]
+        store["started"] = [1.0]
         raise OSError("the disk is full")
 
 
@@ -253,7 +253,7 @@ def test_a_callback_costs_the_readings_it_needs(make, between, mirrored2, tmp_pa
 
 def test_a_place_to_run_that_does_not_exist_is_refused():
     class Own(phalanx.callbacks.Callback):
-        runs_on = "nobody"
+        runs_on = "anybody"
 
-    with pytest.raises(ConfigurationError, match=r"must be 'all' or 'chief'; found 'nobody'"):
+    with pytest.raises(ConfigurationError, match=r"must be 'all' or 'chief'; found 'anybody'"):
         phalanx.fit(small_model(), features(8), targets(8), callbacks=[Own()], **OPTIONS)

@@ -207,7 +207,7 @@ def written_while_it_is_killed(rclone, folder):
     return step
 
 
-@pytest.mark.parametrize("wrong", [{"secret": "wrong"}, {"key": "nobody"}])
+@pytest.mark.parametrize("wrong", [{"secret": "wrong"}, {"key": "no one"}])
 def test_wrong_keys_are_said(wrong, rclone):
     folder = rclone.folder("any", **wrong)
     with pytest.raises(PermissionError):

@@ -115,7 +115,7 @@ def test_auto_asks_where_there_is_a_chip(tmp_path, chip):
     with machine({"tpu-env": TPU_ENV}) as environment:
         place = autodetect_tpu(environment, metadata_server(environment), tmp_path)
     assert place.reason == "the metadata server tells of a TPU here"
-    # The same device files belong to others too, and then nobody tells of a TPU.
+    # The same device files belong to others too, and then nothing reports a TPU.
     with machine({}) as environment:
         assert autodetect_tpu(environment, metadata_server(environment), tmp_path) is None
 

@@ -91,9 +91,9 @@ def test_what_is_passed_comes_through():
 
 @pytest.fixture
 def meet():
-    """`meet(brought, ...)`: what the workers hear who bring these; None comes and is gone.
+    """`meet(passed, ...)`: what the workers hear who bring these; None comes and is gone.
 
-    All have brought `before` until then.
+    All have passed `before` until then.
     """
 
     def meet(*passed, before=(), patience=60.0, stays=False):
@@ -232,7 +232,7 @@ def test_a_guest_tries_until_the_chief_listens():
 
 
 class ReceivedLines:
-    """A meeting at which this is heard."""
+    """A meeting at which this is received."""
 
     def __init__(self, said="", *, has_ended=False):
         self.answer = Verdict(said, is_lost=has_ended)

@@ -21,7 +21,7 @@ print(child.pid, flush=True)
 def test_a_worker_that_is_asked_when_it_is_dead_leaves_no_family(tmp_path):
     log = tmp_path / "worker.log"
     worker = WorkerProcess((sys.executable, "-c", LEAVES_A_CHILD), env=os.environ, log=log)
-    # It is dead, and nobody has collected it: `poll` has not been called.
+    # It is dead, and no one has collected it: `poll` has not been called.
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     worker.ask(signal.SIGUSR2)
     wait_until_ended(int(log.read_text()))

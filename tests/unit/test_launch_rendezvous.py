@@ -66,7 +66,7 @@ def test_a_wire_is_lost_when_the_other_end_hangs_up():
     one, other = wires(beat=0.01)
     other.close()
     wait(lambda: one.is_lost)
-    one.send({"do": "nothing"})  # and nobody is hurt
+    one.send({"do": "nothing"})  # and no one is hurt
 
 
 def test_a_wire_is_lost_without_a_sign_of_life():
@@ -163,7 +163,7 @@ def test_no_one_speaks_to_the_leader_without_the_token(tmp_path):
     RendezvousInfo(host=meeting.host, port=meeting.port, token="00").write(
         rendezvous_path(tmp_path, HERE)
     )
-    with pytest.raises(LaunchError, match="but nobody who knows this run"):
+    with pytest.raises(LaunchError, match="but no one who knows this run"):
         two.follower(rendezvous_timeout=0.5).run()
 
 
@@ -304,7 +304,7 @@ until(lambda: False)
 
 @pytest.mark.process
 def test_workers_of_all_hosts_write_their_stacks_when_a_run_makes_no_progress(scene, monkeypatch):
-    # On another host the number is another process's, or nobody's, as this one.
+    # On another host the number is another process's, or no one's, as this one.
     monkeypatch.setattr(RemoteWorker, "pid", property(lambda self: 2**22 + 1))
     first, second = scene.both(STANDS, hang_timeout=1.0)
     assert (first.exit_code, second.exit_code) == (124, 124)

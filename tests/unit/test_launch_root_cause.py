@@ -59,7 +59,7 @@ def test_what_a_dead_peer_causes(type, message, consequence):
         # A dead peer's victim may be quicker to say so.
         ([ended(0, type="UnavailableError", time=1.0), ended(1, time=2.0)], 1),
         ([ended(0, type="UnavailableError", time=1.0), ended(1, -9, at=2.0)], 1),
-        # Nobody else is to blame.
+        # No one else is to blame.
         ([ended(0, type="UnavailableError", time=1.0), ended(1, 0)], 0),
         # It had said so before it was stopped.
         ([ended(0, -15, terminated_by_launcher=True, time=1.0), ended(1, time=2.0)], 0),

@@ -46,7 +46,7 @@ print("worker", rank, "is up", flush=True)
 """
 SOON = Timeouts(poll_interval=0.02, failure_settle=0.5, self_exit=1.0, sigkill=0.5)
 PATIENT = replace(SOON, failure_settle=60.0, self_exit=60.0, sigkill_after_failure=60.0)
-"""Where nobody is waited for who does not come, however slow this machine is."""
+"""Where no one is waited for who does not come, however slow this machine is."""
 
 
 class Scene:

@@ -1,4 +1,4 @@
-"""What the launcher shows, where nobody takes it: real pipes, a full device, closed descriptors."""
+"""What the launcher shows, where no one takes it: real pipes, a full device, closed descriptors."""
 
 import io
 import os
@@ -27,7 +27,7 @@ sys.exit(7)
 
 @pytest.fixture
 def gone():
-    """A pipe that nobody reads any more."""
+    """A pipe that no one reads any more."""
     reader, writer = os.pipe()
     os.close(reader)
     yield writer

@@ -67,7 +67,7 @@ def checks_of(model, strategy, *, assigned=(), kind=ReplicaChecks, **options):
 
 
 def found(said):
-    """Which variable differed, at which step, and when it was alike."""
+    """Which variable differed, at which step, and when it was equal."""
     return [(apart.what.name, apart.step, apart.first_difference_at) for _, apart in said]
 
 

@@ -262,7 +262,7 @@ def test_every_column_has_its_room(made, width):
     made.both_start()
     head = next(line for line in page_of(made, 1.0, width=width).splitlines() if "rank" in line)
     columns = ["rank", "state", "step", "epoch", "loss", "samples/s", "a", "step"]
-    columns += ["gradient", "memory", "heard"]
+    columns += ["gradient", "memory", "seen"]
     assert [each for each in head.split() if each != "doing"] == columns
     assert ("doing" in head) == (width > 80)
 

@@ -93,7 +93,7 @@ def test_microseconds_make_no_straggler():
 @pytest.mark.parametrize(
     "table",
     [[worker(0)], [worker(0), worker(1, compute=None)], []],
-    ids=["alone", "unmeasured", "nobody"],
+    ids=["alone", "unmeasured", "no one"],
 )
 def test_nothing_to_compare(table):
     scene = Scene(windows=1)

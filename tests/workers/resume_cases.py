@@ -103,7 +103,7 @@ def several_steps_a_call(train):
 
 @case
 def pipeline(train):
-    """A tf.data pipeline, shuffled anew each time."""
+    """A tf.data pipeline, shuffled again each time."""
     train(classifier(), dataset())
 
 
@@ -121,7 +121,7 @@ def pipeline_across_epochs(train):
 
 @case
 def generated(train):
-    """Data whose length nobody knows, made by Python."""
+    """Data whose length no one knows, made by Python."""
     import tensorflow as tf
 
     def generate():

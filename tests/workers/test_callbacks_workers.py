@@ -145,7 +145,7 @@ def test_decisions_are_common(workers, tmp_path, pool):
         np.testing.assert_equal(result, results[0])
     found = results[0]
     assert found["at a batch"] == ([0], 3)
-    assert found["behind our back"] == ([0], 5), "not within the epoch, but nobody hangs"
+    assert found["behind our back"] == ([0], 5), "not within the epoch, but no one hangs"
     assert found["on one worker"] == ([0], 3)
     assert found["evaluate"] == found["first eight"]
     assert found["predict"] == 8

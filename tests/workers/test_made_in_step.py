@@ -8,7 +8,7 @@ WAYS = ["fit", "train_on_batch", "eagerly", "looked at"]
 
 
 def trained(way, width_of_rank=lambda _: 3):
-    """Whether weights were alike after each call; the log's warnings."""
+    """Whether weights were equal after each call; the log's warnings."""
     import logging
     import tempfile
 

@@ -57,7 +57,7 @@ def export_everywhere(directory):
     if chief:
         save_all_ways(model, os.path.join(directory, "chief"))
     save_all_ways(model, os.path.join(directory, "all"))
-    model.fit(x, x[:, :3], batch_size=8, verbose=0)  # nobody was left behind
+    model.fit(x, x[:, :3], batch_size=8, verbose=0)  # no one was left behind
     return x
 
 

@@ -94,4 +94,4 @@ def test_a_slow_worker_is_found_and_ended_again(slow_in, tmp_path, pool):
         assert [each.rank for each in slow.workers] == [0, 1, 2]
         assert len(records(tmp_path, "throughput", own)) == len(numbers)
     assert waited[1] < 0.4
-    assert min(waited[0], waited[2]) > 2 * waited[1], "others wait for worker 1, it for nobody"
+    assert min(waited[0], waited[2]) > 2 * waited[1], "others wait for worker 1, it for no one"

@@ -1,4 +1,4 @@
-"""Data whose length nobody knows, or that differs: an end for all at one step, or an error."""
+"""Data whose length no one knows, or that differs: an end for all at one step, or an error."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""All that watches a fit, at once: workers stay together, and train as if nobody looked."""
+"""All that watches a fit, at once: workers stay together, and train as if no one looked."""
 
 import io
 import json

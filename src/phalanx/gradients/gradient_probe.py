@@ -33,7 +33,7 @@ class ProbeConfig:
 
     Attributes:
         layers: patterns of variable paths, such as "*/dense*"; None looks at all.
-        sample_rate: the share of layers to look at in one step, drawn anew from the
+        sample_rate: the share of layers to look at in one step, drawn again from the
             step's number, in the same way on every worker.
         histograms: whether to make histograms too.
     """

@@ -25,7 +25,7 @@ _STYLES = {
     "ended": "dim green",
 }
 _COLUMNS = ("rank", "state", "doing", "step", "epoch", "loss", "samples/s", "a step", "gradient",
-            "memory", "heard")  # fmt: skip
+            "memory", "seen")  # fmt: skip
 _TO_THE_LEFT = ("state", "doing")
 _WIDE = 96  # columns of a terminal; what each worker does is left out on a narrower one.
 _OTHER_ROWS = 9
@@ -146,7 +146,7 @@ def _cells(worker: LiveWorker, standing: WorkerHealth, now: float) -> dict[str, 
         "a step": Text(formatting.format_duration(worker.step_seconds)),
         "gradient": _value(worker.gradient_norm),
         "memory": Text(formatting.format_bytes(worker.memory_bytes)),
-        "heard": Text(f"{_whole(now - worker.last_seen)} ago"),
+        "seen": Text(f"{_whole(now - worker.last_seen)} ago"),
     }
 
 

@@ -228,7 +228,7 @@ def _partial_batches(adapter: Any, spec: Any) -> list[TpuFinding]:
         return [
             TpuFinding(
                 what=f"The last batch has {last} samples, the others have {size}.",
-                fix="A TPU compiles the step anew for it: use a batch size that divides the "
+                fix="A TPU compiles the step again for it: use a batch size that divides the "
                 "number of samples, or a dataset with drop_remainder=True.",
             )
         ]

@@ -48,11 +48,11 @@ def place(
         plan: how many.
         request: asks for bundles.
         clock: the time.
-        is_over: whether nobody wants them any more.
+        is_over: whether they are no longer needed.
         report: told how many seconds the wait has taken, now and then.
 
     Returns:
-        Bundles that are there; None where nobody wants them any more.
+        Bundles that are there; None where they are no longer needed.
     """
     began = reported = clock.now()
     while True:

@@ -165,7 +165,7 @@ class LauncherGroup:
 
 
 def _actor(request: LaunchRequest, index: int) -> Any:
-    """An actor that has a bundle for itself, and is not begun again elsewhere."""
+    """An actor that has a bundle for itself, and is not restarted elsewhere."""
     bundle = request.group.bundle_specs[index]
     return (
         ray.remote(LauncherActor)
