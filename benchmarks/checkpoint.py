@@ -143,14 +143,14 @@ class _Stalls(keras.callbacks.Callback):
         super().__init__()
         self._seconds = seconds
         self._before: Callable[[], float] = lambda: phase_tracker.totals()["checkpoint"]
-        self._begun = 0.0
+        self._started = 0.0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if batch == 0:
-            self._begun = self._before()
+            self._started = self._before()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._seconds.append(self._before() - self._begun)
+        self._seconds.append(self._before() - self._started)
 
 
 def _rows(found: dict[str, list[tuple[float, float]]]) -> list[tuple[str, ...]]:
