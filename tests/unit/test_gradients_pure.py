@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.gradients.all_reduce import pack, reduce_sum, scale, unpack
-from phalanx.gradients.step_context import ReplicaBatch, current_replica_batch, replica_batch_scope
+from phalanx.gradients.replica_batch import ReplicaBatch
+from phalanx.gradients.step_context import current_replica_batch, step_scope
 
 SHAPES = st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=1, max_size=5)
 
@@ -116,8 +117,8 @@ def test_shares_nest_and_end_with_an_exception():
     outer = ReplicaBatch(tf.constant(1), tf.constant(2))
     inner = ReplicaBatch(tf.constant(1), tf.constant(3))
     assert current_replica_batch() is None
-    with replica_batch_scope(outer):
-        with contextlib.suppress(KeyError), replica_batch_scope(inner):
+    with step_scope(replica_batch=outer):
+        with contextlib.suppress(KeyError), step_scope(replica_batch=inner):
             assert current_replica_batch() is inner
             raise KeyError
         assert current_replica_batch() is outer
@@ -126,7 +127,7 @@ def test_shares_nest_and_end_with_an_exception():
 
 def test_each_thread_has_its_own_share():
     seen = []
-    with replica_batch_scope(ReplicaBatch(tf.constant(1), tf.constant(2))):
+    with step_scope(replica_batch=ReplicaBatch(tf.constant(1), tf.constant(2))):
         thread = threading.Thread(target=lambda: seen.append(current_replica_batch()))
         thread.start()
         thread.join()

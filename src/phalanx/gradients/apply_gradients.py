@@ -20,7 +20,7 @@ from phalanx.gradients.checked_all_reduce import (
 )
 from phalanx.gradients.gradient_probe import GradientProbe, GradientSnapshot
 from phalanx.gradients.nonfinite import NonFiniteGuard
-from phalanx.gradients.step_context import ReplicaBatch
+from phalanx.gradients.replica_batch import ReplicaBatch
 
 
 @dataclass(frozen=True, kw_only=True)

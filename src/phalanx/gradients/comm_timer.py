@@ -1,20 +1,21 @@
 """How long a replica waits for its reductions, measured inside the step's graph.
 
-A `Stopwatch` is open while a step is traced that is to be timed; a step that is not timed
-has nothing of this in its graph. A reduction's time runs from the moment at which this
+A timed step is traced with a `Stopwatch` in its `StepContext`; the graph of another step has
+none of this. A reduction's time runs from the moment at which this
 replica's own values are ready to the moment at which the total is there. So it holds the
 transfer and the wait for replicas that come later.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from phalanx.gradients.step_context import current_step
 
 
 class Stopwatch:
@@ -76,22 +77,10 @@ def _replica() -> int:
     return int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
-_open: list[Stopwatch] = []
-
-
 def timed(reduce: Callable[[Any], Any], value: Any) -> Any:
-    """`reduce(value)`, under the stopwatch that is open, if one is."""
-    return _open[-1].time(reduce, value) if _open else reduce(value)
-
-
-@contextlib.contextmanager
-def timed_collective(stopwatch: Stopwatch) -> Iterator[Stopwatch]:
-    """Hold `stopwatch` open; replicas run in threads, so this is the process's."""
-    _open.append(stopwatch)
-    try:
-        yield stopwatch
-    finally:
-        _open.remove(stopwatch)
+    """`reduce(value)`, timed by the step's stopwatch where it has one."""
+    stopwatch = current_step().stopwatch
+    return reduce(value) if stopwatch is None else stopwatch.time(reduce, value)
 
 
 def now() -> tf.Tensor:

@@ -1,14 +1,13 @@
 """Look at the gradients of one step: each replica's own, and the total.
 
-An `GradientProbe` is open while a step is traced; what it collects are tensors that the
-step returns as values, so a step that is not observed has nothing of this in its graph.
+A sampled step is traced with a `GradientProbe` in its `StepContext`. It collects tensors that
+the step returns as values, so the graph of another step has none of this.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,21 +162,3 @@ class GradientProbe:
             "clipped_norm": global_norm_at_any_scale(applied.clipped),
             "cosine": cosine(applied.local, applied.total),
         }
-
-
-_open: list[GradientProbe] = []
-
-
-def current_observation() -> GradientProbe | None:
-    """The observation of the step that is being traced or run, in any thread."""
-    return _open[-1] if _open else None
-
-
-@contextlib.contextmanager
-def observing(observation: GradientProbe) -> Iterator[GradientProbe]:
-    """Hold `observation` open; replicas run in threads, so this is the process's."""
-    _open.append(observation)
-    try:
-        yield observation
-    finally:
-        _open.remove(observation)

@@ -22,7 +22,7 @@ from phalanx.gradients.checked_all_reduce import (
     without_nonfinite,
 )
 from phalanx.gradients.clipper_chain import OnNonfinite
-from phalanx.gradients.step_context import CaptureFn
+from phalanx.gradients.replica_batch import CaptureFn
 
 _NEVER = -1
 

@@ -1,287 +1,79 @@
-"""How much of the global batch a replica holds, known to everything that runs in its step.
+"""What code inside a training step can ask for without being passed it.
 
-A replica with n_r of the n samples of a global batch contributes n_r / n of the mean
-loss. Whoever computes a gradient, a loss or a statistic inside the step asks
-`current_replica_batch()`. Outside a step that Phalanx runs there is no share, and Keras's and
-`tf.distribute`'s own conventions hold (a custom training loop sums its replicas' gradients).
+Keras calls optimizers, losses and metrics itself, so what they need of the step around them cannot
+travel as an argument. All of it is here, and nothing else is ambient in a step.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
-
-from phalanx.gradients.all_reduce import reduce_sum
-from phalanx.gradients.axis_sizes import key_of
-from phalanx.gradients.row_sums import RowSums, Term
-
-CaptureFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
-"""Gets the step (int64), the position of the first bad variable (int64), whether this replica's own
-gradients were bad, and whether the total can be so by them (bool); gives any tensor."""
+if TYPE_CHECKING:
+    from phalanx.gradients.comm_timer import Stopwatch
+    from phalanx.gradients.gradient_probe import GradientProbe
+    from phalanx.gradients.replica_batch import ReplicaBatch
 
 
-@dataclass(frozen=True)
-class MetricResult:
-    """What a metric reports, or one entry of the dictionary that it reports."""
-
-    metric: Any
-    names: tuple[str, ...] = ()
-
-    def compute(self) -> Any:
-        """The result, of what the metric's variables are now."""
-        return functools.reduce(lambda found, name: found[name], self.names, self.metric.result())
-
-
-def is_seed(variable: Any) -> bool:
-    """Whether a Keras variable is the state of a `SeedGenerator`, which counts draws."""
-    return bool(variable.path.endswith("seed_generator_state"))
-
-
-class ReplicaBatch:
-    """One replica's share of one global batch, while its step is traced or run.
+@dataclass(frozen=True, kw_only=True)
+class StepContext:
+    """The step that is being traced or run.
 
     Attributes:
-        count: samples this replica holds, scalar int32; 0 for a replica without any.
-        total: samples in the global batch, scalar int32.
-        start: the first of this replica's samples in the global batch, scalar int32.
-        static_count: rows of this replica's data, where they are known while the step is traced.
-        weight: count / total, scalar float32.
-        may_be_empty: whether `count` can be 0; False saves the guards against it.
-        is_replica_invariant: whether every replica assigns a Keras variable the same value in
-            a step, so that one without samples does too.
-        assigned: Keras variables that the step assigned before its gradient was applied,
-            by id, in order of first assignment.
-        loss: the replica's loss as its optimizer was given it, scalar, once that is known.
-        keep: called, in the graph, where the step is the first with a gradient that is not
-            finite; None where it is not kept.
-        draw_counter: finds the counter of the stateful random draw that is being traced; None
-            where such draws keep a counter of their own.
-        row_sums: finds the sums over rows among the scalars of the step.
-        wants_before: whether to fill `before`.
-        before: by id, what the variables in `assigned` were before.
-        results: by their ids, values that metrics gave as their results in the step, and which.
+        probe: observes its gradients; None in a step that is not sampled.
+        stopwatch: times its collectives; None in a step that is not timed.
+        replica_batch: the local batch of this thread's replica; None outside of a step.
+        applies_total: whether this thread applies a gradient that is already aggregated.
+        clipped_variables: the variables whose gradients this thread's optimizer clips.
     """
 
-    def __init__(
-        self,
-        count: tf.Tensor,
-        total: tf.Tensor,
-        *,
-        start: Any = 0,
-        static_count: int | None = None,
-        may_be_empty: bool = True,
-        is_replica_invariant: Callable[[Any], bool] = is_seed,
-    ) -> None:
-        self._count = count
-        self._total = total
-        self._start = start
-        self.static_count = static_count
-        self.may_be_empty = may_be_empty
-        self.is_replica_invariant = is_replica_invariant
-        self._weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
-        self.assigned: dict[int, Any] = {}
-        self.before: dict[int, Any] = {}
-        self.wants_before = False
-        self.results: dict[int, tuple[Any, MetricResult]] = {}
-        self.row_sums = RowSums(())
-        self._is_published = False
-        self.loss: tf.Tensor | None = None
-        self.keep: CaptureFn | None = None
-        self.draw_counter: Callable[[tuple[int, int]], Any] | None = None
-        self._weighted_losses: set[int] = set()
-        self._counted: dict[tuple[int, str], Any] = {}
-        self._gathered: set[tuple[int, str]] = set()
-
-    @property
-    def count(self) -> tf.Tensor:
-        """Samples this replica holds."""
-        return self._count if self.in_own_strategy() else _published().read_value()[0]
-
-    @property
-    def total(self) -> tf.Tensor:
-        """Samples in the global batch."""
-        return self._total if self.in_own_strategy() else _published().read_value()[1]
-
-    @property
-    def start(self) -> tf.Tensor:
-        """The first of this replica's samples in the global batch."""
-        return self._start if self.in_own_strategy() else _published().read_value()[2]
-
-    @property
-    def weight(self) -> tf.Tensor:
-        """The share, count / total."""
-        if self.in_own_strategy():
-            return self._weight
-        return tf.cast(self.count, tf.float32) / tf.cast(self.total, tf.float32)
-
-    @contextlib.contextmanager
-    def published(self) -> Iterator[None]:
-        """Let functions of the script's own, which the step calls, read the share.
-
-        Such a function is traced once and called in each trace of the step, so it must not hold
-        tensors of one: it reads variables, which say "a batch of its own" outside of steps.
-        """
-        held = _published()
-        held.assign(tf.stack([self._count, self._total, self._start]))
-        self._is_published = True
-        try:
-            yield
-        finally:
-            held.assign(_OF_ITS_OWN)
-
-    def in_own_strategy(self) -> bool:
-        """Whether what is being traced is the step itself, or its branches, and no function."""
-        if tf.executing_eagerly() or not self._is_published:
-            return True
-        graph = tf.compat.v1.get_default_graph()
-        while getattr(graph, "is_control_flow_graph", False):
-            graph = graph.outer_graph
-        return tf.is_symbolic_tensor(self._count) and graph is self._count.graph
-
-    def is_within_reach(self) -> bool:
-        """Whether what runs now can read the share: not where a graph is left by `init_scope`."""
-        return not (tf.executing_eagerly() and tf.is_symbolic_tensor(self._count))
-
-    def record_result(self, value: Any, result: MetricResult) -> None:
-        """Remember that `value`, or those of that dictionary, are a metric's result."""
-        self.results.setdefault(id(value), (value, result))
-        if isinstance(value, dict):
-            for name, one in value.items():
-                self.record_result(one, MetricResult(result.metric, (*result.names, name)))
-
-    def record_gathered(self, tensor: Any) -> None:
-        """Remember that `tensor` has the rows of all replicas."""
-        if tf.is_symbolic_tensor(tensor):
-            self._gathered.add(key_of(tensor))
-
-    def record_weighted_loss(self, optimizer: object) -> None:
-        """Remember that `optimizer`'s loss, so its gradients, already carry the weight."""
-        self._weighted_losses.add(id(optimizer))
-
-    def loss_is_weighted(self, optimizer: object) -> bool:
-        """Whether `optimizer`'s gradients already carry this share's weight."""
-        return id(optimizer) in self._weighted_losses
-
-    @property
-    def any_loss_is_weighted(self) -> bool:
-        """Whether some optimizer's loss carries the weight."""
-        return bool(self._weighted_losses)
-
-    def inverse_weight(self, dtype: Any) -> tf.Tensor:
-        """total / count as a scalar of `dtype`; 0 where the replica holds nothing.
-
-        Multiplying a *sum* over the replica's samples by this makes the weighted mean
-        over replicas the sum over the global batch.
-        """
-        return tf.math.divide_no_nan(tf.cast(self.total, dtype), tf.cast(self.count, dtype))
-
-    @contextlib.contextmanager
-    def looking_at(self, data: Any) -> Iterator[None]:
-        """Find sums over the rows of `data`, this replica's part, in what is traced meanwhile."""
-        previous = self.row_sums
-        self.row_sums = RowSums(data, (self.count, self.total, self.weight), self._gathered)
-        try:
-            yield
-        finally:
-            self.row_sums = previous
-
-    def for_mean(self, scalar: Any) -> Any:
-        """`scalar` with what makes its mean over replicas, weighed by their samples, right.
-
-        A mean over rows stays as it is; the sums over rows in it are multiplied by total / count,
-        and those that are divided by a count of entries are divided by that of all replicas.
-        """
-        parts = self.parts(scalar)
-        return scalar if parts is None else self._added_up(parts, scalar.dtype)
-
-    def weighed(self, loss: Any) -> Any:
-        """This replica's part of the global `loss`, a scalar: means weighed, sums as they are."""
-        parts = self.parts(loss, is_mean=False)
-        if parts is None:
-            return loss * tf.cast(self.weight, loss.dtype)
-        return self._added_up(parts, loss.dtype)
-
-    def parts(self, scalar: Any, *, is_mean: bool = True) -> list[tuple[Any, Any]] | None:
-        """Scalars and their factors, which add up to the replica's part of a global `scalar`.
-
-        Args:
-            scalar: a scalar of the step.
-            is_mean: whether replicas' parts are weighed by their samples and added up, else they
-                are added up as they are.
-
-        Returns:
-            Pairs of a tensor and a factor, float32 or float64; None where the whole is a mean
-            over rows.
-        """
-        terms = self.row_sums.terms(scalar)
-        if not terms:
-            return None
-        return [(term.value, self._factor(term, is_mean)) for term in terms]
-
-    def _factor(self, term: Term, is_mean: bool) -> Any:
-        dtype = tf.float64 if term.value.dtype == tf.float64 else tf.float32
-        factor = tf.cast(term.factor, dtype)
-        if not term.is_sum:
-            return factor if is_mean else factor * tf.cast(self.weight, dtype)
-        # A stand-in row is no sample.
-        factor *= self.inverse_weight(dtype) if is_mean else tf.cast(self.count > 0, dtype)
-        if term.count is None:
-            return factor
-        divisor = term.count.finish(self._whole(term.count.sum))
-        return tf.math.divide_no_nan(factor, tf.cast(divisor, dtype))
-
-    def _whole(self, part: Any) -> Any:
-        """The sum of what replicas count, added up once however often it is asked for."""
-        graph = tf.compat.v1.get_default_graph()
-        if (known := self._counted.get((id(graph), part.name))) is not None:
-            return known
-        whole = self._counted[id(graph), part.name] = self.over_replicas(part)
-        return whole
-
-    def _added_up(self, parts: list[tuple[Any, Any]], dtype: Any) -> Any:
-        # The mean of no entry is NaN; its factor is 0.
-        factors = [(tf.cast(one, dtype), tf.cast(factor, dtype)) for one, factor in parts]
-        whole = tf.add_n([tf.math.multiply_no_nan(one, factor) for one, factor in factors])
-        self.row_sums.take_for_mean(whole)
-        return whole
-
-    def over_replicas(self, value: Any) -> Any:
-        """The sum of a scalar over the replicas that hold samples; no gradient flows."""
-        held = tf.where(self.count > 0, value, tf.zeros_like(value))
-        return reduce_sum([tf.stop_gradient(held)])[0]
+    probe: GradientProbe | None = None
+    stopwatch: Stopwatch | None = None
+    replica_batch: ReplicaBatch | None = None
+    applies_total: bool = False
+    clipped_variables: Sequence[Any] = ()
 
 
-_OF_ITS_OWN = (1, 1, 0)
-
-
-@functools.cache
-def _published() -> tf.Variable:
-    """Count, total and start of the step under way, int32."""
-    with tf.init_scope():
-        return tf.Variable(_OF_ITS_OWN, trainable=False, dtype=tf.int32, name="phalanx_share")
-
-
+_shared = StepContext()
 _thread = threading.local()
 
 
+def current_step() -> StepContext:
+    """The step around this code; the defaults outside of one."""
+    own: dict[str, Any] | None = getattr(_thread, "own", None)
+    return replace(_shared, **own) if own else _shared
+
+
 def current_replica_batch() -> ReplicaBatch | None:
-    """The share of the replica whose step runs in this thread, or None."""
-    share: ReplicaBatch | None = getattr(_thread, "share", None)
-    return share
+    """The local batch of the replica whose step runs in this thread, or None."""
+    return current_step().replica_batch
 
 
 @contextlib.contextmanager
-def replica_batch_scope(share: ReplicaBatch | None) -> Iterator[ReplicaBatch | None]:
-    """Make `share` the current one for the length of a replica's step; None: there is none."""
-    previous = current_replica_batch()
-    _thread.share = share
+def step_scope(**fields: Any) -> Iterator[None]:
+    """Set fields of the step for this thread, which is one replica's."""
+    previous: dict[str, Any] = getattr(_thread, "own", {})
+    _thread.own = {**previous, **fields}
     try:
-        yield share
+        yield
     finally:
-        _thread.share = previous
+        _thread.own = previous
+
+
+@contextlib.contextmanager
+def all_replicas_scope(
+    *, probe: GradientProbe | None = None, stopwatch: Stopwatch | None = None
+) -> Iterator[None]:
+    """Set the probe or the stopwatch of the step for all threads: replicas run in threads."""
+    global _shared
+    previous = _shared
+    _shared = replace(
+        previous, probe=probe or previous.probe, stopwatch=stopwatch or previous.stopwatch
+    )
+    try:
+        yield
+    finally:
+        _shared = previous

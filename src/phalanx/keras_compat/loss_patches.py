@@ -33,13 +33,9 @@ import keras
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import reduce_sum
-from phalanx.gradients.step_context import (
-    MetricResult,
-    ReplicaBatch,
-    current_replica_batch,
-    replica_batch_scope,
-)
-from phalanx.keras_compat.optimizer_patches import applying_total, in_a_plain_loop, in_many_replicas
+from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
+from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
+from phalanx.keras_compat.optimizer_patches import in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
 from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
 
@@ -236,7 +232,7 @@ class _ActivityRegularizer:
 def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
     def assign(self: Any, value: Any) -> Any:
         share = current_replica_batch()
-        if share is None or applying_total():
+        if share is None or current_step().applies_total:
             return original(self, value)
         if id(self) not in share.assigned:
             share.assigned[id(self)] = self
@@ -251,7 +247,7 @@ def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _outside_of_steps(original: Callable[..., Any]) -> Callable[..., Any]:
     def initialize(self: Any, value: Any) -> Any:
-        with replica_batch_scope(None):
+        with step_scope(replica_batch=None):
             return original(self, value)
 
     return initialize

@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.gradients.step_context import is_seed
+from phalanx.gradients.replica_batch import is_seed
 
 _REPLICATES = (tf.distribute.MirroredStrategy, tf.distribute.TPUStrategy)
 """Strategies whose variables are replicated, be it over a single replica."""

@@ -10,19 +10,17 @@ Private names used: `Optimizer._clip_gradients`, `_backend_apply_gradients`, `_t
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import Gradient
 from phalanx.gradients.clipper_chain import ClipperChain
+from phalanx.gradients.step_context import current_step, step_scope
 
 _RULES = "_phalanx_rules"
 _STATE = "_phalanx_rule_state"
-_thread = threading.local()
 
 
 def innermost(optimizer: Any) -> Any:
@@ -53,7 +51,7 @@ def attach_clippers(optimizer: Any, rules: ClipperChain) -> None:
         type(inner).build(inner, variables)
 
     def clip(gradients: Sequence[Gradient]) -> Any:
-        variables = _thread.variables
+        variables = current_step().clipped_variables
         alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
         if alone:
             gradients = rules.clip("before", gradients, variables, state)
@@ -61,7 +59,7 @@ def attach_clippers(optimizer: Any, rules: ClipperChain) -> None:
         return type(inner)._clip_gradients(inner, clipped)
 
     def backend_apply(gradients: Any, variables: Any) -> Any:
-        with _knowing(variables):
+        with step_scope(clipped_variables=list(variables)):
             return type(inner)._backend_apply_gradients(inner, gradients, variables)
 
     own["build"] = checked_build
@@ -114,14 +112,3 @@ def clip_total(
         gradients = rules.clip("after", gradients, known, state, keep_state=True)
     clipped: Sequence[Gradient] = type(inner)._clip_gradients(inner, gradients)
     return clipped
-
-
-@contextlib.contextmanager
-def _knowing(variables: Sequence[Any]) -> Iterator[None]:
-    """Remember which variables the gradients that are about to be clipped are for."""
-    previous = getattr(_thread, "variables", None)
-    _thread.variables = list(variables)
-    try:
-        yield
-    finally:
-        _thread.variables = previous

@@ -19,11 +19,9 @@ Private names used, all guarded by tests/replicas/test_canaries.py:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -32,9 +30,8 @@ import tensorflow as tf
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.gradients.all_reduce import Gradient, scale
 from phalanx.gradients.apply_gradients import OptimizerHooks, reduce_and_apply
-from phalanx.gradients.gradient_probe import current_observation
 from phalanx.gradients.nonfinite import guard_of
-from phalanx.gradients.step_context import current_replica_batch
+from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
 from phalanx.keras_compat.horovod_compat import is_distributed
 from phalanx.keras_compat.optimizer_clippers import clip_local, clip_total, innermost
 from phalanx.keras_compat.patches import Patches
@@ -48,7 +45,6 @@ _LOCAL_METHODS = (
 _Optimizer = keras.optimizers.Optimizer
 _LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 _log = logging.getLogger("phalanx")
-_thread = threading.local()
 
 
 def in_many_replicas() -> bool:
@@ -74,27 +70,12 @@ def in_a_plain_loop() -> bool:
     return isinstance(strategy, MultiWorkerStrategy) and tf.distribute.in_cross_replica_context()
 
 
-def applying_total() -> bool:
-    """Whether this thread applies a gradient that is already the total."""
-    return bool(getattr(_thread, "applying", False))
-
-
-@contextlib.contextmanager
-def _in_apply() -> Iterator[None]:
-    previous = applying_total()
-    _thread.applying = True
-    try:
-        yield
-    finally:
-        _thread.applying = previous
-
-
 def _should_reduce(optimizer: Any) -> bool:
     """Whether `optimizer`'s `apply` is to walk the pipeline, here and now."""
-    if applying_total() or tf.distribute.in_cross_replica_context():
+    if current_step().applies_total or tf.distribute.in_cross_replica_context():
         return False
     healths = (guard_of(optimizer), guard_of(innermost(optimizer)))
-    watched = current_observation() is not None or any(health is not None for health in healths)
+    watched = current_step().probe is not None or any(health is not None for health in healths)
     return watched or in_a_replica()
 
 
@@ -125,7 +106,7 @@ def _reduce_and_apply(
         health.paths = tuple(getattr(v, "path", v.name) for v in known)
 
     def finish(total: Sequence[Gradient]) -> None:
-        with _in_apply():
+        with step_scope(applies_total=True):
             apply(total, variables)
 
     reduce_and_apply(
@@ -143,7 +124,7 @@ def _reduce_and_apply(
         replica=int(tf.get_static_value(context.replica_id_in_sync_group)),
         replicas=replicas,
         health=health,
-        observation=current_observation(),
+        observation=current_step().probe,
     )
 
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 from phalanx.callbacks.fit_protocols import GradientListener
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import ConfigurationError, TrainingError
-from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig, observing
+from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig
+from phalanx.gradients.step_context import all_replicas_scope
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first, patch_instance
 from phalanx.training.gradient_sampling import GradientSampler, TraceCache
 
@@ -100,7 +101,7 @@ class _ObservedLoop:
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def observed(step: tf.Tensor, note: tf.Tensor, args: Any, kwargs: Any) -> Any:
             observation = GradientProbe(probe_config, step=step, note=note)
-            with optimizers_reduce_first, observing(observation):
+            with optimizers_reduce_first, all_replicas_scope(probe=observation):
                 result = self._python(*args, **kwargs)
             self._place = _place_of(observation)
             return result, [observation.seen[i] for i in sorted(observation.seen)]

@@ -15,7 +15,8 @@ from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, rows_of, topology_of
 from phalanx.errors import ConfigurationError, DataError
 from phalanx.gradients.all_reduce import reduce_sum
-from phalanx.gradients.step_context import ReplicaBatch, current_replica_batch, replica_batch_scope
+from phalanx.gradients.replica_batch import ReplicaBatch
+from phalanx.gradients.step_context import current_replica_batch, step_scope
 from phalanx.keras_compat.loss_patches import weighted_loss_patch
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
 from phalanx.training.step_function import as_in_a_function
@@ -116,7 +117,7 @@ def _run_on_worker(step: Callable[..., Any], strategy: Any, args: Any, kwargs: A
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def on_replica() -> Any:
-        with replica_batch_scope(share), share.published(), share.looking_at((args, kwargs)):
+        with step_scope(replica_batch=share), share.published(), share.looking_at((args, kwargs)):
             result = step(*args, **kwargs)
             result = keras.tree.map_structure(share.for_mean, result)
         return _of_all(result, share, strategy)

@@ -21,12 +21,8 @@ from phalanx.data.batches import static_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
-from phalanx.gradients.step_context import (
-    MetricResult,
-    ReplicaBatch,
-    current_replica_batch,
-    replica_batch_scope,
-)
+from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
+from phalanx.gradients.step_context import current_replica_batch, step_scope
 from phalanx.keras_compat.model_access import compute_loss, is_assigned_on_all, track_loss
 from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.monitoring.flight_recorder import flight
@@ -270,7 +266,7 @@ class StepFunction:
             share.draw_counter = counters.of_trace(int(replica))
         plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
         with (
-            replica_batch_scope(share),
+            step_scope(replica_batch=share),
             share.published() if plain and place.total > 1 else nullcontext(),
             share.looking_at(data),
             replica_scope(replica),

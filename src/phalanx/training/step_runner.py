@@ -15,8 +15,9 @@ from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.distributed.topology import ReplicaTopology, calls_python
 from phalanx.errors import NonFiniteError
 from phalanx.gradients.clipper_chain import OnNonfinite
-from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig, observing
+from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig
 from phalanx.gradients.nonfinite import NonFiniteGuard, NonFiniteStep, install_guard
+from phalanx.gradients.step_context import all_replicas_scope
 from phalanx.keras_compat.optimizer_clippers import clippers_of, innermost
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.training.gradient_sampling import GradientSampler, TraceCache
@@ -265,7 +266,7 @@ class SampledTraces(TraceCache):
         def observed(iterator: Any, step: tf.Tensor, note: tf.Tensor) -> Any:
             element = next(iterator)
             observation = GradientProbe(probe_config, step=step, note=note)
-            with observing(observation):
+            with all_replicas_scope(probe=observation):
                 outputs = self._step.on_replicas(element)
                 self._function.capture_after(element)
             first = self._place.first

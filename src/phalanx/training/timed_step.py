@@ -14,7 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.comm_timer import Stopwatch, now, seconds_in, timed_collective
+from phalanx.gradients.comm_timer import Stopwatch, now, seconds_in
+from phalanx.gradients.step_context import all_replicas_scope
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.monitoring.throughput import StepSplit
@@ -96,7 +97,8 @@ class TimedSteps:
         return outputs, sum(by_replica) / len(by_replica)
 
     def _under_a_stopwatch(self, element: Any) -> tuple[Outputs, tf.Tensor, bool]:
-        with timed_collective(Stopwatch()) as stopwatch:
+        stopwatch = Stopwatch()
+        with all_replicas_scope(stopwatch=stopwatch):
             outputs = self.function.on_replicas(element)
         return outputs, stopwatch.tensor(), tf.constant(stopwatch.is_complete)
 

@@ -15,7 +15,7 @@ from phalanx.checkpoint.step_capture import CaptureInfo, Part
 from phalanx.checkpoint.variable_names import model_variables
 from phalanx.diagnostics.debug.diagnosis import Cause, cause_of, growth_of
 from phalanx.diagnostics.debug.nonfinite_rows import OpCall, Range, Trace, Wrong, nonfinite_rows
-from phalanx.gradients.step_context import is_seed
+from phalanx.gradients.replica_batch import is_seed
 from phalanx.keras_compat.eager_probes import draws_of, gradients_of, in_float32, probe_ops
 from phalanx.keras_compat.model_access import set_loss_scale
 from phalanx.keras_compat.random_draws import ReplicaRows
