@@ -163,7 +163,7 @@ def test_no_one_speaks_to_the_leader_without_the_token(tmp_path):
     RendezvousInfo(host=meeting.host, port=meeting.port, token="00").write(
         rendezvous_path(tmp_path, HERE)
     )
-    with pytest.raises(LaunchError, match="but no one who knows this run"):
+    with pytest.raises(LaunchError, match="but no launcher that knows this run"):
         two.follower(rendezvous_timeout=0.5).run()
 
 

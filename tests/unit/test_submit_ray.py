@@ -179,6 +179,33 @@ def test_a_job_is_noted_and_found(tmp_path):
         ray_client.status(again, server)
 
 
+def test_a_cluster_without_an_agent_yet_is_asked_again(tmp_path):
+    class Starting(JobServer):
+        refusals = 2
+
+        def submit_job(self, **job):
+            if self.refusals:
+                self.refusals -= 1
+                raise RuntimeError("status code 500: No available agent to submit job, ...\nlater")
+            return super().submit_job(**job)
+
+    waits, server = [], Starting()
+    job = RayJob(
+        target="/shared/train.py",
+        name="mnist",
+        workers="2",
+        run_dir=Path("/shared/runs"),
+        jobs_dir=tmp_path,
+        address="http://head:8265",
+    )
+    assert ray_client.submit(job, server, sleep=waits.append).job == "mnist"
+    assert waits == [1.0, 1.0]
+    server.refusals = 100
+    with pytest.raises(LaunchError, match="No available agent"):
+        ray_client.submit(job, server, sleep=waits.append)
+    assert server.refusals == 70
+
+
 def test_ray_is_not_here(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(LaunchError, match=r'pip install "phalanx\[ray\]"'):

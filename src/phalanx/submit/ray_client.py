@@ -7,14 +7,20 @@ https://docs.ray.io/en/latest/cluster/running-applications/job-submission/sdk.ht
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from tenacity import Retrying, retry_if_exception_message, stop_after_attempt, wait_fixed
+
 from phalanx.errors import LaunchError
 from phalanx.submit.job_registry import SubmittedJob
 from phalanx.submit.ray_command import RayJob
+
+NO_AGENT = r".*No available agent.*"
+"""A cluster that has just started refuses jobs with this until the agent of a node has registered."""
 
 
 def connect(address: str) -> Any:
@@ -39,12 +45,15 @@ def connect(address: str) -> Any:
         ) from error
 
 
-def submit(job: RayJob, client: Any) -> SubmittedJob:
+def submit(
+    job: RayJob, client: Any, *, sleep: Callable[[float], None] = time.sleep
+) -> SubmittedJob:
     """Hand the job over, and note it.
 
     Args:
         job: what was asked for.
         client: as `connect` gives it.
+        sleep: waits, while the cluster has no agent yet.
 
     Raises:
         LaunchError: Ray did not take it.
@@ -54,7 +63,15 @@ def submit(job: RayJob, client: Any) -> SubmittedJob:
         names = itertools.chain(
             [job.plan.name], (f"{job.plan.name}-{number}" for number in itertools.count(2))
         )  # A run that is resumed has been a job before.
-        submitted = client.submit_job(
+        tries = Retrying(
+            retry=retry_if_exception_message(match=NO_AGENT),
+            stop=stop_after_attempt(30),
+            wait=wait_fixed(1.0),
+            sleep=sleep,
+            reraise=True,
+        )
+        submitted = tries(
+            client.submit_job,
             entrypoint=job.entrypoint(),
             submission_id=next(name for name in names if name not in taken),
             runtime_env=job.runtime_env(),

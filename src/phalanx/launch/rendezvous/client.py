@@ -93,7 +93,7 @@ class RendezvousClient:
             if meeting is not None and wire is not None:
                 return wire, meeting
             if waiting.is_over or self._signals.count() or self._gives_up():
-                there = self._sent_away or ", but nobody who knows this run"
+                there = self._sent_away or ", but no launcher that knows this run"
                 found = "no such file" if meeting is None else f"port {meeting.port}{there}"
                 raise LaunchError(
                     f"Waited {waiting.seconds:.0f} s for the leading launcher on {self.leader}, "
