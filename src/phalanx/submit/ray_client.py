@@ -20,7 +20,7 @@ from phalanx.submit.job_registry import SubmittedJob
 from phalanx.submit.ray_command import RayJob
 
 NO_AGENT = r".*No available agent.*"
-"""A cluster that has just started refuses jobs with this until the agent of a node has registered."""
+"""A cluster that has just started refuses jobs with this until an agent has registered."""
 
 
 def connect(address: str) -> Any:
