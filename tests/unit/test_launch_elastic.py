@@ -122,9 +122,9 @@ def scene(tmp_path):
     return clock, size, tmp_path
 
 
-def saves(scene):
+def saves(scene, ahead=0.0):
     clock, _, run = scene
-    with RecordWriter(records_path(run, 0), clock=clock) as writer:
+    with RecordWriter(records_path(run, 0), clock=lambda: clock.time + ahead) as writer:
         writer.write("checkpoint", step=7, path="x")
 
 
@@ -140,6 +140,19 @@ def test_a_worker_group_grows_at_the_next_checkpoint(scene):
     clock.time += 10
     assert watch.wants_save()
     assert watch.wants_save(), "it stays so"
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_the_time_in_a_record_of_a_checkpoint_plays_no_part(scene, ahead):
+    clock, size, run = scene
+    saves(scene, ahead=3600.0)
+    fails(size, (2, START), (2, START))
+    watch = ScaleUpMonitor(size.may_grow, run, now=clock)
+    clock.time += 10
+    assert not watch.wants_save()
+    saves(scene, ahead)
+    clock.time += 10
+    assert watch.wants_save()
 
 
 def test_a_complete_worker_group_is_left_alone(scene):

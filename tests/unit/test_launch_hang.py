@@ -12,7 +12,7 @@ from phalanx.launch.hang_detector import HangDetector, StepTimeTracker, makes_no
 from phalanx.launch.options import RunOptions
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.worker_status import WorkerProgress, last_position, main_frames
+from phalanx.launch.worker_status import BeatReader, WorkerProgress, last_beat, main_frames
 from phalanx.monitoring.event_log import RecordWriter, records_path
 
 WAITS = """Thread 0x01 (most recent call first):
@@ -106,9 +106,18 @@ class Scene:
         self.clock.time += seconds
         return self.watch.is_stuck()
 
-    def beats(self, rank, phase, seconds=0.0, step=3):
-        with RecordWriter(records_path(self.paths.run, rank), clock=self.clock.now) as writer:
-            writer.write("heartbeat", phase=phase, phase_seconds=seconds, step=step, epoch=0)
+    def beats(self, rank, phase, seconds=0.0, step=3, *, number=None, ahead=0.0):
+        """A heartbeat, by a clock that is `ahead` of the launcher's."""
+        with RecordWriter(records_path(self.paths.run, rank), clock=self.wall(ahead)) as writer:
+            beat = {"phase": phase, "phase_seconds": seconds, "step": step, "epoch": 0}
+            writer.write("heartbeat", phase_number=number or step, **beat)
+
+    def looks(self):
+        """The launcher sees these heartbeats for the first time."""
+        assert not self.passes(6)
+
+    def wall(self, ahead):
+        return lambda: 1.7e9 + self.clock.time + ahead
 
 
 def test_who_has_not_come_is_named_and_where(tmp_path):
@@ -117,6 +126,7 @@ def test_who_has_not_come_is_named_and_where(tmp_path):
     scene.beats(1, "callbacks")
     scene.paths.stacks(0).write_text(WAITS)
     scene.paths.stacks(1).write_text(AWAY)
+    scene.looks()
     scene.clock.time += 59
     assert not scene.watch.is_stuck()
     scene.clock.time += 6
@@ -140,24 +150,32 @@ def test_who_has_not_come_is_named_and_where(tmp_path):
 
 def test_one_worker_that_moves_is_enough(tmp_path):
     scene = Scene(tmp_path)
-    scene.beats(0, "compute")
-    scene.clock.time += 100
+    for rank in (0, 1):
+        scene.beats(rank, "compute")
+    scene.looks()
+    assert not scene.passes(50)
     scene.beats(1, "compute", step=4)
-    scene.clock.time += 50
-    assert not scene.watch.is_stuck()
+    assert not scene.passes(50)
+    assert not scene.passes(50)
+    assert scene.passes(50)
 
 
 def test_a_phase_that_continues_counts_from_its_beginning(tmp_path):
     scene = Scene(tmp_path)
-    scene.clock.time += 100
     for rank in (0, 1):
-        scene.beats(rank, "compute", seconds=70.0)
-    assert scene.watch.is_stuck()
+        scene.beats(rank, "input")
+    scene.looks()
+    for rank in (0, 1):
+        scene.beats(rank, "compute", seconds=40.0)
+    assert not scene.passes(50), "the launcher sees them, 50 s after its last look"
+    assert not scene.passes(15)
+    assert scene.passes(10), "25 s after the heartbeat, and 65 s after the beginning"
 
 
 def test_workers_that_have_ended_are_not_asked(tmp_path):
     scene = Scene(tmp_path)
     scene.beats(0, "compute")
+    scene.looks()
     scene.handles[1].code = 0
     scene.clock.time += 100
     assert scene.watch.is_stuck()
@@ -175,6 +193,7 @@ def test_a_worker_on_another_host_is_asked_there(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "kill", lambda *words: killed.append(words))
     for rank in (0, 1):
         scene.beats(rank, "compute")
+    scene.looks()
     scene.clock.time += 100
     assert scene.watch.is_stuck()
     assert sent == [{"do": "signal", "number": 7, "signal": signal.SIGUSR2, "family": False}]
@@ -185,8 +204,9 @@ def test_a_worker_that_leaves_slowly_is_no_hang(tmp_path):
     scene = Scene(tmp_path)
     for rank in (0, 1):
         scene.beats(rank, "compute")
-        with RecordWriter(records_path(tmp_path, rank), clock=scene.clock.now) as writer:
+        with RecordWriter(records_path(tmp_path, rank), clock=scene.wall(-3600)) as writer:
             writer.write("worker_end", ok=True, error=None)
+    scene.looks()
     scene.clock.time += 1e6
     assert not scene.watch.is_stuck()
 
@@ -194,6 +214,7 @@ def test_a_worker_that_leaves_slowly_is_no_hang(tmp_path):
 def test_zero_never_ends_a_run(tmp_path):
     scene = Scene(tmp_path, timeout=0)
     scene.beats(0, "compute")
+    scene.looks()
     scene.clock.time += 1e6
     assert not scene.watch.is_stuck()
 
@@ -204,9 +225,78 @@ def test_before_training_nothing_is_judged(tmp_path):
     assert not scene.watch.is_stuck()
 
 
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_while_the_run_continues_ends_nothing(tmp_path, ahead):
+    scene, off = Scene(tmp_path), 0.0
+    for number in range(1, 60):
+        off = ahead if number > 20 else 0.0
+        for rank in (0, 1):
+            scene.beats(rank, "compute", seconds=1.0, step=number, ahead=off)
+        assert not scene.passes(6)
+    assert scene.said == []
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_the_clock_of_a_host_that_is_off_hides_no_hang(tmp_path, ahead):
+    scene = Scene(tmp_path)
+    scene.beats(0, "compute")
+    scene.beats(1, "callbacks", ahead=ahead)
+    scene.paths.stacks(1).write_text(AWAY)
+    scene.looks()
+    for number in range(1, 6):
+        # Worker 1 says again and again that it is where it was.
+        scene.beats(1, "callbacks", seconds=10.0 * number, ahead=ahead)
+        assert not scene.passes(10)
+    assert scene.passes(12)
+    assert "worker 1 never reached step 4: in a callback for 6" in scene.watch.verdict
+
+
+def test_a_phase_that_begins_again_is_something_new(tmp_path):
+    scene = Scene(tmp_path)
+    for number in range(1, 30):
+        scene.beats(0, "validation", number=number)
+        assert not scene.passes(10)
+
+
+def test_workers_that_were_stopped_together_with_the_launcher_are_left_alone(tmp_path):
+    # The launcher's clock counts no time in which it was stopped; theirs does.
+    scene = Scene(tmp_path)
+    for rank in (0, 1):
+        scene.beats(rank, "compute")
+    scene.looks()
+    for rank in (0, 1):
+        scene.beats(rank, "compute", seconds=3605.0, ahead=3600.0)
+    assert not scene.passes(50)
+    for rank in (0, 1):
+        scene.beats(rank, "compute", step=4, ahead=3600.0)
+    assert not scene.passes(50)
+
+
+def test_heartbeats_of_an_earlier_attempt_count_for_nothing(tmp_path):
+    path = tmp_path / "worker-0.jsonl"
+    with RecordWriter(path, clock=lambda: 9e9) as writer:
+        writer.write("heartbeat", phase="compute", phase_seconds=0.0, step=3, epoch=0)
+    reader = BeatReader(path, now=100.0)
+    assert reader.look(1000.0) == at("start", 100.0)
+    with RecordWriter(path, clock=lambda: 1.0) as writer:
+        writer.write("heartbeat", phase="input", phase_seconds=0.0, step=None, epoch=None)
+    assert reader.look(1010.0) == at("input", 1010.0)
+    assert reader.look(1020.0) == at("input", 1010.0)
+
+
+def test_a_worker_whose_other_records_fill_the_file_is_at_work(tmp_path):
+    path = tmp_path / "worker-0.jsonl"
+    reader = BeatReader(path, now=100.0)
+    with RecordWriter(path) as writer:
+        writer.write("heartbeat", phase="compute", phase_seconds=0.0, step=3, epoch=0)
+        assert reader.look(110.0).since == 110.0
+        writer.write("gradients", values={str(number): 0.5 for number in range(10_000)})
+    assert reader.look(500.0).since == 500.0
+
+
 def test_what_cannot_be_read_is_passed_over(tmp_path):
     path = tmp_path / "worker-0.jsonl"
-    assert last_position(path) is None
+    assert last_beat(path) is None
     good = {"v": 1, "t": 5.0, "kind": "heartbeat", "phase": "input", "step": None, "epoch": None}
     lines = [
         json.dumps(good),
@@ -216,7 +306,8 @@ def test_what_cannot_be_read_is_passed_over(tmp_path):
         '{"t":3,"ki',
     ]
     path.write_text("\n".join(lines))
-    assert last_position(path) == at("input", 5.0)
+    beat = last_beat(path)
+    assert (beat.phase, beat.seconds, beat.phase_number, beat.t) == ("input", 0.0, None, 5.0)
     assert at("input", 5.0).activity == "waiting in next(iterator)"
     assert (at("input", 5.0).next_step, at("input", 5.0).after) == ("the first step", "")
     assert main_frames("") == []
@@ -232,6 +323,7 @@ def held(scene, *workers):
     for rank, (phase, stacks) in enumerate(workers):
         scene.beats(rank, phase)
         scene.paths.stacks(rank).write_text(stacks)
+    scene.looks()
     scene.clock.time += 63
     assert scene.watch.is_stuck()
     return scene.watch.verdict.splitlines()[0].removeprefix("The run makes no progress: ")
@@ -296,7 +388,7 @@ def test_a_stall_is_said_once_and_well_before_the_end(tmp_path):
     scene.paths.stacks(1).write_text(AWAY)
     scene.beats(0, "compute", step=50)
     scene.beats(1, "callbacks", step=50)
-    for _ in range(2):
+    for _ in range(3):
         assert not scene.passes(6)
     assert scene.said == []
     for _ in range(5):
@@ -306,7 +398,7 @@ def test_a_stall_is_said_once_and_well_before_the_end(tmp_path):
     assert line.endswith("; the other waits in the all-reduce (a step usually takes 0.51 s)")
     trains(scene)
     assert len(scene.said) == 1
-    assert not any(scene.passes(6) for _ in range(5))
+    assert not any(scene.passes(6) for _ in range(6))
     assert len(scene.said) == 2, "another stall is said again"
 
 

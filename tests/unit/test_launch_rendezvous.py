@@ -30,7 +30,7 @@ from phalanx.launch.resources import Machine, allocate_over_nodes
 from phalanx.launch.run import run
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import Timeouts, WallClock
+from phalanx.launch.supervisor import MonotonicClock, Timeouts
 
 HERE = ClusterEnvironment(
     hosts=("127.0.0.1", "localhost"), index=0, kind="hosts", why="a test", job="t"
@@ -76,6 +76,34 @@ def test_a_wire_is_lost_without_a_sign_of_life():
     theirs.close()
 
 
+class Stopped:
+    """A connection of a process that is stopped within some of its waits."""
+
+    def __init__(self, waits):
+        self.waits, self.waited = list(waits), []
+
+    def poll(self, seconds):
+        self.waited.append(seconds)
+        return bool(self.waits) and self.waits.pop(0)
+
+    def recv_bytes(self):
+        return b"{}"
+
+    def send_bytes(self, content):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_a_wire_counts_a_wait_once_however_long_the_process_was_stopped_in_it():
+    # Nine waits of 2 s without a sign of life, each as long as one likes; then a sign.
+    connection = Stopped([*[False] * 9, True])
+    one = Channel(connection, beat=2.0, silence=20.0)
+    wait(lambda: one.is_lost)
+    assert connection.waited == [2.0] * 20
+
+
 def wait(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
@@ -103,14 +131,14 @@ class Two:
             HERE,
             root,
             versions=VERSIONS,
-            clock=WallClock(),
+            clock=MonotonicClock(),
             announce=self.said.append,
             **options,
         )
 
     def follower(self, places=THERE, versions=VERSIONS, **options):
         home = LocalNode(command=(sys.executable, "-c", ""), environment=os.environ)
-        signals, clock, announce = SignalCatcher(()), WallClock(), self.said.append
+        signals, clock, announce = SignalCatcher(()), MonotonicClock(), self.said.append
         joining = RendezvousClient(
             places,
             self.root,

@@ -12,10 +12,17 @@ from phalanx.launch.root_cause import (
 )
 
 
-def failure(rank=0, type="ValueError", message="bad", time=1.0, exit_code=1):
+def failure(rank=0, type="ValueError", message="bad", time=1.0, exit_code=1, boot="a"):
     trace = f"Traceback (most recent call last):\n{type}: {message}\n"
     return FailureRecord(
-        rank=rank, type=type, message=message, traceback=trace, time=time, exit_code=exit_code
+        rank=rank,
+        type=type,
+        message=message,
+        traceback=trace,
+        time=0.0,
+        exit_code=exit_code,
+        monotonic=time,
+        boot=boot,
     )
 
 
@@ -54,8 +61,13 @@ def test_what_a_dead_peer_causes(type, message, consequence):
     [
         ([ended(0, 0), ended(1, 0)], None),
         ([ended(0, -15, terminated_by_launcher=True), ended(1, 0)], None),
-        # The earliest, by the workers' own clocks, not in the order in which they went.
+        # The earliest on one host, by its monotonic clock, not in the order in which they went.
         ([ended(0, at=5, time=4.0), ended(1, at=9, time=3.0)], 1),
+        # Clocks of several hosts cannot be compared: what the launcher saw first of each host.
+        ([ended(0, at=5, time=4000.0, boot="a"), ended(1, at=9, time=3.0, boot="b")], 0),
+        ([ended(0, at=9, time=3.0, boot="a"), ended(1, at=5, time=4000.0, boot="b")], 1),
+        # A worker that wrote nothing: when the launcher saw its end.
+        ([ended(0, at=9, time=3.0), ended(1, -9, at=8)], 1),
         # A dead peer's victim may be quicker to say so.
         ([ended(0, type="UnavailableError", time=1.0), ended(1, time=2.0)], 1),
         ([ended(0, type="UnavailableError", time=1.0), ended(1, -9, at=2.0)], 1),

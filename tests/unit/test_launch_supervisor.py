@@ -1,11 +1,12 @@
 import signal
+import time
 
 import pytest
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.launch.failure import FailureRecord
 from phalanx.launch.root_cause import can_resume, root_cause
-from phalanx.launch.supervisor import Supervisor, Timeouts
+from phalanx.launch.supervisor import MonotonicClock, Supervisor, Timeouts
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 
@@ -315,3 +316,45 @@ def test_an_accident_in_the_launcher_leaves_no_one(scene):
     with pytest.raises(BrokenPipeError):
         supervisor.run()
     assert [worker.code for worker in scene.workers.values()] == [-KILL, -KILL]
+
+
+class Stopped:
+    """A monotonic clock of a process that may be stopped."""
+
+    def __init__(self):
+        self.time = 100.0
+
+    def clock(self, **options):
+        return MonotonicClock(read=lambda: self.time, sleep=self.sleep, **options)
+
+    def sleep(self, seconds):
+        self.time += seconds
+
+
+def test_the_supervisors_clock_counts_no_time_in_which_it_was_stopped():
+    machine = Stopped()
+    clock = machine.clock(longest_gap=5.0)
+    began = clock.now()
+    machine.time += 3.0
+    assert clock.now() - began == 3.0
+    machine.time += 3600.0
+    assert clock.now() - began == 8.0
+    clock.sleep(100.0)
+    assert clock.now() - began == 108.0
+
+
+def test_the_supervisors_clock_does_not_follow_the_wall_clock(monkeypatch):
+    clock = MonotonicClock()
+    began = clock.now()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert 0 <= clock.now() - began < 5
+
+
+def test_a_failure_counts_from_when_the_launcher_first_saw_it(scene):
+    # It writes down its failure at 5 s and ends at 8 s; the other dies at 7 s.
+    scene.worker(ends=8.0, code=1)
+    scene.worker(ends=7.0, code=-KILL)
+    scene.fails(0, at=5.0)
+    endings = scene.run()
+    assert endings[0].at == pytest.approx(5.0, abs=0.1)
+    assert root_cause(endings).rank == 0

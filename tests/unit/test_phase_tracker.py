@@ -95,6 +95,7 @@ def test_the_heart_beats_at_once_and_then_every_two_seconds(phase_tracker, clock
     assert done.wait(120)
     assert waits == [SECONDS] * 3
     assert [event.phase for event in event_log.events] == ["start", "start", "compute"]
+    assert [event.phase_number for event in event_log.events] == [1, 1, 2]
     assert [event.phase_seconds for event in event_log.events] == [0, SECONDS, 0]
     assert {event.memory_bytes for event in event_log.events} == {123}
 

@@ -302,23 +302,22 @@ def test_the_command_finds_the_run_and_speaks_to_machines(run):
 
 def test_what_a_failed_worker_did_is_reported_in_a_line(run, snapshot):
     paths = AttemptPaths(run=run, attempt=0)
-    Worker(run, 0).step(40).step(41, how="open")
-    Worker(run, 1).step(40).step(41, how="failed").phase("idle")
-    ended = {0: 1004.0, 1: 1003.0}
-    page = failure_context(paths, ended, 1)
-    Worker(run, 0).step(40).step(41, came=False, how="open", form="x int32[?]")
-    page += failure_context(paths, ended, 1)
+    Worker(run, 0, alive=4).step(40).step(41, how="open")
+    Worker(run, 1, alive=4).step(40).step(41, how="failed").phase("idle")
+    page = failure_context(paths, [0, 1], 1)
+    Worker(run, 0, alive=4).step(40).step(41, came=False, how="open", form="x int32[?]")
+    page += failure_context(paths, [0, 1], 1)
     snapshot("failure_context", "\n".join(page))
     Worker(run, 1).phase("idle")
-    assert failure_context(paths, ended, 1) == []
-    assert failure_context(paths, ended, 2) == []
+    assert failure_context(paths, [0, 1], 1) == []
+    assert failure_context(paths, [0, 1], 2) == []
 
 
 def test_a_step_that_failed_before_its_batch_was_asked_for_has_its_context(run):
     paths = AttemptPaths(run=run, attempt=0)
     Worker(run, 0).step(40).step(41, how="open")
     Worker(run, 1).step(41, how="failed", done=NOTHING, form="x int32[?]").phase("idle")
-    (_, differ) = failure_context(paths, {0: 1004.0, 1: 1003.0}, 1)
+    (_, differ) = failure_context(paths, [0, 1], 1)
     assert differ.startswith("Their last batches differ: worker 0")
 
 
@@ -333,7 +332,7 @@ def test_collectives_inside_a_failed_step_do_not_hide_it(run):
     one.ring.end(inner, "done")
     one.ring.end(event, "failed")
     one.phase("idle")
-    (line, differ) = failure_context(paths, {0: 1004.0, 1: 1003.0}, 1)
+    (line, differ) = failure_context(paths, [0, 1], 1)
     assert "step 40" in line
     assert differ.startswith("Their last batches differ")
 
@@ -343,12 +342,12 @@ def test_the_last_batch_is_of_the_fit_that_failed(run):
     Worker(run, 0).step(40).phase("idle").phase("compute").step(1, came=False, how="failed")
     Worker(run, 1).step(40).phase("idle").phase("compute").step(1, form="x int32[?]", how="failed")
     for failed in (0, 1):
-        reported = "\n".join(failure_context(paths, {0: 1004.0, 1: 1003.0}, failed))
+        reported = "\n".join(failure_context(paths, [0, 1], failed))
         assert "float32" not in reported
         assert "differ" not in reported
     one = Worker(run, 0).step(40).phase("idle").phase("compute").step(1, how="failed")
     one.phase("idle").phase("idle")
-    reported = failure_context(paths, {0: 1004.0, 1: 1003.0}, 0)
+    reported = failure_context(paths, [0, 1], 0)
     assert reported[1:] == [
         "Their last batches differ: worker 0: x float32[samples, 4], y float32[samples, 1]; "
         "worker 1: x int32[samples]."
@@ -357,11 +356,14 @@ def test_the_last_batch_is_of_the_fit_that_failed(run):
 
 def test_a_heartbeat_is_refined_by_the_recorder(run):
     late = Worker(run, 0).step(41, came=False, how="open")
-    beat = WorkerProgress(phase="compute", since=1000.0, step=40, epoch=0)
-    assert merge_flight_status(beat, late.file).phase == "input"
-    assert merge_flight_status(beat, run / "absent") is beat
-    saves = WorkerProgress(phase="checkpoint", since=1000.0)
-    assert merge_flight_status(saves, Worker(run, 1).file) is saves
+    beat = WorkerProgress(phase="compute", since=5.0, step=40, epoch=0)
+    # The recorder's clock read 1000 when the step began, and 1020 when it was last heard of.
+    refined = merge_flight_status(beat, late.file, now=30.0, heard=28.0)
+    assert (refined.phase, refined.since) == ("input", 30.0 - 20.0 - 2.0)
+    assert merge_flight_status(beat, late.file, now=20.0, heard=20.0).since == 5.0
+    assert merge_flight_status(beat, run / "absent", now=30.0, heard=28.0) is beat
+    saves = WorkerProgress(phase="checkpoint", since=5.0)
+    assert merge_flight_status(saves, Worker(run, 1).file, now=30.0, heard=28.0) is saves
 
 
 def by_name(events, name):

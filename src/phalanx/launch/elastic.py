@@ -145,12 +145,13 @@ class ScaleUpMonitor:
         Args:
             may_grow: whether all could start now, as soon as there is a checkpoint.
             run_dir: the run's directory, where the chief records checkpoints.
-            now: seconds since the epoch.
+            now: seconds, increasing.
         """
         self._may_grow = may_grow
         self._records = records_path(run_dir, 0)
         self._now = now
-        self._began = self._polled = now()
+        self._polled = now()
+        self._before = self._last_checkpoint()
         self.wanted = False
 
     def wants_save(self) -> bool:
@@ -160,6 +161,10 @@ class ScaleUpMonitor:
             return self.wanted
         self._polled = now
         if self._may_grow(now):
-            saved = last_record(self._records, "checkpoint", "t")
-            self.wanted = saved is not None and saved["t"] > self._began
+            saved = self._last_checkpoint()
+            self.wanted = saved is not None and saved != self._before
         return self.wanted
+
+    def _last_checkpoint(self) -> object:
+        # Another record than at the start of the attempt: times in records may be of other clocks.
+        return last_record(self._records, "checkpoint", "t")

@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from phalanx.launch.log_lines import without_style
+
+
+def boot_id() -> str:
+    """Names this host and its present start: processes with the same one share a clock."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +29,9 @@ class FailureRecord:
         type: the exception's class name.
         message: the exception's text.
         traceback: the formatted traceback, the user's code on; empty for `sys.exit`.
-        time: seconds since the epoch at which the exception reached us.
+        time: seconds since the epoch at which the exception reached us, for people.
+        monotonic: the same moment by the monotonic clock of the worker's host; orders failures.
+        boot: which host's clock that is, and of which start of it.
         exit_code: the code with which the worker means to end.
         step: the training step it was at, where known.
         advice: what may be done about it, in sentences; empty where unknown.
@@ -34,6 +45,8 @@ class FailureRecord:
     exit_code: int = 1
     step: int | None = None
     advice: str = ""
+    monotonic: float | None = None
+    boot: str = ""
 
     @property
     def summary(self) -> str:

@@ -2,7 +2,8 @@
 
 Every two seconds a worker writes down what it does (`heartbeat` in docs/records.md). If no worker
 starts anything new for much longer than a step takes during training, the launcher says so; after
-the timeout it ends the worker group: a worker waits for one that does not come.
+the timeout it ends the worker group: a worker waits for one that does not come. All times here are
+of the launcher's own clock; see `BeatReader`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from phalanx.launch.worker_diagnosis import (
     merge_flight_status,
 )
 from phalanx.launch.worker_status import (
+    BeatReader,
     WorkerProgress,
     WorkerStatus,
-    last_position,
     worker_status_of,
 )
 from phalanx.monitoring.event_log import records_path
@@ -98,7 +99,7 @@ class HangDetector:
         timeout: seconds without anything new, on any worker; 0 never ends a run.
         handles: the workers, by rank.
         paths: where they write.
-        now: seconds since the epoch.
+        now: seconds, increasing.
         sleep: lets seconds pass.
         on_stall: called with a line about a step that takes far longer than usual; once each time.
         verdict: what was found, in words; None while all is well.
@@ -116,7 +117,11 @@ class HangDetector:
     pace: StepTimeTracker = field(default_factory=StepTimeTracker)
 
     def __post_init__(self) -> None:
-        self._started = self._polled = self.now()
+        self._polled = self.now()
+        self._beats = {
+            rank: BeatReader(records_path(self.paths.run, rank), self._polled)
+            for rank in self.handles
+        }
         self._has_reported = False
 
     def is_stuck(self) -> bool:
@@ -125,7 +130,7 @@ class HangDetector:
         if self.verdict is not None or self.now() < self._polled + pause:
             return self.verdict is not None
         self._polled = self.now()
-        positions = {rank: self._position(rank) for rank in self._running()}
+        positions = self._positions()
         self.pace.take(self._polled, [position.step for position in positions.values()])
         everybody = list(positions.values())
         if self.timeout and makes_no_progress(everybody, self.timeout, self._polled):
@@ -136,8 +141,8 @@ class HangDetector:
 
     def capture_status(self) -> None:
         """A collective has timed out: see where the workers are that are still there."""
-        if self.seen is None and (running := self._running()):
-            found = self._find({rank: self._position(rank) for rank in running})
+        if self.seen is None and self._running():
+            found = self._find(self._positions())
             self.seen = "\n".join([*lines_about(found, self.now()), self._format_stacks()])
 
     def _check_for_stall(self, positions: Mapping[int, WorkerProgress]) -> None:
@@ -154,17 +159,18 @@ class HangDetector:
     def _running(self) -> list[int]:
         return [rank for rank, handle in self.handles.items() if handle.poll() is None]
 
-    def _position(self, rank: int) -> WorkerProgress:
-        found = last_position(records_path(self.paths.run, rank))
-        if found is None or found.since < self._started:  # of an attempt before, if any
-            return WorkerProgress(phase="start", since=self._started)
-        return found
+    def _positions(self) -> dict[int, WorkerProgress]:
+        now = self.now()
+        return {rank: self._beats[rank].look(now) for rank in self._running()}
 
     def _find(self, positions: Mapping[int, WorkerProgress]) -> dict[int, WorkerStatus]:
-        stacks = self._stacks(list(positions))
+        stacks, now = self._stacks(list(positions)), self.now()
         return {
             rank: worker_status_of(
-                merge_flight_status(each, self.paths.flight(rank)), stacks.get(rank, "")
+                merge_flight_status(
+                    each, self.paths.flight(rank), now=now, heard=self._beats[rank].heard
+                ),
+                stacks.get(rank, ""),
             )
             for rank, each in positions.items()
         }

@@ -52,7 +52,7 @@ class WorkerExit:
     Attributes:
         rank: the worker.
         exit_code: as `subprocess` gives it: negative for a signal.
-        at: when the launcher saw it, in seconds since the epoch.
+        at: when the launcher first saw its end or its failure record, by the launcher's clock.
         terminated_by_launcher: whether the launcher had signalled it to end.
         failure: what the worker wrote down, if anything.
     """
@@ -82,11 +82,6 @@ class WorkerExit:
     def is_secondary(self) -> bool:
         """Whether it failed only because another worker had gone."""
         return self.failure is not None and is_secondary(self.failure)
-
-    @property
-    def time(self) -> float:
-        """When it failed: by its own account where there is one."""
-        return self.failure.time if self.failure is not None else self.at
 
     @property
     def what(self) -> str:
@@ -124,7 +119,28 @@ def is_secondary(failure: FailureRecord) -> bool:
 def root_cause(endings: Sequence[WorkerExit]) -> WorkerExit | None:
     """The earliest failure; one that a peer's death explains counts only if all are such."""
     failures = [ending for ending in endings if ending.failed]
-    return min(failures, key=lambda ending: (ending.is_secondary, ending.time), default=None)
+    times = _times(failures)
+    return min(failures, key=lambda each: (each.is_secondary, times[each.rank]), default=None)
+
+
+def _times(failures: Sequence[WorkerExit]) -> dict[int, float]:
+    """When each failed, on the launcher's clock.
+
+    The workers of one host share a monotonic clock, which orders their failures exactly. What the
+    launcher saw first of a host tells how far that clock is from the launcher's. Wall clocks play
+    no part: they differ between hosts, and may be set.
+    """
+    ahead: dict[str, float] = {}
+    for each in failures:
+        if (failure := each.failure) is not None and failure.monotonic is not None:
+            seen = each.at - failure.monotonic
+            ahead[failure.boot] = min(seen, ahead.get(failure.boot, seen))
+    return {
+        each.rank: each.at
+        if each.failure is None or each.failure.monotonic is None
+        else each.failure.monotonic + ahead[each.failure.boot]
+        for each in failures
+    }
 
 
 def can_resume(endings: Sequence[WorkerExit]) -> bool:

@@ -29,7 +29,7 @@ from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.run_result import RunResult, print_summary
 from phalanx.launch.script_check import check_module, check_script
 from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import WallClock
+from phalanx.launch.supervisor import MonotonicClock
 from phalanx.launch.worker_group import WorkerGroupSpec
 from phalanx.monitoring.event_log import EventLog, launcher_records_path
 from phalanx.monitoring.events import RunEnd, RunStart
@@ -103,7 +103,7 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
                 plan=plan,
                 events=events,
                 signals=signals,
-                clock=WallClock(),
+                clock=MonotonicClock(),
                 output=surroundings.output,
                 terminal=surroundings.terminal,
                 timeouts=replace(surroundings.timeouts, checkpoint=options.grace_period),

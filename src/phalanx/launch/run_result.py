@@ -63,8 +63,8 @@ def resolve_result(
         code = 0
     else:
         code = cause.shell_code
-        ended = {ending.rank: ending.time for ending in endings}
-        where = failure_context(paths, ended, cause.rank)
+        ranks = [ending.rank for ending in endings]
+        where = failure_context(paths, ranks, cause.rank)
         report = failure_report(cause, endings, paths.log(cause.rank), where)
         if seen is not None:
             report += f"\nWhen the wait for a peer had timed out:\n{seen}"

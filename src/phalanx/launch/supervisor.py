@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -17,22 +18,59 @@ class Clock(Protocol):
     """Time, handed in so that tests need none."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Seconds, increasing; a difference of two readings is what counts."""
 
     def sleep(self, seconds: float) -> None:
         """Let that much time pass."""
 
 
-class WallClock:
-    """The real time."""
+LONGEST_GAP = 5.0
+"""Seconds. A supervisor reads its clock many times a second, unless something stops it."""
+
+
+class MonotonicClock:
+    """The time that passes while this process can run: every deadline counts this.
+
+    It does not follow the wall clock, which may be set at any moment. Between two readings it
+    advances by a limited time: a process that was stopped (SIGSTOP, a frozen container, a suspended
+    machine) could not see what others did meanwhile, and what it waits for was often stopped too.
+    """
+
+    def __init__(
+        self,
+        *,
+        longest_gap: float = LONGEST_GAP,
+        read: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Begin at the present time.
+
+        Args:
+            longest_gap: seconds that count at most between two readings, besides `sleep`.
+            read: seconds, increasing.
+            sleep: lets seconds pass.
+        """
+        self._longest_gap = longest_gap
+        self._read = read
+        self._sleep = sleep
+        self._reading = threading.Lock()
+        self._last = self._now = read()
 
     def now(self) -> float:
-        """Seconds since the epoch."""
-        return time.time()
+        """Seconds, increasing."""
+        return self._advance(self._longest_gap)
 
     def sleep(self, seconds: float) -> None:
         """Let that much time pass."""
-        time.sleep(seconds)
+        self.now()
+        self._sleep(seconds)
+        self._advance(seconds + self._longest_gap)
+
+    def _advance(self, limit: float) -> float:
+        with self._reading:
+            last, self._last = self._last, self._read()
+            self._now += min(self._last - last, limit)
+            return self._now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +134,7 @@ class Supervisor:
     def __post_init__(self) -> None:
         self._endings: dict[int, WorkerExit] = {}
         self._signalled: set[int] = set()
+        self._failed_at: dict[int, float] = {}
         self._asked = False
         self._answered = 0
 
@@ -155,7 +194,11 @@ class Supervisor:
         seconds = float("inf")
         if self._failures():
             seconds = self.timeouts.failure_settle
-        written = [failure for failure in map(self.failure_of, self._running()) if failure]
+        written = []
+        for rank in self._running():
+            if (failure := self.failure_of(rank)) is not None:
+                self._failed_at.setdefault(rank, self.clock.now())
+                written.append(failure)
         failures = [*written, *(each.failure for each in self._failures() if each.failure)]
         if any(failure.type == TIMED_OUT for failure in failures):
             self.on_timeout()
@@ -198,7 +241,7 @@ class Supervisor:
                 ending = WorkerExit(
                     rank=rank,
                     exit_code=code,
-                    at=self.clock.now(),
+                    at=self._failed_at.pop(rank, self.clock.now()),
                     terminated_by_launcher=rank in self._signalled,
                     failure=self.failure_of(rank),
                 )

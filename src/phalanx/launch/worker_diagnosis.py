@@ -24,20 +24,28 @@ from phalanx.monitoring.flight_reader import read_flight
 _NANO = 1e9
 
 
-def merge_flight_status(position: WorkerProgress, file: Path) -> WorkerProgress:
+def merge_flight_status(
+    position: WorkerProgress, file: Path, *, now: float, heard: float
+) -> WorkerProgress:
     """`position`, known from heartbeats, and what the flight recorder in `file` adds to it.
 
-    A recorder that says something else than the heartbeat was left behind by another process.
+    A recorder that says something else than the heartbeat was left behind by another process. Its
+    times are of the worker's clock, so durations alone are taken from it.
+
+    Args:
+        position: its `since` is of the reader's clock.
+        file: the flight recorder's.
+        now: the time, by the reader's clock.
+        heard: when the reader saw the last new heartbeat.
     """
     flight = read_flight(file)
     location = None if flight is None else position_of(flight)
     if location is None or location.failed or location.phase not in (position.phase, "input"):
         return position
-    return (
-        location
-        if position.phase in ("compute", "input")
-        else replace(location, since=position.since)
-    )
+    if flight is None or position.phase not in ("compute", "input"):
+        return replace(location, since=position.since)
+    lasted = flight.alive / _NANO - location.since + (now - heard)
+    return replace(location, since=min(now, max(now - lasted, position.since)))
 
 
 def position_of(flight: Flight) -> WorkerProgress | None:
@@ -71,28 +79,24 @@ def position_of(flight: Flight) -> WorkerProgress | None:
     return replace(within, epoch=epoch, batch=batch, failed=not at.is_open)
 
 
-def failure_context(paths: AttemptPaths, ended: Mapping[int, float], cause: int) -> list[str]:
+def failure_context(paths: AttemptPaths, ranks: Sequence[int], cause: int) -> list[str]:
     """Where the workers were when one failed, in a line or two; none where that is not known.
 
     Args:
         paths: where their flight recorders are.
-        ended: when each of them ended, in seconds since the epoch.
+        ranks: the workers.
         cause: the one that failed first.
     """
     found = {
-        rank: worker_status_of(position, "", until=at)
-        for rank, at in ended.items()
-        if (position := _position_in(paths.flight(rank))) is not None
+        rank: worker_status_of(position, "", until=(flight.ended or flight.alive) / _NANO)
+        for rank in ranks
+        if (flight := read_flight(paths.flight(rank))) is not None
+        and (position := position_of(flight)) is not None
     }
     if cause not in found or not _has_trained(found[cause].position):
         return []
     line = diagnose_failure(found, cause)
     return [f"{line[0].upper()}{line[1:]}.", *diff_batch_specs(found)]
-
-
-def _position_in(file: Path) -> WorkerProgress | None:
-    flight = read_flight(file)
-    return None if flight is None else position_of(flight)
 
 
 def _has_trained(position: WorkerProgress) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from phalanx.monitoring.event_log import last_record
+from phalanx.monitoring.event_log import records_backwards
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _THREAD = re.compile(r"^Thread ", re.MULTILINE)
@@ -39,7 +39,7 @@ class WorkerProgress:
 
     Attributes:
         phase: what it does, a word of docs/records.md.
-        since: when it began that, in seconds since the epoch.
+        since: when it began that, in seconds of the clock by which it is judged.
         step: the last step that it trained, from 1.
         epoch: the epoch, from 0.
         waits: whether it has come to where workers wait for each other, or to the step that ends
@@ -87,7 +87,7 @@ class WorkerStatus:
         frames: what its main thread runs, innermost first; empty where that is not known.
         data_frames: what a thread runs that makes its data in Python; empty where none does.
         gone: how its process ended; None while it is there.
-        until: when that was, in seconds since the epoch.
+        until: when that was, by the clock of `position.since`.
     """
 
     position: WorkerProgress
@@ -139,22 +139,93 @@ def worker_status_of(
     )
 
 
-def last_position(records: Path) -> WorkerProgress | None:
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """A worker's last heartbeat.
+
+    Attributes:
+        phase: what it does; "idle" once it leaves.
+        phase_number: counts the phases that the process began; None where it does not say.
+        seconds: for how long it had done that when it wrote the heartbeat.
+        step: the last step that it trained, from 1.
+        epoch: the epoch, from 0.
+        t: the time in the record; it tells two heartbeats apart, and no more.
+    """
+
+    phase: str
+    phase_number: int | None
+    seconds: float
+    step: int | None
+    epoch: int | None
+    t: float
+
+    @property
+    def progress(self) -> tuple[object, ...]:
+        """Differs from that of the heartbeat before if the worker began anything new since."""
+        return self.phase, self.phase_number, self.step, self.epoch
+
+
+def last_beat(records: Path) -> Beat | None:
     """The last heartbeat in a worker's records; None where there is none."""
-    record = last_record(records, "heartbeat", "t", "phase", "step", "epoch")
-    if record is None:
-        return None
-    end = last_record(records, "worker_end", "t")
-    if end is not None and end["t"] >= record["t"]:  # It beats no more, while it leaves.
-        return WorkerProgress(
-            phase="idle", since=end["t"], step=record["step"], epoch=record["epoch"]
-        )
-    return WorkerProgress(
-        phase=record["phase"],
-        since=record["t"] - record.get("phase_seconds", 0.0),
-        step=record["step"],
-        epoch=record["epoch"],
-    )
+    has_ended = False
+    for record in records_backwards(records):
+        if record.get("kind") == "worker_end":
+            has_ended = True  # It beats no more, while it leaves.
+        if record.get("kind") == "heartbeat" and record.keys() >= {"t", "phase", "step", "epoch"}:
+            return Beat(
+                phase="idle" if has_ended else record["phase"],
+                phase_number=record.get("phase_number"),
+                seconds=0.0 if has_ended else record.get("phase_seconds") or 0.0,
+                step=record["step"],
+                epoch=record["epoch"],
+                t=record["t"],
+            )
+    return None
+
+
+class BeatReader:
+    """Follows one worker's heartbeats, and judges them by the clock of who reads them.
+
+    The time in a record decides nothing: the writer's clock may be set while it runs, or be hours
+    off on another host. What counts is when the reader first saw that something new had started.
+
+    Attributes:
+        heard: when the reader saw the last new heartbeat.
+    """
+
+    def __init__(self, records: Path, now: float) -> None:
+        """Begin with an attempt; heartbeats in the file are of an earlier one.
+
+        Args:
+            records: the worker's records.
+            now: the time, by the reader's clock.
+        """
+        self._records = records
+        self._last = last_beat(records)
+        self._position = WorkerProgress(phase="start", since=now)
+        self._progress: tuple[object, ...] | None = None
+        self._looked = self.heard = now
+
+    def look(self, now: float) -> WorkerProgress:
+        """What the worker does; `since` is of the reader's clock.
+
+        Args:
+            now: the time, by the reader's clock.
+        """
+        beat = last_beat(self._records)
+        if beat is None and self._progress is not None:
+            # Other records fill the end of the file, so the worker writes.
+            self._position, self.heard = replace(self._position, since=now), now
+        elif beat is not None and beat != self._last:
+            if beat.progress != self._progress:
+                # It began after the last look, and as long before its heartbeat as that says.
+                lasted = min(beat.seconds, now - self._looked)
+                self._position = WorkerProgress(
+                    phase=beat.phase, since=now - lasted, step=beat.step, epoch=beat.epoch
+                )
+            self._last, self._progress, self.heard = beat, beat.progress, now
+        self._looked = now
+        return self._position
 
 
 def main_frames(stacks: str) -> list[Frame]:

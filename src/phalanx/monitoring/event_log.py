@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -321,19 +321,26 @@ class RecordTail:
 _BYTES = 1 << 16
 
 
-def last_record(path: Path, kind: str, *fields: str) -> dict[str, Any] | None:
-    """The last record of `kind` with all of `fields`, in the file's last 64 kB; None without."""
+def records_backwards(path: Path) -> Iterator[dict[str, Any]]:
+    """The records in the file's last 64 kB, the last first."""
     try:
         with path.open("rb") as stream:
             stream.seek(0, os.SEEK_END)
             stream.seek(max(0, stream.tell() - _BYTES))
             lines = stream.read().splitlines()
     except OSError:
-        return None
-    wanted = set(fields)
+        return
     for line in reversed(lines):
+        record = None
         with suppress(ValueError):
             record = json.loads(line)
-            if isinstance(record, dict) and record.get("kind") == kind and record.keys() >= wanted:
-                return record
+        if isinstance(record, dict):
+            yield record
+
+
+def last_record(path: Path, kind: str, *fields: str) -> dict[str, Any] | None:
+    """The last record of `kind` with all of `fields`, in the file's last 64 kB; None without."""
+    for record in records_backwards(path):
+        if record.get("kind") == kind and record.keys() >= set(fields):
+            return record
     return None

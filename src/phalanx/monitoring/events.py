@@ -242,6 +242,7 @@ class HeartbeatEvent(Event):
     KIND = "heartbeat"
 
     phase: str | None
+    phase_number: int | None
     phase_seconds: float | None
     step: int | None
     epoch: int | None

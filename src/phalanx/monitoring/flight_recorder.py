@@ -157,7 +157,7 @@ class FlightRecorder:
         """Which batches came, where steps are not so short that asking would count."""
         if block.arrivals is None or block.event is None:
             return None
-        if (now := time.time_ns()) - self._asked < _REST:
+        if (now := time.monotonic_ns()) - self._asked < _REST:
             block.event.done = NOTHING
             return None
         self._asked = now

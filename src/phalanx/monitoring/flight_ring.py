@@ -57,20 +57,29 @@ class Open:
         self.dimensions: tuple[int, ...] = ()
 
 
+def steady_clock() -> Callable[[], int]:
+    """Nanoseconds since the epoch that no setting of the wall clock moves from here on.
+
+    So the durations in a flight file are right, and its events stay in order.
+    """
+    began = time.time_ns() - time.monotonic_ns()
+    return lambda: began + time.monotonic_ns()
+
+
 class Ring:
     """A worker's last events, in a flight file. Calls must not overlap."""
 
-    def __init__(self, pages: Pages, *, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, pages: Pages, *, clock: Callable[[], int] | None = None) -> None:
         """Write into `pages`, which are all zero.
 
         Args:
             pages: of `FILE_SIZE` bytes.
-            clock: nanoseconds since the epoch.
+            clock: nanoseconds since the epoch, increasing; None for `steady_clock`.
         """
         self._pages = pages
         self._memory = pages.memory
         self._changed = pages.changed
-        self.clock = clock
+        self.clock = clock or steady_clock()
         self._number = 0
         self._texts: dict[str, int] = {"": 0}
         self._texts_end = HEADER_SIZE

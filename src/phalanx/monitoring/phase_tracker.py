@@ -30,12 +30,14 @@ class PhaseSnapshot:
 
     Attributes:
         phase: what it does.
+        phase_number: counts the phases that it began, from 1; one that begins again counts again.
         seconds: for how long it has done that.
         step: the last step trained, counted from 1; None before the first `fit`.
         epoch: the epoch, counted from 0; None before the first `fit`.
     """
 
     phase: Phase
+    phase_number: int
     seconds: float
     step: int | None
     epoch: int | None
@@ -66,6 +68,7 @@ class PhaseTracker:
         self._clock = clock
         self._lock = threading.Lock()
         self._phase: Phase = "start"
+        self._number = 1
         self._since = clock()
         self._totals: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
         self._step: int | None = None
@@ -80,6 +83,7 @@ class PhaseTracker:
             before = self._phase
             self._totals[before] += now - self._since
             self._phase, self._since = phase, now
+            self._number += 1
         for follower in self._followers:
             follower.phase(phase)
         return before
@@ -128,7 +132,11 @@ class PhaseTracker:
         with self._lock:
             seconds = self._clock() - self._since
             return PhaseSnapshot(
-                phase=self._phase, seconds=seconds, step=self._step, epoch=self._epoch
+                phase=self._phase,
+                phase_number=self._number,
+                seconds=seconds,
+                step=self._step,
+                epoch=self._epoch,
             )
 
     def totals(self) -> dict[Phase, float]:
@@ -209,6 +217,7 @@ class Heartbeat:
         self._event_log.append(
             HeartbeatEvent(
                 phase=now.phase,
+                phase_number=now.phase_number,
                 phase_seconds=round(now.seconds, 3),
                 step=now.step,
                 epoch=now.epoch,

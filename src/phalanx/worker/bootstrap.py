@@ -70,6 +70,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
             error,
             rank=spec.rank,
             now=time.time(),
+            monotonic=time.monotonic(),
             step=phase_tracker.beat().step,
             workers=1 if spec.servers else spec.world_size,
         )

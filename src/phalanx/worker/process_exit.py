@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from phalanx.errors import PhalanxError
-from phalanx.launch.failure import FailureRecord
+from phalanx.launch.failure import FailureRecord, boot_id
 from phalanx.launch.log_lines import without_style
 from phalanx.worker.error_context import error_context_of
 from phalanx.worker.shared_lines import advice_about_files
@@ -37,7 +37,13 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def record_failure(
-    error: BaseException, *, rank: int, now: float, step: int | None = None, workers: int = 1
+    error: BaseException,
+    *,
+    rank: int,
+    now: float,
+    monotonic: float | None = None,
+    step: int | None = None,
+    workers: int = 1,
 ) -> FailureRecord:
     """The failure in words, with the traceback from the user's code on."""
     # Our own errors before the script began say all in their message.
@@ -49,6 +55,8 @@ def record_failure(
         message=_message_of(error),
         traceback="" if leaving else format_traceback(error),
         time=now,
+        monotonic=monotonic,
+        boot=boot_id(),
         exit_code=exit_code_of(error),
         step=step,
         advice=advice_about_files(error, workers),

@@ -72,7 +72,13 @@ class Channel:
 
     def _listen(self) -> None:
         with suppress(OSError, EOFError, ValueError):
-            while not self._ended.is_set() and self._connection.poll(self._silence):
+            silent = 0.0
+            # In short waits: of a wait in which this process was stopped, one alone counts.
+            while not self._ended.is_set() and silent < self._silence:
+                if not self._connection.poll(wait := min(self._beat, self._silence)):
+                    silent += wait
+                    continue
+                silent = 0.0
                 message = json.loads(self._connection.recv_bytes())
                 if message:
                     self._inbox.put(message)

@@ -15,7 +15,7 @@ from phalanx.launch.rendezvous.channel import Channel, Message
 from phalanx.launch.rendezvous.node import GPUs
 from phalanx.launch.rendezvous.server import RendezvousServer
 
-_ANSWER = 60.0
+_ANSWER = 60
 """Seconds to wait for an answer."""
 
 
@@ -110,7 +110,7 @@ class RemoteNode:
         number = next(self._numbers)
         if wire is not None:
             wire.send({**message, "ask": number})
-            while not wire.is_lost and (answer := wire.take(_ANSWER)) is not None:
+            while not wire.is_lost and (answer := _next_message(wire)) is not None:
                 self._take(answer)
                 if number in self._answers:
                     return self._answers.pop(number)
@@ -159,6 +159,14 @@ class RemoteWorker:
             self._wire.send(
                 {"do": "signal", "number": self._number, "signal": int(number), "family": family}
             )
+
+
+def _next_message(wire: Channel) -> Message | None:
+    # In short waits: of a wait in which this process was stopped, one alone counts.
+    for _ in range(_ANSWER):
+        if (message := wire.take(1.0)) is not None or wire.is_lost:
+            return message
+    return None
 
 
 def _worker(spec: WorkerSpec, gpus: GPUs) -> dict[str, Any]:

@@ -17,8 +17,11 @@ from phalanx.launch.rendezvous.node import LocalNode, Node
 from phalanx.launch.run_dir import versions
 from phalanx.launch.run_result import RunResult
 from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import WallClock
+from phalanx.launch.supervisor import MonotonicClock
 from phalanx.launch.worker_group import WorkerGroupSpec
+
+_LONGEST_GAP = 60.0
+"""Seconds. One try to reach the leader takes as long."""
 
 _ANY_ADDRESS = partial(pick_free_ports, host="")
 
@@ -35,7 +38,7 @@ def run_leader(
         places,
         options.run_dir,
         versions=versions(),
-        clock=WallClock(),
+        clock=MonotonicClock(longest_gap=_LONGEST_GAP),
         announce=surroundings.announce,
         rendezvous_timeout=options.rendezvous_timeout,
     )
@@ -57,7 +60,7 @@ def run_follower(
         picks=_ANY_ADDRESS,
     )
     with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals:
-        clock, announce = WallClock(), surroundings.announce
+        clock, announce = MonotonicClock(longest_gap=_LONGEST_GAP), surroundings.announce
         joining = RendezvousClient(
             places,
             options.run_dir,

@@ -8,7 +8,7 @@ import sys
 from phalanx.errors import PhalanxError
 from phalanx.launch.showing import Showing
 from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import WallClock
+from phalanx.launch.supervisor import MonotonicClock
 from phalanx.submit.ray_driver.driver import Driver
 from phalanx.submit.ray_driver.launcher_group import RayCluster
 from phalanx.submit.ray_driver.plan import RayPlan
@@ -37,7 +37,7 @@ def main(text: str) -> int:
     cluster = RayCluster(plan, on_output=on_output)
     # After Ray, which sets handlers of its own.
     with SignalCatcher((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)) as signals:
-        driver = Driver(plan, cluster, signals=signals, clock=WallClock(), announce=announce)
+        driver = Driver(plan, cluster, signals=signals, clock=MonotonicClock(), announce=announce)
         try:
             return driver.run()
         except PhalanxError as error:

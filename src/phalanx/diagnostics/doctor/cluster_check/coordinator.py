@@ -25,7 +25,7 @@ from phalanx.diagnostics.doctor.run_checks import is_passing
 from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.rendezvous.store import rendezvous_path
 from phalanx.launch.run_dir import versions
-from phalanx.launch.supervisor import Clock, WallClock
+from phalanx.launch.supervisor import Clock, MonotonicClock
 
 STARTUP_TIMEOUT = 120.0
 
@@ -51,7 +51,7 @@ class NodeClients:
     announce: Callable[[str], None]
     parameters: int = PARAMETERS
     rendezvous_timeout: float = STARTUP_TIMEOUT
-    clock: Clock = field(default_factory=WallClock)
+    clock: Clock = field(default_factory=MonotonicClock)
     start: StartAdding = AddingWorker
 
     def follow(self) -> int:
