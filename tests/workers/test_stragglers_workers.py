@@ -79,7 +79,7 @@ def records(directory, kind, rank=0):
 def test_a_slow_worker_is_found_and_ended_again(slow_in, tmp_path, pool):
     results = pool(3).run(train, args=(slow_in, tmp_path), deadline=600)
     found = [record for record in records(tmp_path, "straggler") if record["rank"] == 1]
-    assert [record["gone"] for record in found[:2]] == [False, True]
+    assert [record["resolved"] for record in found[:2]] == [False, True]
     assert found[0]["cause"] == slow_in
     assert found[0]["factor"] > 1.5
     assert found[0]["since_step"] <= 20
