@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from phalanx.checkpoint.dtypes import from_storage, to_storage
 from phalanx.checkpoint.serialization import decode, encode
+from phalanx.monitoring.durable_files import move_durably
 
 SCHEMA = 1
 FOLDER = "captures"
@@ -122,7 +123,7 @@ def write_captured(folder: Path, captured: CaptureInfo) -> Path:
     if captured.config is not None:
         (partial / "model.json").write_text(json.dumps(captured.config), encoding="utf-8")
     shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
+    move_durably(partial, target)
     return target
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import fsspec
 
 from phalanx.errors import ConfigurationError
+from phalanx.monitoring.durable_files import move_durably
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,7 @@ class StorageDir:
         try:
             with self.filesystem.open(temporary, "wb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())  # a rename may reach the disk before the bytes do
-            os.replace(temporary, target)
-            _sync_directory(self.path)
+            move_durably(temporary, target)
         except BaseException:
             with suppress(OSError):
                 os.remove(temporary)
@@ -138,12 +136,3 @@ def _as_os_error(path: str) -> Iterator[None]:
 def _protocols(filesystem: Any) -> tuple[str, ...]:
     protocol = filesystem.protocol
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
-
-
-def _sync_directory(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems cannot
-            os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -23,6 +23,7 @@ from typing import Any
 import keras
 
 from phalanx.keras_compat.patches import Patches
+from phalanx.monitoring.durable_files import move_durably
 from phalanx.monitoring.save_tracker import saving
 
 _asides: set[Path] = set()
@@ -35,7 +36,7 @@ def atomic_path(path: str) -> Iterator[str]:
     temporary = os.path.join(folder, f".{uuid.uuid4().hex[:8]}-{name}")
     try:
         yield temporary
-        os.replace(temporary, path)
+        move_durably(temporary, path)
     except BaseException:
         with suppress(OSError):
             os.remove(temporary)

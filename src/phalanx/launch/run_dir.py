@@ -14,6 +14,7 @@ from typing import Any
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import ConfigurationError
+from phalanx.monitoring.durable_files import write_durably
 
 RUN_FILE = "run.json"
 
@@ -86,9 +87,7 @@ def earlier_run(directory: Path) -> Mapping[str, Any] | None:
 
 def write_run_file(directory: Path, document: Mapping[str, object]) -> None:
     """Write `run.json`, whole or not at all."""
-    partial = directory / f"{RUN_FILE}.part"
-    partial.write_text(json.dumps(document, indent=2, default=str) + "\n", encoding="utf-8")
-    partial.replace(directory / RUN_FILE)
+    write_durably(directory / RUN_FILE, json.dumps(document, indent=2, default=str) + "\n")
 
 
 _PACKAGES = ("phalanx", "keras", "tensorflow", "tensorflow-cpu", "tf-keras", "numpy")

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from phalanx.data.sources.tfrecords.schema import SCHEMA_FILE, Schema
 from phalanx.errors import ConfigurationError, DataError
+from phalanx.monitoring.durable_files import move_durably
 
 Serialize = Callable[[Any], bytes]
 Parallel = Literal["threads", "processes"]
@@ -146,5 +147,8 @@ def _write(task: _Task) -> str:
     with tf.io.TFRecordWriter(partial, task.compression) as writer:
         for row in range(task.first, task.end):
             writer.write(task.serialize(task.rows[row]))
-    tf.io.gfile.rename(partial, task.file, overwrite=True)
+    if "://" in task.file:
+        tf.io.gfile.rename(partial, task.file, overwrite=True)
+    else:
+        move_durably(partial, task.file)
     return task.file
