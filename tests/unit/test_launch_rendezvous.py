@@ -195,6 +195,24 @@ def test_no_one_speaks_to_the_leader_without_the_token(tmp_path):
         two.follower(rendezvous_timeout=0.5).run()
 
 
+@pytest.mark.parametrize(("off", "words"), [(3600.0, "3600 s ahead of"), (-90.0, "90 s behind")])
+def test_a_clock_that_is_off_is_reported_and_decides_nothing(tmp_path, monkeypatch, off, words):
+    two = Two(tmp_path)
+    follower = two.follower()
+    true = time.time
+    # The hello's time is the only one that a follower sends.
+    monkeypatch.setattr(
+        "phalanx.launch.rendezvous.client.time", SimpleNamespace(time=lambda: true() + off)
+    )
+    with ThreadPoolExecutor() as pool:
+        following = pool.submit(follower.run)
+        two.leader.gather()
+        two.leader.end(0, None)
+        assert following.result(60).code == 0
+    (line,) = [line for line in two.said if "clock" in line]
+    assert line.startswith(f"the clock of localhost (1) is {words} this host's: ")
+
+
 def test_of_two_launchers_with_one_index_the_first_stays(tmp_path):
     two = Two(tmp_path)
     with ThreadPoolExecutor() as pool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -110,7 +111,7 @@ class RendezvousClient:
         except (OSError, EOFError, AuthenticationError) as error:
             self._on_silence(meeting, str(error) or type(error).__name__)
             return None
-        wire.send(self._hello)
+        wire.send({**self._hello, "time": time.time()})
         answer = wire.take(_WELCOME)
         if answer is None:
             wire.close()

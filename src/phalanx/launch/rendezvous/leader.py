@@ -19,6 +19,9 @@ from phalanx.launch.rendezvous.store import RendezvousInfo, rendezvous_path
 from phalanx.launch.resources import Machine
 from phalanx.launch.supervisor import Clock
 
+_SKEW = 2.0
+"""Seconds between two clocks that a person notices in logs; a message takes less."""
+
 
 class Leader:
     """Leads the launchers of the other hosts while it is entered."""
@@ -91,6 +94,13 @@ class Leader:
             LaunchError: some did not come in time; says which.
         """
         self.wait_for(range(1, len(self.places.hosts)))
+        for index in range(1, len(self.places.hosts)):
+            if abs(skew := self.arrivals.skew(index)) > _SKEW:
+                self._announce(
+                    f"the clock of {self.arrivals.address(index)} ({index}) is {abs(skew):.0f} s "
+                    f"{'ahead of' if skew > 0 else 'behind'} this host's: times in logs and "
+                    "records of the two do not agree; the run does not depend on it"
+                )
         return [self.arrivals.machine(index) for index in range(1, len(self.places.hosts))]
 
     def wait_for(self, wanted: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing import AuthenticationError
@@ -54,6 +55,7 @@ class RendezvousServer:
         self._machines: dict[int, Machine] = {}
         self._hosts: dict[int, str] = {}
         self._who: dict[int, str] = {}
+        self._skews: dict[int, float] = {}
         self._refused: dict[int, str] = {}
         self._is_open = True
         threading.Thread(target=self._take_in, name="phalanx-arrivals", daemon=True).start()
@@ -78,6 +80,14 @@ class RendezvousServer:
         """The host of a place, by its own word where the cluster does not tell."""
         with self._there:
             return self._places.hosts[index] or self._hosts.get(index, "")
+
+    def skew(self, index: int) -> float:
+        """Seconds that the wall clock of a place is ahead of this host's, less the message's way.
+
+        Nothing is decided by it: people compare times in logs and records of several hosts.
+        """
+        with self._there:
+            return self._skews.get(index, 0.0)
 
     def missing(self) -> list[int]:
         """The places whose launchers are not there."""
@@ -117,6 +127,7 @@ class RendezvousServer:
             return
         wire = self._make_wire(connection)
         hello = wire.take(_FIRST_MESSAGE) or {}
+        arrived = time.time()
         index = hello.get("index")
         why = self._why_not(hello)
         if why is None and self._is_taken(hello):
@@ -135,6 +146,7 @@ class RendezvousServer:
                 )
                 self._hosts[hello["index"]] = str(hello["host"])
                 self._who[hello["index"]] = hello["who"]
+                self._skews[hello["index"]] = float(hello.get("time", arrived)) - arrived
                 self._wires[hello["index"]] = wire
             self._there.notify_all()
 
