@@ -310,3 +310,21 @@ def test_the_made_run_at_its_end(tmp_path):
     states = [health_of(w, watched.run, BEGAN + 99).state for w in watched.run.workers.values()]
     assert states == ["ended"] * 3
     assert [type(each).__name__ for each in watched.run.notable].count("Restart") == 1
+
+
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+def test_who_follows_a_run_judges_silence_by_its_own_clock(tmp_path, off):
+    clock = [5000.0]
+    watched = Watched(tmp_path)
+    writer = RecordWriter(records_path(tmp_path, 0), clock=lambda: clock[0] + off)
+
+    def state(beats):
+        clock[0] += 5.0
+        if beats:
+            writer.write("heartbeat", phase="compute", phase_seconds=0.0, step=1, epoch=0)
+        watched.update(clock[0])
+        return health_of(watched.run.workers[0], watched.run, clock[0]).state
+
+    assert state(beats=True) == ("unresponsive" if off < 0 else "running"), "the first look"
+    assert [state(beats=True) for _ in range(4)] == ["running"] * 4
+    assert [state(beats=False) for _ in range(3)] == ["running", "running", "unresponsive"]

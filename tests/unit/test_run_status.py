@@ -89,6 +89,10 @@ SCENES = {}
 NOW = 1020.0
 
 
+def at_once(seconds):
+    pass
+
+
 def scene(write=None, *, now=NOW):
     if write is None:
         return lambda write: scene(write, now=now)
@@ -227,7 +231,7 @@ PLACES = {
 def test_where_the_workers_are(run, name):
     write, now = SCENES[name]
     write(run)
-    reported = read_status(run, now=now).to_json()
+    reported = read_status(run, now=now, sleep=at_once).to_json()
     places = [{**each, "is_gone": each["gone"] is not None} for each in reported["workers"]]
     assert [{key: each[key] for key in place("", 0, 0)} for each in places] == PLACES[name]
     assert (reported["batches_differ"] is not None) == (
@@ -241,8 +245,32 @@ def test_who_waits_for_whom_in_words(tmp_path, snapshot):
         run = tmp_path / name
         run.mkdir()
         write(run)
-        page += [f"When {name}:", "", *read_status(run, now=now).lines, ""]
+        page += [
+            f"When {name}:",
+            "",
+            *read_status(run, now=now, sleep=at_once).lines,
+            "",
+        ]
     snapshot("where", "\n".join(page))
+
+
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+def test_a_worker_whose_clock_is_off_is_judged_by_a_second_look(run, off):
+    lives = Worker(run, 0, clock=Clock(1000.0 + off)).step(41, how="open")
+    Worker(run, 1, clock=Clock(1000.0 + off), host="far").step(41, how="open")
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        lives.clock.time += 21.0 + seconds
+        lives.ring.alive()
+
+    status = read_status(run, now=NOW, sleep=sleep)
+    assert [each.gone is not None for each in status.workers.values()] == [False, True]
+    assert "in a step after step 40 of epoch 0 for 20 s" in status.lines[2]
+    silent = "for 3600 s" if off < 0 else "is unresponsive: stopped"
+    assert silent in status.lines[3]
+    assert len(slept) == 1
 
 
 STACKS = """Current thread 0x00007f00 (most recent call first):

@@ -55,8 +55,9 @@ def watch(
     console = Console()
     try:
         if once:
-            watched.update()
-            console.print(page(watched, console, time.time()))
+            now = time.time()
+            watched.update(now)
+            console.print(page(watched, console, now))
         elif console.is_terminal:
             follow_live(watched, console, interval or TERMINAL_SECONDS)
         else:
@@ -88,8 +89,8 @@ def follow_live(
     """Redraw the page in place until the run has ended; the last page stays."""
     with Live(console=console, auto_refresh=False) as live:
 
-        def show() -> None:
-            live.update(page(watched, console, time.time()), refresh=True)
+        def show(now: float) -> None:
+            live.update(page(watched, console, now), refresh=True)
 
         _follow(watched, show, interval, sleep)
 
@@ -102,8 +103,8 @@ def follow_plainly(
 ) -> None:
     """Print the page again and again until the run has ended."""
 
-    def show() -> None:
-        console.print(page(watched, console, time.time()))
+    def show(now: float) -> None:
+        console.print(page(watched, console, now))
         if not watched.is_over:
             console.print()
         console.file.flush()
@@ -113,13 +114,15 @@ def follow_plainly(
 
 def _follow(
     watched: Watched,
-    show: Callable[[], None],
+    show: Callable[[float], None],
     interval: float,
     sleep: Callable[[float], None],
 ) -> None:
+    began = time.time() - time.monotonic()  # from here on no setting of the clock counts
     while True:
-        watched.update()
-        show()
+        now = began + time.monotonic()
+        watched.update(now)
+        show(now)
         if watched.is_over:
             return
         sleep(interval)

@@ -118,11 +118,18 @@ class LiveRun:
     notable: list[Event] = field(default_factory=list)
     end: RunEnd | None = None
 
-    def take(self, events: Iterable[Event]) -> None:
-        """Add what was recorded, in any order of files."""
+    def take(self, events: Iterable[Event], *, heard: float | None = None) -> None:
+        """Add what was recorded, in any order of files.
+
+        Args:
+            events: new ones.
+            heard: when the reader found them, if it looks again and again; None takes the times in
+                the records, which are of the writers' clocks.
+        """
         for event in sorted(events, key=lambda each: each.t):
+            seen = event.t if heard is None else heard
             self.began = event.t if self.began is None else min(self.began, event.t)
-            self.last_seen = event.t if self.last_seen is None else max(self.last_seen, event.t)
+            self.last_seen = seen if self.last_seen is None else max(self.last_seen, seen)
             self.attempt = max(self.attempt, event.attempt)
             if type(event) in EVENT_STYLES:
                 self.notable.append(event)
@@ -131,7 +138,13 @@ class LiveRun:
                 event.rank if isinstance(event, (WorkerExitEvent, Straggler)) else event.writer_rank
             )
             for rank in {rank for rank in (about, event.writer_rank) if rank is not None}:
-                self._take_of_worker(rank, event, is_about_it=rank == about)
+                self._take_of_worker(rank, event, is_about_it=rank == about, seen=seen)
+
+    def limit_last_seen(self, now: float) -> None:
+        """Have nothing seen after `now`: a writer's clock that is ahead must not hide a silence."""
+        self.last_seen = None if self.last_seen is None else min(self.last_seen, now)
+        for worker in self.workers.values():
+            worker.last_seen = min(worker.last_seen, now)
 
     def _take_of_run(self, event: Event) -> None:
         match event:
@@ -148,14 +161,14 @@ class LiveRun:
             case RunStart():
                 self.end = None  # A run that had saved and stopped continues.
 
-    def _take_of_worker(self, rank: int, event: Event, *, is_about_it: bool) -> None:
+    def _take_of_worker(self, rank: int, event: Event, *, is_about_it: bool, seen: float) -> None:
         known = self.workers.get(rank)
         if known is None or event.attempt > known.attempt:
-            known = LiveWorker(rank=rank, attempt=event.attempt, last_seen=event.t)
+            known = LiveWorker(rank=rank, attempt=event.attempt, last_seen=seen)
         elif event.attempt < known.attempt:
             return
         if event.writer_rank == rank:
-            known.last_seen = max(known.last_seen, event.t)
+            known.last_seen = max(known.last_seen, seen)
         if is_about_it:
             known.take(event)
         self.workers[rank] = known
@@ -180,11 +193,20 @@ class Watched:
         self.run = LiveRun()
         self._path = path
         self._reader = RunReader(path)
+        self._has_looked = False
 
-    def update(self) -> None:
-        """Take in what was written since the last look."""
+    def update(self, now: float | None = None) -> None:
+        """Take in what was written since the last look.
+
+        Args:
+            now: the time, by the reader's clock, which judges who is silent; None leaves that to
+                the times in the records.
+        """
         file = read_run_file(self._path)  # Before the records: what they hold is older, or as old.
-        self.run.take(self._reader.poll())
+        self.run.take(self._reader.poll(), heard=now if self._has_looked else None)
+        if now is not None:
+            self.run.limit_last_seen(now)
+            self._has_looked = True
         if self.run.end is None and file.exit_code is not None:
             self.run.end = RunEnd(
                 t=file.ended or self.run.last_seen or 0.0,

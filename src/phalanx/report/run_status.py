@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,13 +78,24 @@ class RunStatus:
         }
 
 
-def read_status(run: Path, *, attempt: int | None = None, now: float) -> RunStatus:
+_SECOND_LOOK = 2.5
+"""Seconds. A worker that lives writes to its flight recorder each second."""
+
+
+def read_status(
+    run: Path,
+    *,
+    attempt: int | None = None,
+    now: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> RunStatus:
     """Look at a run that continues, hangs, or is over.
 
     Args:
         run: its directory.
         attempt: which start of the worker group; None for the last.
         now: seconds since the epoch.
+        sleep: lets seconds pass, before a second look at workers that seem silent.
 
     Raises:
         ConfigurationError: there was no such attempt, or nothing was written of it.
@@ -97,8 +109,9 @@ def read_status(run: Path, *, attempt: int | None = None, now: float) -> RunStat
     paths = AttemptPaths(run=run, attempt=chosen)
     statuses = _last_status(run, chosen, is_last=chosen == attempts - 1)
     flights = _flights(paths)
+    behind = _clocks_behind(flights, statuses, paths, now, sleep)
     found = {
-        rank: _worker(rank, flights.get(rank), statuses, paths, now)
+        rank: _worker(rank, flights.get(rank), statuses, paths, now, behind.get(rank))
         for rank in sorted({*flights, *statuses.workers})
     }
     if not found:
@@ -137,8 +150,51 @@ def _flights(paths: AttemptPaths) -> dict[int, Flight]:
     return found
 
 
+def _clocks_behind(
+    flights: Mapping[int, Flight],
+    statuses: LiveRun,
+    paths: AttemptPaths,
+    now: float,
+    sleep: Callable[[float], None],
+) -> dict[int, float]:
+    """Seconds that the clocks of workers that live are behind this one, where that is much.
+
+    Whether a worker lives shows in a second look, by this process's clock, and not in the times
+    that it wrote.
+    """
+    seem_silent = {
+        rank: flight
+        for rank, flight in flights.items()
+        if _is_silent(statuses.workers.get(rank), flight, now)
+    }
+    if not seem_silent:
+        return {}
+    sleep(_SECOND_LOOK)
+    again = _flights(paths)
+    return {
+        rank: now - flight.alive / 1e9
+        for rank, flight in seem_silent.items()
+        if rank in again and again[rank].alive != flight.alive
+    }
+
+
+def _is_silent(worker: LiveWorker | None, flight: Flight, now: float) -> bool:
+    if flight.ended is not None or (worker is not None and worker.exit is not None):
+        return False
+    return not _is_killed(flight) and abs(now - flight.alive / 1e9) > SILENT_SECONDS
+
+
+def _is_killed(flight: Flight) -> bool:
+    return flight.host == socket.gethostname() and not _is_there(flight.pid)
+
+
 def _worker(
-    rank: int, flight: Flight | None, statuses: LiveRun, paths: AttemptPaths, now: float
+    rank: int,
+    flight: Flight | None,
+    statuses: LiveRun,
+    paths: AttemptPaths,
+    now: float,
+    behind: float | None,
 ) -> WorkerStatus:
     known = statuses.workers.get(rank)
     position = (
@@ -146,12 +202,14 @@ def _worker(
         or _by_heartbeat(known)
         or WorkerProgress(phase="start", since=now)
     )
+    if behind is not None:
+        position = replace(position, since=position.since + behind)
     stacks = ""
     with suppress(OSError):
         file = paths.stacks(rank)
         if file.stat().st_mtime >= position.since:  # Of the place where it still is.
             stacks = file.read_text(errors="replace")
-    gone, until = _end_of(known, flight, now)
+    gone, until = _end_of(known, flight, now, lives=behind is not None)
     return worker_status_of(position, stacks, gone=gone, until=until)
 
 
@@ -167,7 +225,7 @@ def _by_heartbeat(worker: LiveWorker | None) -> WorkerProgress | None:
 
 
 def _end_of(
-    worker: LiveWorker | None, flight: Flight | None, now: float
+    worker: LiveWorker | None, flight: Flight | None, now: float, *, lives: bool
 ) -> tuple[str | None, float | None]:
     """How a worker's process ended, and when. The launcher's end of it is no end of its own."""
     exit_ = worker.exit if worker is not None else None
@@ -184,11 +242,12 @@ def _end_of(
         why = f"failed: {worker.end.error}" if failed and worker and worker.end else "has ended"
         return why, flight.ended / 1e9
     alive = flight.alive / 1e9
-    if flight.host == socket.gethostname() and not _is_there(flight.pid):
+    if _is_killed(flight):
         return "ended without a report: it was killed", alive
-    if now - alive > SILENT_SECONDS:
-        return f"is unresponsive for {now - alive:.0f} s: stopped, or its host is lost", alive
-    return None, None
+    if lives or not _is_silent(worker, flight, now):
+        return None, None
+    how_long = f" for {now - alive:.0f} s" if now > alive else ""  # its clock may be ahead
+    return f"is unresponsive{how_long}: stopped, or its host is lost", alive
 
 
 def _is_there(pid: int) -> bool:
