@@ -1,4 +1,7 @@
-"""A cable is pulled while workers on several hosts train: noticed, named, and gone on from."""
+"""A cable is pulled while workers on several hosts train, who have no launcher here.
+
+That a launcher notices is in test_several_hosts.py: TensorFlow's own heartbeat is off under one.
+"""
 
 import json
 import runpy
@@ -11,7 +14,6 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
 EPOCHS = 50
 SECONDS = 600
-NOTICED_WITHIN = 180  # seconds; TensorFlow's own heartbeat notices after about ten
 
 SCRIPT = """
 import json, sys, time
@@ -61,20 +63,12 @@ def trains(worker_group, rank, epoch):
     return lambda: (worker_group.said(rank, "epoch") or 0) >= epoch
 
 
-def test_a_pulled_cable_is_noticed_and_training_continues_when_it_is_back(
-    hosts, worker_group, script
-):
+def test_training_continues_from_the_checkpoint_after_a_pulled_cable(hosts, worker_group, script):
     train = script(epochs=EPOCHS)
     first = worker_group(train, workers=3)
     first.until(trains(first, 0, 5))
     hosts.cut(2)
-    codes = first.end(NOTICED_WITHIN)
-    assert codes == [1, 1, 1]
-    for survivor in (0, 1):
-        failure = first.failure(survivor)
-        assert failure.type in ("UnavailableError", "DeadlineExceededError", "AbortedError")
-        assert "/task:2" in failure.message
-        assert "unhealthy (stopped sending heartbeats)" in failure.message
+    first.kill()  # as the launchers do
     hosts.heal(2)
     second = worker_group(train, workers=3, attempt=1)
     assert second.end() == [0, 0, 0]

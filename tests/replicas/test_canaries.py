@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from small_models import features, on_replicas, small_model, targets, values
 
+from phalanx.distributed.tensorflow import no_heartbeat_timeout
 from phalanx.keras_compat.rng import (
     global_seed,
     is_seeded_by_script,
@@ -495,3 +496,24 @@ class TestDownloads:
         with downloads_take_turns:
             assert mnist.get_file is keras.utils.get_file is not original
         assert mnist.get_file is keras.utils.get_file is original
+
+
+def test_a_coordination_service_waits_for_ever_where_a_launcher_watches():
+    context = importlib.import_module("tensorflow.python.eager.context").context()
+    before = context.coordination_service
+    try:
+        with no_heartbeat_timeout():
+            # As `CollectiveAllReduceExtended` does it: no timeout is given.
+            context.configure_coordination_service(
+                service_type="standalone", service_leader="", coordinated_jobs=[]
+            )
+        # A negative difference of two times, as unsigned milliseconds, is less.
+        assert context.coordination_service.heartbeat_timeout_in_ms > 2**64 // 1000
+        context.configure_coordination_service(service_type="standalone")
+        assert context.coordination_service.heartbeat_timeout_in_ms == 0
+    finally:
+        context._coordination_service_config = before
+    source = inspect.getsource(
+        importlib.import_module("tensorflow.python.distribute.collective_all_reduce_strategy")
+    )
+    assert "context.context().configure_coordination_service(" in source

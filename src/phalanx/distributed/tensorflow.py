@@ -1,18 +1,45 @@
 """TensorFlow's collective ops: a gRPC ring on CPUs, NCCL on GPUs.
 
-Private name used, guarded by tests/replicas/test_canaries.py:
+Private names used, guarded by tests/replicas/test_canaries.py:
 `CollectiveAllReduceExtended._cross_device_ops`, whose `_launchers` hold one
 `CollectiveReplicaLauncher` for each device of this process. A `MultiWorkerMirroredStrategy` is
 the public way to start TensorFlow's server and its collectives; nothing trains under it here.
+`tensorflow.python.eager.context.context().configure_coordination_service`, which the strategy
+calls without a timeout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context  # noqa: TID251
 
 from phalanx.distributed.collectives import Collectives
+
+_NEVER = 1 << 62
+"""Milliseconds. More than the unsigned difference of any two times, which a clock that is set back
+makes of a small negative one."""
+
+
+@contextmanager
+def no_heartbeat_timeout() -> Iterator[None]:
+    """Have strategies that are made in the block set up a coordination service that waits.
+
+    TensorFlow's counts a worker as lost after ten seconds without a heartbeat by the wall clock. So
+    it ends healthy training when that clock is set, or when all processes were stopped for a while.
+    A launcher detects lost workers, lost hosts and hangs by other means.
+    """
+    own = context.context()
+    configure = own.configure_coordination_service
+    own.configure_coordination_service = partial(configure, heartbeat_timeout_in_ms=_NEVER)
+    try:
+        yield
+    finally:
+        del own.configure_coordination_service
 
 
 class TensorFlowCollectives(Collectives):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +13,7 @@ from phalanx.cluster.strategies import check_gpus
 from phalanx.cluster.tf_config_parser import TFConfig
 from phalanx.distributed.collectives import NoCollectives
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.distributed.tensorflow import TensorFlowCollectives
+from phalanx.distributed.tensorflow import TensorFlowCollectives, no_heartbeat_timeout
 from phalanx.worker.strategies.factory import StrategyRequest
 from phalanx.worker.strategy_selection import check_one_gpu
 
@@ -30,11 +31,17 @@ def make(request: StrategyRequest) -> Any:
     check_one_gpu(gpus, config, launched=request.worker is not None, script=_script())
     if config is None or config.synchronous_tasks < 2:
         return MultiWorkerStrategy(NoCollectives("GPU:0" if gpus else "CPU:0"))
-    # The public way to start TensorFlow's server and its collectives.
-    runtime = tf.distribute.MultiWorkerMirroredStrategy(
-        communication_options=_options(request.communication_backend)
-    )
+    with no_heartbeat_timeout() if _has_launcher(request) else nullcontext():
+        # The public way to start TensorFlow's server and its collectives.
+        runtime = tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=_options(request.communication_backend)
+        )
     return MultiWorkerStrategy(TensorFlowCollectives(runtime), runtime.cluster_resolver)
+
+
+def _has_launcher(request: StrategyRequest) -> bool:
+    """Whether a launcher sees which workers and hosts are lost, and whether training hangs."""
+    return request.worker is not None and request.worker.run_dir is not None
 
 
 def _script() -> str:
