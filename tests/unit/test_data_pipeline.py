@@ -107,11 +107,13 @@ def test_a_cached_sample_is_read_once(tmp_path, cache):
             read.append(row)
             return np.arange(row + 1), f"name {row}"
 
-    where = "memory" if cache == "memory" else f"disk:{tmp_path}"
+    where = {"cache": "memory"}
+    if cache == "disk":
+        where = {"cache": f"disk:{tmp_path}", "cache_key": "names"}
 
     def make():
         return phalanx.data.pipeline(
-            Source(), 6, cache=where, shuffle=False, padding=phalanx.data.Padding(to=6)
+            Source(), 6, shuffle=False, padding=phalanx.data.Padding(to=6), **where
         )
 
     dataset = make()
@@ -223,6 +225,8 @@ def test_what_cannot_be_next_to_a_pipeline_is_refused():
         ({"map": 3}, "map: a function"),
         ({"on_error": "ignore"}, "on_error"),
         ({"cache": "disk:"}, "cache 'memory' or 'disk:PATH'"),
+        ({"cache_key": "a"}, "cache_key: .* found 'a' next to None"),
+        ({"cache_key": "", "cache": "disk:x"}, "cache_key: .* found '' next to 'disk:x'"),
         ({"start": (1,)}, "start"),
         ({"balance": True, "shuffle": False}, "shuffle=True alone"),
     ],

@@ -111,10 +111,22 @@ def test_a_cached_sample_is_read_once_and_changed_again(files, tmp_path, where):
     assert found[0] != found[1]
     if where == "disk":
         assert epoch(later) == expected[0]
-        for kept in Path(tmp_path).glob("cache/*/0/3"):
-            kept.write_bytes(kept.read_bytes()[:-1])
+        (kept,) = Path(tmp_path).glob("cache/*/0/3")
+        kept.write_bytes(kept.read_bytes()[:-1])
         with pytest.raises(tf.errors.OpError, match="DataError: Asked for sample 3 from cache="):
             epoch(later)
+
+
+def test_a_damaged_sample_is_read_again(files, tmp_path):
+    dataset = make(files, map=first_byte, cache=f"disk:{tmp_path}/cache")
+    expected = [epoch(dataset) for _ in range(2)]
+    (kept,) = Path(tmp_path).glob("cache/*/0/3")
+    whole = kept.read_bytes()
+    for damaged in (b"", whole[:-1], bytes([whole[0] ^ 1]) + whole[1:], bytes(len(whole))):
+        kept.write_bytes(damaged)
+        again = make(files, map=first_byte, cache=f"disk:{tmp_path}/cache")
+        assert epoch(again) == expected[0]
+        assert kept.read_bytes() == whole
 
 
 @pytest.mark.full

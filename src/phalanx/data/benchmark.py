@@ -75,7 +75,7 @@ def _stages_of(
     pipeline: IndexedPipeline | StreamPipeline,
 ) -> Iterator[tuple[str, tf.data.Dataset, bool]]:
     asked, place = pipeline.options, ReplicaTopology()
-    plain = replace(asked, cache=None, map=None, augment=None, map_batches=None)
+    plain = replace(asked, cache=None, cache_key=None, map=None, augment=None, map_batches=None)
     mapped = replace(plain, map=asked.map)
     changed = replace(mapped, augment=asked.augment)
     whole = replace(changed, map_batches=asked.map_batches)

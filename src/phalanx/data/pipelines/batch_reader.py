@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.data.batches import no_autograph
-from phalanx.data.pipelines.cache import cache_of, cached
+from phalanx.data.pipelines.cache import cache_key, cache_of, cached
 from phalanx.data.pipelines.error_policy import BadSamplePolicy
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.padding import Padding, padded_batch
@@ -51,6 +51,7 @@ class Reader:
 
     def __init__(self, source: IndexedSource, options: PipelineOptions) -> None:
         """Trace the user's functions; nothing is read, unless a source must look."""
+        key = cache_key(options, source)  # before the functions are called, which may change them
         self._source = source
         self._map = graph_function(options.map)
         self._augment = graph_function(options.augment)
@@ -58,7 +59,7 @@ class Reader:
         self._padding: Padding | None = options.padding
         one_row = tf.data.Dataset.range(1)
         self._mapped_spec = one_row.map(no_autograph(self._mapped)).element_spec
-        self._cache = cache_of(options, source, self._mapped_spec)
+        self._cache = cache_of(options, key, self._mapped_spec)
         mark = tf.zeros([3], tf.int64)
         self._spec = one_row.map(no_autograph(lambda row: self._sample(row, mark))).element_spec
         self._one = tf.function(no_autograph(self._sample))

@@ -9,20 +9,26 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.metadata import version
 from typing import Any, Protocol
 
 import tensorflow as tf
 
+from phalanx.data.fingerprint import UnkeyableError, fingerprint
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.py_function import python_call
 from phalanx.data.sources.protocol import IndexedSource, StreamSource
+from phalanx.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
 _PER_FOLDER = 1000
 _CRC_BYTES = 4
+_A_DAY = 24 * 3600
+_FORMAT = 2  # of the files, and of the values behind a key
 
 
 class SampleCache(Protocol):
@@ -63,12 +69,18 @@ class MemoryCache:
 
 
 class DiskCache:
-    """One file for each sample, whole or absent; workers and later runs share them."""
+    """One file for each sample, whole or absent; workers and later runs share them.
+
+    A file is written next to its place and then renamed. Its checksum covers the number of the
+    sample too. Whatever does not fit is as good as absent: the sample is made and written again.
+    """
 
     def __init__(self, directory: str, identity: str) -> None:
         """Keep below `directory` what belongs to `identity`: other data has another place."""
         self._directory = os.path.join(os.path.expanduser(directory), identity)
-        os.makedirs(self._directory, exist_ok=True)
+        self._unfinished = os.path.join(self._directory, "unfinished")
+        os.makedirs(self._unfinished, exist_ok=True)
+        _remove_old(self._unfinished)
         self._is_full = False
 
     def lookup(self, row: tf.Tensor) -> tf.Tensor:
@@ -95,14 +107,10 @@ class DiskCache:
         try:
             with open(self._path(int(row)), "rb") as file:
                 whole = file.read()
-        except FileNotFoundError:
+        except OSError:
             return b""
         content = whole[_CRC_BYTES:]
-        if whole[:_CRC_BYTES] == zlib.crc32(content).to_bytes(_CRC_BYTES, "big"):
-            return content
-        with suppress(OSError):
-            os.remove(self._path(int(row)))
-        return b""
+        return content if whole[:_CRC_BYTES] == _checksum(int(row), content) else b""
 
     def _write(self, row: Any, content: bytes) -> bool:
         if self._is_full:
@@ -110,9 +118,15 @@ class DiskCache:
         path = self._path(int(row))
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as file:
-                file.write(zlib.crc32(content).to_bytes(_CRC_BYTES, "big") + content)
-            os.replace(file.name, path)
+            handle, partial = tempfile.mkstemp(dir=self._unfinished)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(_checksum(int(row), content) + content)
+                os.replace(partial, path)
+            except BaseException:
+                with suppress(OSError):
+                    os.remove(partial)
+                raise
         except OSError as error:
             self._is_full = True
             _log.warning(
@@ -125,21 +139,58 @@ class DiskCache:
         return True
 
 
-def cache_of(
-    asked: PipelineOptions, source: IndexedSource | StreamSource, spec: Any
-) -> SampleCache | None:
+def _checksum(row: int, content: bytes) -> bytes:
+    start = zlib.crc32(row.to_bytes(8, "big"))
+    return zlib.crc32(content, start).to_bytes(_CRC_BYTES, "big")
+
+
+def _remove_old(directory: str) -> None:
+    """Remove what writers that were killed have left."""
+    until = time.time() - _A_DAY
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if entry.stat().st_mtime < until:
+                    os.remove(entry.path)
+
+
+def cache_of(asked: PipelineOptions, key: str | None, spec: Any) -> SampleCache | None:
     """What was asked for: in memory, on disk, or none.
 
     Args:
         asked: the pipeline's options.
-        source: what is read.
+        key: what `cache_key` gave.
         spec: `tf.TensorSpec`s of a sample as it is kept.
     """
     if asked.cache == "memory":
         return MemoryCache()
     if asked.cache_directory:
-        return DiskCache(asked.cache_directory, cache_key(source, spec, asked.map))
+        return DiskCache(asked.cache_directory, fingerprint((key, repr(spec)), "the cache"))
     return None
+
+
+def cache_key(asked: PipelineOptions, source: IndexedSource | StreamSource) -> str | None:
+    """What the samples of a cache on disk follow from, as text; None for another cache.
+
+    Raises:
+        ConfigurationError: a part of it can change without a trace.
+    """
+    if not asked.cache_directory:
+        return None
+    versions = (_FORMAT, version("phalanx"), tf.__version__)
+    if asked.cache_key is not None:
+        parts = (versions, "cache_key", asked.cache_key, source.num_samples)
+        return fingerprint(parts, "the cache")
+    try:
+        data = fingerprint((type(source).__name__, source.cache_key_parts()), "the source")
+        function = fingerprint(asked.map, "map")
+    except UnkeyableError as error:
+        raise ConfigurationError(
+            f"Asked for cache={asked.cache!r}; found no key for its samples: {error}. Pass "
+            'cache_key="...", a name for these samples, and change it whenever the source or map= '
+            'changes; or take cache="memory".'
+        ) from error
+    return fingerprint((versions, data, function, source.num_samples), "the cache")
 
 
 def cached(cache: SampleCache, row: tf.Tensor, spec: Any, make: Callable[[], Any]) -> Any:
@@ -168,15 +219,3 @@ def cached(cache: SampleCache, row: tf.Tensor, spec: Any, make: Callable[[], Any
     found = tf.cond(tf.strings.length(content) > 0, kept, made)
     found = [tf.ensure_shape(v, one.shape) for v, one in zip(found, specs, strict=True)]
     return tf.nest.pack_sequence_as(spec, found)
-
-
-def cache_key(source: Any, spec: Any, map_function: Any) -> str:
-    """A name for what a cache on disk holds: which data, and what was made of it."""
-    code = getattr(map_function, "__code__", None)
-    made_by = None if code is None else (code.co_code.hex(), code.co_names, _plain(code.co_consts))
-    text = repr((source.fingerprint, source.num_samples, spec, made_by))
-    return f"{zlib.crc32(text.encode()):08x}"
-
-
-def _plain(constants: tuple[Any, ...]) -> list[Any]:
-    return [one for one in constants if isinstance(one, (int, float, str, bytes))]

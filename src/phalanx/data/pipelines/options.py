@@ -25,6 +25,7 @@ class PipelineOptions:
     shuffle: bool = True
     seed: int = 0
     cache: str | None = None
+    cache_key: str | None = None
     drop_remainder: bool = False
     steps_per_epoch: int | None = None
     padding: Any = None
@@ -61,6 +62,11 @@ class PipelineOptions:
             raise ConfigurationError(
                 f"pipeline takes cache 'memory' or 'disk:PATH'; found {self.cache!r}."
             )
+        if self.cache_key is not None and not (self.cache_directory and _is_name(self.cache_key)):
+            raise ConfigurationError(
+                "pipeline takes cache_key: a text that is not empty, next to cache='disk:PATH'; "
+                f"found {self.cache_key!r} next to {self.cache!r}."
+            )
         if len(self.start) != 2 or not all(_is_integer(value, 0) for value in self.start):
             raise ConfigurationError(
                 f"pipeline takes start: (epoch, step), both from 0; found {self.start!r}."
@@ -82,6 +88,10 @@ _LEAST = {
     "shuffle_buffer": 1,
 }
 """The least that an option may be."""
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _is_integer(value: Any, least: int) -> bool:

@@ -31,6 +31,7 @@ def pipeline(
     shuffle: bool = True,
     seed: int = 0,
     cache: str | None = None,
+    cache_key: str | None = None,
     drop_remainder: bool = False,
     steps_per_epoch: int | None = None,
     padding: Padding | None = None,
@@ -63,7 +64,10 @@ def pipeline(
         shuffle: whether each epoch has an order of its own.
         seed: decides the order and all augmentation; the same on every worker.
         cache: "memory" or "disk:PATH", to read and map each sample once. Order and augmentation
-            stay free.
+            stay free. On disk, samples of another source or `map` have another key: Phalanx
+            computes it from files, arrays and code.
+        cache_key: a name for the samples in place of that key, where it cannot be computed or
+            takes too long. Change it whenever the source or `map` changes.
         drop_remainder: whether to leave out the last batch of an epoch if it is not full.
         steps_per_epoch: batches in an epoch; one pass over the source where None.
         padding: how sequences of different lengths come into a batch.
@@ -81,7 +85,8 @@ def pipeline(
         This worker's part of each batch.
 
     Raises:
-        ConfigurationError: an option is none of what it may be, or two contradict each other.
+        ConfigurationError: an option is none of what it may be, or two contradict each other, or
+            the samples of a cache on disk have no key.
         DataError: the source is none, has no sample, or fewer than there are workers.
     """
     options = PipelineOptions(
@@ -92,6 +97,7 @@ def pipeline(
         shuffle=shuffle,
         seed=seed,
         cache=cache,
+        cache_key=cache_key,
         drop_remainder=drop_remainder,
         steps_per_epoch=steps_per_epoch,
         padding=padding,

@@ -67,7 +67,8 @@ class ServicePipeline(IndexedPipeline):
         # Servers read samples one by one, without Python, and remember none.
         remote = copy.copy(source)
         remote.gathers = source.gathers and not source.can_fail
-        self._remote = IndexedPipeline(remote, replace(options, service=True, cache=None))
+        plain = replace(options, service=True, cache=None, cache_key=None)
+        self._remote = IndexedPipeline(remote, plain)
 
     def prefetched(
         self, positions: tf.data.Dataset, place: ReplicaTopology, make: Make

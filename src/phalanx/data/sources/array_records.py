@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.py_function import python_call
-from phalanx.data.sources.files import expand_files, is_file_pattern, matching, suffix_of
+from phalanx.data.sources.files import expand_files, is_file_pattern, matching, stamps, suffix_of
 from phalanx.data.sources.protocol import IndexedSource
 from phalanx.errors import ConfigurationError, DataError
 
@@ -24,6 +24,7 @@ class ArrayRecords(IndexedSource):
     def __init__(self, files: tuple[str, ...], features: Mapping[str, Any] | None) -> None:
         """Open the files and count; no record is read."""
         module = _library()
+        self._stamps = stamps(files)  # before the files are opened: another content is a later one
         self._readers = [_open(module, name) for name in files]
         self._files = files
         self._features = None if features is None else dict(features)
@@ -39,6 +40,10 @@ class ArrayRecords(IndexedSource):
         if self._features is None:
             return record
         return tf.io.parse_single_example(record, self._features)
+
+    def cache_key_parts(self) -> Any:
+        """The files, and how their records are parsed."""
+        return (self._stamps, self._features)
 
     def where(self, row: int) -> str:
         """The record's file and its number there."""

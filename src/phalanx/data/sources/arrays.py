@@ -62,6 +62,10 @@ class ArraySource(IndexedSource):
         """Samples in a batch."""
         return tf.nest.map_structure(lambda one: tf.gather(one, rows), self._arrays)
 
+    def cache_key_parts(self) -> Any:
+        """All arrays, to the last byte."""
+        return self._arrays
+
     def where(self, row: int) -> str:
         """The sample's place."""
         return f"sample {row}" if self._where is None else self._where(row)

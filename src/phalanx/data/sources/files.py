@@ -11,11 +11,19 @@ import fsspec
 import numpy as np
 import tensorflow as tf
 
+from phalanx.data.fingerprint import content_digest
 from phalanx.data.py_function import python_call
 from phalanx.errors import DataError
 
 _TENSORFLOWS = ("gs://", "ram://")
 """What TensorFlow's own file system reads, as it does local paths."""
+
+
+_TIMES_OF_CHANGE = (
+    "ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "md5Hash",
+    "generation", "updated", "mtime", "modified", "created",
+)  # fmt: skip
+"""What fsspec's file systems call the mark of a version."""
 
 
 def is_file_pattern(given: Any) -> bool:
@@ -74,6 +82,24 @@ def read_whole(name: str) -> bytes:
         raise DataError(f"Asked to read the file {name}; it cannot be read: {error}.") from error
 
 
+def stamps(names: Sequence[str], *, by_tensorflow: bool = False) -> tuple[Any, ...]:
+    """For each file its path, its size and its time of change; without a time, its content.
+
+    Args:
+        names: of the files.
+        by_tensorflow: whether TensorFlow's file system reads all URLs, not fsspec.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    return tuple(_stamp(name, by_tensorflow=by_tensorflow) for name in names)
+
+
+def content_stamps(names: Sequence[str]) -> tuple[bytes, ...]:
+    """For each file a digest of its content, which is read whole."""
+    return tuple(content_digest(read_whole(name)) for name in names)
+
+
 def read_in_graph(name: tf.Tensor, *, remote: bool) -> tf.Tensor:
     """The bytes of a file as a scalar string; traced."""
     if not remote:
@@ -89,6 +115,28 @@ def suffix_of(names: Sequence[str]) -> str:
         plain = name.lower().removesuffix(".gz").removesuffix(".bz2")
         ends.add(os.path.splitext(plain)[1])
     return ends.pop() if len(ends) == 1 else ""
+
+
+def _stamp(name: str, *, by_tensorflow: bool) -> tuple[Any, ...]:
+    try:
+        if is_remote(name) and not by_tensorflow:
+            files, path = fsspec.core.url_to_fs(name)
+            found = files.info(path)
+            marks = [(mark, str(found[mark])) for mark in _TIMES_OF_CHANGE if found.get(mark)]
+            size = found.get("size")
+        else:
+            path = name.removeprefix("file://")
+            if "://" in path:
+                status = tf.io.gfile.stat(name)
+                size, time = status.length, status.mtime_nsec
+            else:
+                path = os.path.realpath(path)  # a link that leads elsewhere is another file
+                local = os.stat(path)
+                size, time = local.st_size, local.st_mtime_ns
+            marks = [("mtime", time)] if time else []
+    except (OSError, tf.errors.OpError) as error:
+        raise DataError(f"Asked to read the file {name}; it cannot be read: {error}.") from error
+    return (path, size, *marks) if marks else (path, content_digest(read_whole(name)))
 
 
 def _glob(name: str) -> list[str]:

@@ -10,7 +10,7 @@ import fsspec
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.sources.files import expand_files, is_remote, read_in_graph, read_whole
+from phalanx.data.sources.files import expand_files, is_remote, read_in_graph, read_whole, stamps
 from phalanx.data.sources.protocol import IndexedSource
 from phalanx.errors import ConfigurationError, DataError
 
@@ -61,6 +61,10 @@ class ImageFolder(IndexedSource):
             image = tf.cast(tf.round(tf.clip_by_value(resized, 0, 255)), tf.uint8)
         image = tf.ensure_shape(image, self._shape)
         return image if self._numbers is None else (image, tf.gather(self._numbers, row))
+
+    def cache_key_parts(self) -> Any:
+        """The files, their classes, and the shape of the images."""
+        return (stamps(self._files), self.labels, self._size, self._channels)
 
     def where(self, row: int) -> str:
         """The file."""

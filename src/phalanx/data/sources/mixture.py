@@ -46,6 +46,10 @@ class MixedSource(IndexedSource):
             lambda value, spec: tf.ensure_shape(value, spec.shape), sample, self.element_spec
         )
 
+    def cache_key_parts(self) -> Any:
+        """Those of the sources; weights decide the order alone."""
+        return [one.cache_key_parts() for one in self._sources]
+
     def where(self, row: int) -> str:
         """The sample's place in its source."""
         number = int(np.searchsorted(self._ends, row, side="right"))

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from phalanx.data.fingerprint import UnkeyableError
+
 
 class IndexedSource(ABC):
     """Samples that can be taken by number, from 0.
@@ -46,6 +48,14 @@ class IndexedSource(ABC):
         """The sample's place, for messages: "file digits/7/12.png", "file a.csv, row 4"."""
         return f"sample {row}"
 
+    def cache_key_parts(self) -> Any:
+        """What the samples follow from, for the key of a cache on disk.
+
+        Raises:
+            UnkeyableError: they can change without a trace.
+        """
+        raise _unknown(self)
+
 
 class StreamSource(ABC):
     """Samples in files that are read from their start, such as compressed TFRecords.
@@ -66,6 +76,11 @@ class StreamSource(ABC):
     def open(self, file: tf.Tensor) -> tf.data.Dataset:
         """The samples of one file in their order; traced. `file` is a scalar string."""
 
+    def record(self, file: str, number: int) -> Any:
+        """One of what `open` gives, as tensors, in Python; for a sample whose cache was damaged."""
+        (record,) = self.open(tf.constant(file)).skip(number).take(1)
+        return record
+
     def finish(self, batch: Any) -> Any:
         """Samples, in a batch, of a batch of what `open` gives; traced.
 
@@ -77,3 +92,17 @@ class StreamSource(ABC):
     def num_samples(self) -> int | None:
         """How many samples there are, where known."""
         return None if self.counts is None else sum(self.counts)
+
+    def cache_key_parts(self) -> Any:
+        """What the samples follow from, for the key of a cache on disk.
+
+        Raises:
+            UnkeyableError: they can change without a trace.
+        """
+        raise _unknown(self)
+
+
+def _unknown(source: Any) -> UnkeyableError:
+    return UnkeyableError(
+        f"the source is a {type(source).__name__}, which does not say what its samples follow from"
+    )

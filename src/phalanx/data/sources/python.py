@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +10,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from phalanx.data.fingerprint import UnkeyableError
 from phalanx.data.py_function import python_call
 from phalanx.data.sources.protocol import IndexedSource
 from phalanx.errors import DataError
 
 _PROBES = 3
 """Samples that are looked at to learn their shapes."""
+
+_HELD = (list, tuple, range, collections.deque)
+"""What holds its samples itself."""
 
 
 class PythonSource(IndexedSource):
@@ -52,6 +57,15 @@ class PythonSource(IndexedSource):
     def take(self, rows: tf.Tensor) -> Any:
         """Samples in a batch."""
         return self._as_tensors(self._several, rows, [None])
+
+    def cache_key_parts(self) -> Any:
+        """What a list holds; what an object of another class reads is not known."""
+        if type(self._source) not in _HELD:
+            raise UnkeyableError(
+                f"the source is a {type(self._source).__name__}, and what its __getitem__ reads is "
+                "not known"
+            )
+        return self._source
 
     def _as_tensors(self, python: Any, rows: tf.Tensor, front: list[None]) -> Any:
         found = python_call(python, [rows], [one.dtype for one in self._flat_spec])

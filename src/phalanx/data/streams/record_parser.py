@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from phalanx.data.batches import no_autograph
-from phalanx.data.pipelines.cache import cache_of, cached
+from phalanx.data.pipelines.cache import cache_key, cache_of, cached
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.padding import padded_batch
 from phalanx.data.pipelines.transforms import (
@@ -32,14 +33,15 @@ class RecordParser:
 
     def __init__(self, source: StreamSource, options: PipelineOptions) -> None:
         """Trace the user's functions; nothing is read."""
+        key = cache_key(options, source)  # before the functions are called, which may change them
         self._source = source
         self._options = options
         self._map = graph_function(options.map)
         self._augment = graph_function(options.augment)
         self._map_batches = graph_function(options.map_batches)
-        record = source.open(tf.constant(source.files[0])).element_spec
-        self._mapped_spec = _spec_of(self._mapped, record)
-        self.cache = cache_of(options, source, self._mapped_spec)
+        self._record_spec = source.open(tf.constant(source.files[0])).element_spec
+        self._mapped_spec = _spec_of(self._mapped, self._record_spec)
+        self.cache = cache_of(options, key, self._mapped_spec)
         steps = (options.cache, options.map, options.augment, options.padding)
         self.is_direct = steps == (None,) * len(steps)
 
@@ -81,27 +83,40 @@ class RecordParser:
         number, was_read, record = given
 
         def make() -> Any:
-            is_there = tf.cond(was_read, lambda: tf.constant(True), lambda: _missing(number))
-            with tf.control_dependencies([is_there]):
-                return self._mapped(tf.nest.map_structure(tf.identity, record))
+            flat = tf.nest.flatten(record)
+            flat = tf.cond(was_read, lambda: flat, lambda: self._read_again(number))
+            return self._mapped(tf.nest.pack_sequence_as(record, flat))
 
         return cached(self.cache, number, self._mapped_spec, make)
+
+    def _read_again(self, number: tf.Tensor) -> list[tf.Tensor]:
+        """A record that was not read, since its sample was kept as its file was opened."""
+        specs = tf.nest.flatten(self._record_spec)
+        found = python_call(self._record, [number], [spec.dtype for spec in specs])
+        return [tf.ensure_shape(v, spec.shape) for v, spec in zip(found, specs, strict=True)]
+
+    def _record(self, number: Any) -> list[np.ndarray]:
+        ends = np.cumsum(self._source.counts or ())
+        file = int(np.searchsorted(ends, number, side="right"))
+        own = int(number) - (int(ends[file - 1]) if file else 0)
+        name = self._source.files[file]
+        try:
+            record = self._source.record(name, own)
+        except (tf.errors.OpError, ValueError) as error:
+            raise DataError(
+                f"Asked for sample {int(number)} from cache=; found it removed or damaged since "
+                f"this pass started, and {name} cannot be read: {error}. Restore the file."
+            ) from error
+        return [_array(one.numpy()) for one in tf.nest.flatten(record)]
 
     def _mapped(self, record: Any) -> Any:
         batch = self._source.finish(tf.nest.map_structure(lambda one: one[tf.newaxis], record))
         return apply(self._map, tf.nest.map_structure(lambda one: one[0], batch))
 
 
-def _missing(number: tf.Tensor) -> tf.Tensor:
-    """Asked for where a sample was kept as its file was opened, and is no longer in the cache."""
-
-    def refuse(number: Any) -> bool:
-        raise DataError(
-            f"Asked for sample {int(number)} from cache=; found it removed or damaged since this "
-            "pass started. Restart: a missing sample is read again."
-        )
-
-    return tf.ensure_shape(python_call(refuse, [number], tf.bool), [])
+def _array(value: Any) -> np.ndarray:
+    """NumPy's arrays of bytes cut zeros off their end; objects do not."""
+    return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
 def _spec_of(function: Any, *arguments: Any) -> Any:

@@ -61,6 +61,11 @@ def _matching(pattern: str) -> dict[str, str]:
         raise DataError(f"Asked to read the file {pattern}; it cannot be read: {error}.") from error
 
 
+def are_copied(patterns: str | Sequence[str]) -> bool:
+    """Whether `matching_files` copies files to this machine."""
+    return not all(map(_is_known, [patterns] if isinstance(patterns, str) else patterns))
+
+
 def _is_known(name: str) -> bool:
     scheme, separator, _ = name.partition("://")
     return not separator or scheme in tf.io.gfile.get_registered_schemes()

@@ -13,8 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.py_function import python_call
+from phalanx.data.sources.files import content_stamps, stamps
 from phalanx.data.sources.protocol import IndexedSource, StreamSource
-from phalanx.data.sources.tfrecords.files import Compression, compression_of, matching_files
+from phalanx.data.sources.tfrecords.files import (
+    Compression,
+    are_copied,
+    compression_of,
+    matching_files,
+)
 from phalanx.data.sources.tfrecords.index import count_records, counts_of, frames_of
 from phalanx.data.sources.tfrecords.record_format import FOOTER, HEADER, Frames, mapped, record_at
 from phalanx.data.sources.tfrecords.schema import Schema
@@ -22,6 +28,9 @@ from phalanx.errors import ConfigurationError, DataError
 
 Parse = Callable[[tf.Tensor], Any]
 """Samples, in a batch, of a batch of records (1-D strings); traced by TensorFlow."""
+
+Stamp = Callable[[], tuple[Any, ...]]
+"""What tells the content of the files from another."""
 
 _MOST_OPEN = 256
 
@@ -64,9 +73,15 @@ def tfrecords(
             "or write the files without compression."
         )
     parse = _parse(names, features, supervised)
+    # A copy has another name and time in each process.
+    stamp: Stamp = functools.partial(stamps, names, by_tensorflow=True)
+    if are_copied(files):
+        stamp = functools.partial(content_stamps, names)
     if index:
-        return IndexedTFRecords(names, frames_of(names, remember=remember), parse)
-    return TFRecordStream(names, counts_of(names, kind, remember=remember), kind, parse)
+        found = stamp()  # before the files are opened: another content is a later one
+        frames = frames_of(names, remember=remember)
+        return IndexedTFRecords(names, frames, parse, lambda: found)
+    return TFRecordStream(names, counts_of(names, kind, remember=remember), kind, parse, stamp)
 
 
 def from_tfrecords(given: Any) -> StreamSource | None:
@@ -86,7 +101,12 @@ class TFRecordStream(StreamSource):
     """Records in the order of their files."""
 
     def __init__(
-        self, files: tuple[str, ...], counts: Sequence[int], compression: Compression, parse: Parse
+        self,
+        files: tuple[str, ...],
+        counts: Sequence[int],
+        compression: Compression,
+        parse: Parse,
+        stamp: Stamp,
     ) -> None:
         _refuse_nothing(files, sum(counts))
         self.files = files
@@ -96,12 +116,18 @@ class TFRecordStream(StreamSource):
         self.fingerprint = zlib.crc32(repr((self.counts, sizes, self.element_spec)).encode())
         self._compression = compression
         self._parse = parse
+        self._stamp = stamp
 
     def open(self, file: tf.Tensor) -> tf.data.Dataset:
         """The records of one file; an error that names the first that is damaged."""
         # What follows the records is asked for only where one of them is missing.
         missing = tf.data.Dataset.from_tensors(file).map(self._missing)
         return tf.data.TFRecordDataset(file, self._compression).ignore_errors().concatenate(missing)
+
+    def record(self, file: str, number: int) -> Any:
+        """One record, as a tensor; without a call of Python, which would wait for this one."""
+        (record,) = tf.data.TFRecordDataset(file, self._compression).skip(number).take(1)
+        return record
 
     def _missing(self, file: tf.Tensor) -> tf.Tensor:
         found = python_call(self._name_damage, [file], tf.string)
@@ -119,6 +145,10 @@ class TFRecordStream(StreamSource):
         """Samples, in a batch, of a batch of records."""
         return self._parse(batch)
 
+    def cache_key_parts(self) -> Any:
+        """The files, and how their records are parsed."""
+        return (self._stamp(), self.counts, self._compression, self._parse)
+
     def __repr__(self) -> str:
         return f"{len(self.files)} TFRecord files with {self.num_samples} records"
 
@@ -128,7 +158,9 @@ class IndexedTFRecords(IndexedSource):
 
     gathers = True
 
-    def __init__(self, files: tuple[str, ...], frames: Sequence[Frames], parse: Parse) -> None:
+    def __init__(
+        self, files: tuple[str, ...], frames: Sequence[Frames], parse: Parse, stamp: Stamp
+    ) -> None:
         counts = [len(one) for one in frames]
         self.num_samples = sum(counts)
         _refuse_nothing(files, self.num_samples)
@@ -138,6 +170,7 @@ class IndexedTFRecords(IndexedSource):
         self._offsets = np.concatenate([one.offsets for one in frames])
         self._lengths = np.concatenate([one.lengths for one in frames])
         self._parse = parse
+        self._stamp = stamp
         self._mapped = functools.lru_cache(_MOST_OPEN)(mapped)
         self.fingerprint = zlib.crc32(self._lengths.tobytes(), zlib.crc32(self._starts.tobytes()))
 
@@ -166,6 +199,10 @@ class IndexedTFRecords(IndexedSource):
         )[0]
         sample = self._parse(tf.reshape(record, [1]))
         return tf.nest.map_structure(lambda one: one[0], sample)
+
+    def cache_key_parts(self) -> Any:
+        """The files, and how their records are parsed."""
+        return (self._stamp(), self._starts, self._parse)
 
     def where(self, row: int) -> str:
         """The file, and the record's number in it from 0."""
