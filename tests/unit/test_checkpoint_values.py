@@ -3,6 +3,7 @@
 import json
 import random
 
+import hypothesis.extra.numpy as arrays_of
 import keras
 import numpy as np
 import pytest
@@ -48,7 +49,65 @@ def test_arrays_and_numbers_of_numpy_come_back_with_their_dtype():
     assert set(arrays) == {"x/best/0", "x/best/1"}
 
 
-@pytest.mark.parametrize("value", [object(), {"a": [open]}, np.array(["text"]), {1, 2}])
+keys = st.text(alphabet="1ab/", max_size=3) | st.integers(0, 2) | st.booleans() | st.none()
+numpy_values = st.sampled_from(["?", "i1", "u2", "i8", "f2", "f4", "f8"]).flatmap(
+    lambda dtype: arrays_of.arrays(dtype, arrays_of.array_shapes(min_dims=0, max_side=2))
+)
+nested = st.recursive(
+    numpy_values | numpy_values.map(lambda array: array.flat[0]) | st.integers() | st.floats(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(keys, inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+def described(value):
+    """The value with the types of all that it holds, as text."""
+    if isinstance(value, dict):
+        pairs = [(described(k), described(v)) for k, v in value.items()]
+        return ("dict", pairs)
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, [described(each) for each in value])
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    return (type(value).__name__, repr(value))
+
+
+@given(nested)
+def test_arrays_of_any_nesting_come_back_with_types_and_keys(value):
+    arrays = {}
+    document = json.loads(json.dumps(encode(value, arrays, "x")))
+    assert described(decode(document, arrays)) == described(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1: np.zeros(2), "1": np.ones(2)},
+        {"a/b": np.zeros(2), "a": {"b": np.ones(2)}},
+        {None: np.zeros(2), "None": np.ones(2), True: np.full(2, 2.0), "True": np.full(2, 3.0)},
+    ],
+)
+def test_names_of_arrays_do_not_collide(value):
+    states = CallbackStates([callback := Telling()])
+    callback.get_state = lambda: {"count": value}
+    document, arrays = states.read()
+    callback.set_state = lambda state: received.append(state["count"])
+    received = []
+    states.write(json.loads(json.dumps(document)), arrays)
+    assert described(received[0]) == described(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(), {"a": [open]}, np.array(["text"]), {1, 2}, np.longdouble(1), np.complex64(1),
+        np.zeros(1, np.longdouble),
+    ],
+)  # fmt: skip
 def test_what_is_not_plain_is_refused(value):
     with pytest.raises(NotSerializableError):
         encode(value, {}, "x")
