@@ -45,7 +45,7 @@ def test_a_division_on_one_worker_is_named_with_its_sample(command):
 
     def replay(*words):
         return subprocess.run(
-            [sys.executable, "-m", "phalanx", "debug", "replay", "runs/first", *words],
+            [sys.executable, "-m", "phalanx", "debug", "replay", "first", *words],
             cwd=command.directory, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
 

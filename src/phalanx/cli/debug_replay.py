@@ -10,29 +10,32 @@ from typing import Annotated
 
 import typer
 
+from phalanx.cli.run_options import RunDir
 from phalanx.launch.script_check import check_script
 
 HELP = """Replay a step with a non-finite loss or gradient, and locate the cause.
 
 RUN/captures holds the batch of the step and the weights before it. The replay runs eagerly, \
 layer by layer, forward and backward. It names the first layer and operation, the variable, \
-the samples and the cause. The exit code is 1 if everything is finite this time.
+the samples and the cause. The exit code is 1 if everything is finite this time. RUN is the name \
+of a run, or the path of its directory or of a captured step.
 
 [bold]Examples[/bold]
 
-  phalanx debug replay runs/mnist
+  phalanx debug replay mnist
 
-  phalanx debug replay runs/mnist --step worker-1-step-120
+  phalanx debug replay mnist --step worker-1-step-120
 
   phalanx debug replay runs/mnist --script train.py --epochs 10
 """
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or path of a run.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of --script.")
     ] = None,
+    run_dir: RunDir = Path("runs"),
     step: Annotated[
         str, typer.Option(metavar="NAME", help="Name of the captured step; the first if omitted.")
     ] = "",
@@ -54,7 +57,7 @@ def replay(
             "-P",
             "-m",
             "phalanx.diagnostics.debug.replay_main",
-            str(run),
+            str(_directory(run, run_dir)),
             step,
             form,
             *target,
@@ -63,3 +66,11 @@ def replay(
         check=False,
     )
     raise typer.Exit(done.returncode)
+
+
+def _directory(asked: str, root: Path) -> Path:
+    """The directory of a run by its name or path; a path may be that of a captured step."""
+    from phalanx.report.run_lookup import find_run, is_run
+
+    path = Path(asked)
+    return path if path.is_dir() and not is_run(root / asked) else find_run(asked, root)
