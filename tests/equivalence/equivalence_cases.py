@@ -419,6 +419,9 @@ def own_steps():
     def with_targets():
         return {"x": features(29), "y": features(29), "batch_size": 8}
 
+    def even():
+        return {"x": tf.data.Dataset.from_tensor_slices(features(27)).batch(8, True).prefetch(1)}
+
     def averaged():
         model = equivalence_steps.Adversaries()
         model.critic_optimizer = O.Adam(
@@ -460,6 +463,8 @@ def own_steps():
     steps, square = equivalence_steps, keras.losses.MeanSquaredError
     return [
         *(trained(name, made(getattr(steps, name))) for name in names),
+        trained("NamedBatchSize", made(steps.NamedBatchSize), arrays(28)),
+        trained("NamedSizeOfEvenBatches", made(steps.NamedSizeOfEvenBatches), even),
         trained("Autoencoder", made(steps.Autoencoder, square), with_targets),
         trained("SumOfActivity", made(steps.SumOfActivity, equivalence_models.logits_loss)),
         trained("Adversaries_averaged", averaged),

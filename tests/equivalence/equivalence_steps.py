@@ -61,6 +61,56 @@ class Adversaries(Own):
         return self.note(of_critic + of_generator)
 
 
+class NamedBatchSize(Own):
+    """A GAN whose step names the size of the batch: one row of noise and one label for each sample.
+
+    The noise for a kernel, which has as many rows, is the same for all samples.
+    """
+
+    batch_size = 8
+
+    def __init__(self):
+        super().__init__()
+        self.generator, self.critic = network(8, 6), network(8, 1)
+        self.seeds = keras.random.SeedGenerator(5)
+        self.mixing = self.add_weight(shape=(8, 6), initializer="glorot_uniform", trainable=False)
+
+    def train_step(self, data):
+        real = data[0]
+        noise = keras.random.normal((self.batch_size, 3), seed=self.seeds)
+        noise += 0.1 * tf.random.uniform([self.batch_size, 3], seed=4)
+        more = keras.random.normal((8, 6), seed=self.seeds)
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        with tf.GradientTape() as tape:
+            hidden = self.generator.layers[0](noise)
+            fake = hidden @ (self.mixing + 0.1 * more) + self.generator(noise)
+            labels = [tf.ones((self.batch_size, 1)), tf.zeros((tf.shape(real)[0], 1))]
+            said = self.critic(tf.concat([fake, real], 0))
+            seen = loss(tf.concat(labels, 0), said)
+        self.descend(tape, seen, self.trainable_weights)
+        return self.note(seen)
+
+
+class NamedSizeOfEvenBatches(Own):
+    """A diffusion model's step: noise of a named size meets each sample of even batches."""
+
+    batch_size = 8
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 6)
+
+    def train_step(self, data):
+        x = data[0] if isinstance(data, tuple) else data
+        noise = keras.random.normal((self.batch_size, 6), seed=3)
+        times = keras.random.uniform(shape=(self.batch_size, 1), seed=4)
+        with tf.GradientTape() as tape:
+            said = self.network(times * x + (1 - times) * noise)
+            loss = tf.reduce_mean((said - noise) ** 2)
+        self.descend(tape, loss, self.network.trainable_weights)
+        return self.note(loss)
+
+
 class GradientPenalty(Own):
     """A WGAN's critic: a gradient by the input, for each row, within the loss."""
 

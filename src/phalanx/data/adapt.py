@@ -121,6 +121,7 @@ class TakeFirst:
         self.counted = source.counted
         self.num_samples: int | None = None
         self.batch_size = source.batch_size
+        self.full_batch_size: int | None = source.full_batch_size
         self.length_unknown = source.length_unknown
         self.fingerprint = source.fingerprint
         self.seed = source.seed
@@ -164,6 +165,7 @@ class DistributedBatches:
     has_state = False
     num_samples: int | None = None
     batch_size: int | None = None
+    full_batch_size: int | None = None
     fingerprint: int | None = None
     seed: int | None = None
 

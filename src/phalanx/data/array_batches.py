@@ -44,6 +44,7 @@ class ArrayBatches:
         self.num_batches: int | None = self._order.num_batches
         self.num_samples: int | None = arrays.num_samples
         self.batch_size: int | None = arrays.batch_size
+        self.full_batch_size: int | None = self.batch_size
         self.fingerprint: int | None = fingerprint(arrays.inputs, arrays.num_samples)
         self.may_be_empty = self._order.smallest < place.total
         self.batch_spec = with_free_batch_axis(spec_of(arrays.inputs))

@@ -34,6 +34,7 @@ class BatchSource(Protocol):
         counted: whether elements are `(total, parts)`, as described above.
         num_samples: samples in one pass, None where they are not counted.
         batch_size: samples in every batch but the last of a pass, None where unknown.
+        full_batch_size: the same, also where it is only what the pipeline asks for.
         length_unknown: whether the end of a pass is unknown until it comes, and workers
             that share it have to ask each other.
         has_state: whether what an open iterator holds can be saved and restored.
@@ -50,6 +51,7 @@ class BatchSource(Protocol):
     has_state: bool
     num_samples: int | None
     batch_size: int | None
+    full_batch_size: int | None
     fingerprint: int | None
     seed: int | None
 

@@ -23,7 +23,7 @@ from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
 from phalanx.data.prefetch_counter import Lookahead
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
-from phalanx.keras_compat.dataset_graph import calls_python, transformations
+from phalanx.keras_compat.dataset_graph import batch_size_of, calls_python, transformations
 
 
 class DatasetBatches:
@@ -53,6 +53,7 @@ class DatasetBatches:
             self.num_batches = None if most is None else min(only, most)
         self.batch_spec = with_free_batch_axis(self._dataset.element_spec)
         self.batch_size: int | None = _static_batch_size(self._dataset.element_spec)
+        self.full_batch_size = self.batch_size or batch_size_of(self._dataset)
         self.may_be_empty = self.batch_size is None or self.batch_size < place.total
         unknown = self._dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
         self.length_unknown = self.num_batches is None and bool(unknown)

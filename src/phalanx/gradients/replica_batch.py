@@ -61,6 +61,8 @@ class ReplicaBatch:
             finite; None where it is not kept.
         draw_counter: finds the counter of the stateful random draw that is being traced; None
             where such draws keep a counter of their own.
+        batch_size_in_shapes: decides which constant shapes of the step name the batch; None where
+            the size of a global batch is unknown.
         row_sums: finds the sums over rows among the scalars of the step.
         wants_before: whether to fill `before`.
         before: by id, what the variables in `assigned` were before.
@@ -93,6 +95,7 @@ class ReplicaBatch:
         self.loss: tf.Tensor | None = None
         self.keep: CaptureFn | None = None
         self.draw_counter: Callable[[tuple[int, int]], Any] | None = None
+        self.batch_size_in_shapes: Any = None
         self._weighted_losses: set[int] = set()
         self._counted: dict[tuple[int, str], Any] = {}
         self._gathered: set[tuple[int, str]] = set()

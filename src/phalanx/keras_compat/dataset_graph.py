@@ -26,6 +26,7 @@ _RANDOM = re.compile(
     r"Random(Uniform|Standard|Shuffle|Gamma|Poisson)\w*|TruncatedNormal|Multinomial"
 )
 _PYTHON = re.compile(r"(Eager)?PyFunc(Stateless)?")
+_CHANGES_ROWS = ("FlatMap", "Interleave", "ParallelInterleave", "Unbatch")
 _TFRECORD = "TFRecord"
 
 
@@ -96,6 +97,16 @@ def transformations(dataset: Any) -> Transformation:
         return known[id(one)]
 
     return read(dataset)
+
+
+def batch_size_of(dataset: Any) -> int | None:
+    """The rows that its last batch step asks for; None where it has none."""
+    step = transformations(dataset)
+    while step.batch_size is None:
+        if not step.inputs or step.kind in _CHANGES_ROWS:
+            return None
+        step = step.inputs[0]
+    return step.batch_size
 
 
 def calls_python(dataset: Any) -> bool:

@@ -16,7 +16,8 @@ step that Phalanx does not run is left alone. What is replaced, and why:
 - `result` of every class of metrics: a step returns it under any name, and what it reports is
   computed from the counts of all replicas.
 - `Variable._initialize` draws an initial value, on every replica the same.
-- What draws random numbers gives a replica those of its rows; see `seam.random_draws`.
+- What draws random numbers gives a replica those of its rows; see `keras_compat.random_draws`,
+  and `keras_compat.constant_shapes` for shapes that name the size of the batch.
 
 All names are guarded by tests/replicas/test_canaries.py.
 """
@@ -35,6 +36,7 @@ import tensorflow as tf
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
+from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
 from phalanx.keras_compat.optimizer_patches import in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
 from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
@@ -60,6 +62,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
         **draws_by_rows(_rows_of_share, _draw_counter),
+        **constant_shapes_by_rows(_constants_of_share),
         **{
             (kind, "result"): _noted_result(kind.result)
             for kind in _subclasses(keras.Metric)
@@ -270,6 +273,13 @@ def _rows_of_share() -> ReplicaRows | None:
         static_count=share.static_count,
         replica=context.replica_id_in_sync_group,
     )
+
+
+def _constants_of_share() -> tuple[ReplicaRows, BatchSizeInShapes] | None:
+    share = _share_of_many()
+    constants: BatchSizeInShapes | None = None if share is None else share.batch_size_in_shapes
+    rows = None if constants is None else _rows_of_share()
+    return None if constants is None or rows is None else (rows, constants)
 
 
 weighted_loss_patch = Patches(_replacements)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import with_free_batch_axis
+from phalanx.data.batches import static_rows, with_free_batch_axis
 from phalanx.data.shard_batch import shard_batch
 from phalanx.errors import ConfigurationError
 from phalanx.keras_compat.model_access import assert_compiled, class_weights_of, ordered_metrics
@@ -20,7 +20,7 @@ from phalanx.training.parameter_server.on_batch import on_batch_of_servers
 from phalanx.training.parameter_server.ps_context import trains_on_servers
 from phalanx.training.predict import predict
 from phalanx.training.replica_local_state import LocalState
-from phalanx.training.step_function import Kind
+from phalanx.training.step_function import Kind, StepFunction
 
 
 def train_on_batch(
@@ -65,8 +65,11 @@ def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return
         logs = on_batch_of_servers(model, kind, data)
         return logs if return_dict else ordered_metrics(model, logs)
     with call_context(model) as stage, phase_tracker.during("compute"):
+        before = getattr(model, f"{kind}_function")
+        known = before.batch_size if isinstance(before, StepFunction) else None
+        full = max(known or 0, static_rows(data) or 0)
         spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
-        function = make_function(stage, kind, _OneBatch(spec))
+        function = make_function(stage, kind, _OneBatch(spec, full))
         if kind == "train":
             broadcast_on_first_build(stage, function)
         model.reset_metrics()
@@ -86,6 +89,7 @@ class _OneBatch:
     """What a step function asks of the source of its batches."""
 
     batch_spec: Any
+    full_batch_size: int | None
     counted: bool = True
     num_batches: int = 1
     may_be_empty: bool = True

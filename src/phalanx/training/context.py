@@ -61,6 +61,10 @@ class Batches(Protocol):
         """Whether a replica can be without samples."""
 
     @property
+    def full_batch_size(self) -> int | None:
+        """Samples in every batch but the last of a pass, None where unknown."""
+
+    @property
     def num_batches(self) -> int | None:
         """Global batches in one pass, None when unknown or endless."""
 
@@ -177,6 +181,7 @@ def make_function(
         known_length=source.num_batches is not None,
     )
     function = step_function(stage.model, kind, plan)
+    function.take_batch_size(source.full_batch_size)
     if built and has_own_step(stage.model, kind):
         function.build(source.batch_spec)
     elif built:

@@ -17,6 +17,7 @@ from phalanx.errors import ConfigurationError, DataError
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
+from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
 from phalanx.keras_compat.loss_patches import weighted_loss_patch
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
 from phalanx.training.step_function import as_in_a_function
@@ -143,7 +144,9 @@ def _cut(arguments: Any, place: ReplicaTopology) -> tuple[ReplicaBatch, Any]:
     static = None if known is None else max(rows_of(place.first, place.total, known)[1], 1)
     _, own = cut(tensors, place.first, place.total, static=static)
     parts = keras.tree.pack_sequence_as(arguments, [own.get(i, v) for i, v in enumerate(leaves)])
-    return ReplicaBatch(count, total, start=start, static_count=static), parts
+    share = ReplicaBatch(count, total, start=start, static_count=static)
+    share.batch_size_in_shapes = BatchSizeInShapes(known, place.total)
+    return share, parts
 
 
 def _of_all(result: Any, share: ReplicaBatch, strategy: MultiWorkerStrategy) -> Any:

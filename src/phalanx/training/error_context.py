@@ -78,7 +78,8 @@ def _explain_axis_0(error: Exception, replicas: int, shapes: str = "") -> None:
             f"{begin} {replicas} replicas is given its rows of the batch: axis 0 of every tensor "
             f"is cut{shapes}. Where axis 0 is something else, such as the two images of a pair, "
             "move it behind the batch (tf.transpose) and back in the model or train_step. Where "
-            "the script names the size of the batch, take tf.shape(x)[0] instead."
+            "the script names the size of the batch, take tf.shape(x)[0] instead; `phalanx check` "
+            "on the script names such lines."
         )
 
 

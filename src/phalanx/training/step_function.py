@@ -23,6 +23,7 @@ from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, r
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
+from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
 from phalanx.keras_compat.model_access import compute_loss, is_assigned_on_all, track_loss
 from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.monitoring.flight_recorder import flight
@@ -78,6 +79,7 @@ class StepFunction:
         companions: by class, what was made for this function and lives as long.
         is_traced: whether a step has been traced or run.
         version: how often what was traced has been outdated.
+        batch_size: samples in every global batch but the last of a pass; None where unknown.
     """
 
     def __init__(self, model: Any, kind: Kind, plan: StepPlan) -> None:
@@ -86,6 +88,8 @@ class StepFunction:
         self.results: dict[str, MetricResult] = {}
         self.extensions: dict[type, Any] = {}
         self.is_traced = False
+        self.batch_size: int | None = None
+        self._constant_sizes: set[int] = set()
         self._model = model
         self._kind = kind
         self._eager = runs_eagerly(model)
@@ -107,6 +111,12 @@ class StepFunction:
         self._next = self.compile_like_model(self._on_next)
         self._apart = self.compile_like_model(self._run_and_capture)
         self._many = self.compile_like_model(self._while_data)
+
+    def take_batch_size(self, size: int | None) -> None:
+        """Know the size of the global batches; trace again where a shape in the step named it."""
+        previous, self.batch_size = self.batch_size, size
+        if previous != size and self._constant_sizes & {previous, size}:
+            self.retrace()
 
     def build(self, batch_spec: Any) -> None:
         """Make what the step makes lazily, by tracing it; no step is run.
@@ -261,6 +271,12 @@ class StepFunction:
         kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and not self._whole:
             share.keep = partial(kept.keep, replica, total, (count, data))
+        share.batch_size_in_shapes = BatchSizeInShapes(
+            self.batch_size,
+            place.total,
+            partial(_shapes_of_variables, self._model),
+            self._constant_sizes,
+        )
         if not self._model.jit_compile:  # XLA has kernels of its own
             counters = self.extensions.setdefault(DrawCounters, DrawCounters())
             share.draw_counter = counters.of_trace(int(replica))
@@ -281,6 +297,10 @@ class StepFunction:
         if self._kind == "train" and (made := self.extensions.get(MadeInStep)):
             made.broadcast_from_chief()
         return count, {} if logs is None else logs
+
+
+def _shapes_of_variables(model: Any) -> set[tuple[int, ...]]:
+    return {tuple(variable.shape) for variable in model.variables}
 
 
 def _results_in(logs: dict[str, Any], share: ReplicaBatch) -> dict[str, MetricResult]:

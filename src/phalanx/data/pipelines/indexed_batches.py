@@ -35,6 +35,7 @@ class PipelineBatches:
         is_one_pass = pipeline.num_batches == order.num_batches
         self.num_samples = order.num_samples if is_one_pass else None
         self.batch_size = order.batch_size
+        self.full_batch_size: int | None = self.batch_size
         self.may_be_empty = order.smallest < place.total
         self.fingerprint = pipeline.fingerprint
         self.batch_spec = with_free_batch_axis(self._shares(0).element_spec[1][0][1])

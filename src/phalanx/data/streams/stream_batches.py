@@ -76,6 +76,7 @@ class StreamBatches:
         is_one_pass = self.steps == batches.number
         self.num_samples: int | None = batches.used if is_one_pass else None
         self.batch_size: int | None = batches.size
+        self.full_batch_size: int | None = self.batch_size
         self.fingerprint: int | None = source.fingerprint
         self.may_be_empty: bool = batches.smallest < place.total
         self.batch_spec: Any = with_free_batch_axis(self._shares(0).element_spec[1][0][1])

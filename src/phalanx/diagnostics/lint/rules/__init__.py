@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phalanx.diagnostics.lint.finding import Rule
 from phalanx.diagnostics.lint.rules import (
+    batch_size,
     batches,
     data,
     gradients,
@@ -22,6 +23,7 @@ _FAMILIES = (
     rank_conditionals,
     data,
     batches,
+    batch_size,
     losses,
     shared_files,
     gradients,
