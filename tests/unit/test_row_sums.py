@@ -99,6 +99,12 @@ def test_a_constant_that_counts_this_parts_entries_makes_a_mean():
     assert terms(lambda x: 0.1 * tf.reduce_sum(losses(x)) / (ROWS * WIDTH), ROWS) == []
 
 
+def test_the_factor_of_a_divergence_is_not_the_number_of_two_rows():
+    (term,) = terms(lambda x: -0.5 * tf.reduce_sum(losses(x)), 2)
+    assert term.is_sum
+    assert terms(lambda x: 0.5 * tf.reduce_sum(losses(x)), 2) == []
+
+
 @both_kinds
 @pytest.mark.parametrize("name", COUNTED)
 def test_sums_by_a_count(name, rows):

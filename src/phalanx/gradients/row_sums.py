@@ -31,6 +31,8 @@ _DIVIDES = ("RealDiv", "Div", "DivNoNan", "TrueDiv")
 _MULTIPLIES = ("Mul", *_DIVIDES)
 _OF_SHAPE = re.compile(r"(?:.*/)?(Shape|Size)(?:_\d+)?")
 """The names of the constants that `tf.shape` and `tf.size` become where a shape is known."""
+_OF_DIVERGENCE = -0.5
+"""The factor of the KL divergence of a normal distribution, as of a VAE; not 1 by two rows."""
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 
 
@@ -254,6 +256,8 @@ class RowSums:
         constant = tf.get_static_value(factor)
         if constant is None or constant.size != 1:
             return self._knows_batch(factor)
+        if float(constant) == _OF_DIVERGENCE:
+            return False
         static = self._sizes - {None}
         return any(abs(float(constant)) in (size, 1 / size) for size in static if size)
 
