@@ -92,7 +92,7 @@ def test_arrays_of_any_nesting_come_back_with_types_and_keys(value):
     ],
 )
 def test_names_of_arrays_do_not_collide(value):
-    states = CallbackStates([callback := Telling()])
+    states = CallbackStates([callback := Reporting()])
     callback.get_state = lambda: {"count": value}
     document, arrays = states.read()
     callback.set_state = lambda state: received.append(state["count"])
