@@ -38,7 +38,7 @@ def keys(tmp_path):
 
 
 def one_file(tmp_path, values, **options):
-    """A source of one TFRecord file, which is written anew each time."""
+    """A source of one TFRecord file, which is written again each time."""
     phalanx.data.write_tfrecords(values, str(tmp_path / "x"), shards=1)
     return phalanx.data.tfrecords(str(tmp_path / "*.tfrecord"), **options)
 
