@@ -397,9 +397,9 @@ def _names(code: types.CodeType) -> Iterator[_Use]:
     """What code uses from outside."""
     steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     for number, step in enumerate(steps):
-        later = steps[number + 1 :]
-        taken = _arguments(later, ("LOAD_ATTR", "LOAD_METHOD"), ())
+        later = itertools.islice(steps, number + 1, None)
         if step.opname in _LOADS and step.argval != "__name__":
+            taken = _arguments(later, ("LOAD_ATTR", "LOAD_METHOD"), ())
             yield _Use(_LOADS[step.opname], step.argval, taken)
         elif step.opname == "IMPORT_NAME":
             name = "." * steps[number - 2].argval + step.argval
@@ -411,7 +411,7 @@ def _names(code: types.CodeType) -> Iterator[_Use]:
 
 
 def _arguments(
-    later: list[dis.Instruction], names: tuple[str, ...], between: tuple[str, ...]
+    later: Iterator[dis.Instruction], names: tuple[str, ...], between: tuple[str, ...]
 ) -> tuple[str, ...]:
     """The arguments of the instructions of these names that come next."""
     known = itertools.takewhile(lambda one: one.opname.startswith((*names, *between)), later)
@@ -494,7 +494,11 @@ def _version(module: str) -> str:
     if isinstance(version, str):
         return version
     packages = importlib.metadata.packages_distributions().get(top, ())
-    return repr(sorted((name, importlib.metadata.version(name)) for name in set(packages)))
+    found = sorted((name, importlib.metadata.version(name)) for name in set(packages))
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if not found and file is not None:  # copied by hand
+        found = [(file, str(os.stat(file).st_mtime_ns))]
+    return repr(found)
 
 
 _HOMES = (

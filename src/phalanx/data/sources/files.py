@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fsspec
@@ -19,6 +20,7 @@ _TENSORFLOWS = ("gs://", "ram://")
 """What TensorFlow's own file system reads, as it does local paths."""
 
 
+_AT_ONCE = 16
 _TIMES_OF_CHANGE = (
     "ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "md5Hash",
     "generation", "updated", "mtime", "modified", "created",
@@ -92,7 +94,8 @@ def stamps(names: Sequence[str], *, by_tensorflow: bool = False) -> tuple[Any, .
     Raises:
         DataError: a file cannot be read.
     """
-    return tuple(_stamp(name, by_tensorflow=by_tensorflow) for name in names)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return tuple(pool.map(lambda name: _stamp(name, by_tensorflow=by_tensorflow), names))
 
 
 def content_stamps(names: Sequence[str]) -> tuple[bytes, ...]:
