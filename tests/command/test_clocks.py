@@ -123,5 +123,5 @@ def test_a_hang_is_found_in_time_where_the_workers_clock_is_off(cold_command, sh
     (cold_command.directory / "continue").touch()
     finished = cold_command.finish(process)
     assert finished.code == 124, finished.err
-    assert time.monotonic() - began < HANG_TIMEOUT + 30
-    assert "worker 1 never reached step 8: in a callback for 6" in finished.err
+    assert time.monotonic() - began < HOUR / 4, "far less than the clocks are apart"
+    assert "worker 1 never reached step 8: in a callback for " in finished.err
