@@ -105,5 +105,5 @@ model.fit(data.repeat(), steps_per_epoch=10_000, epochs=1, verbose=0)
         r"worker 1 never reached step \d+: waiting in next\(iterator\) for \d+ s; the other waits "
     )
     assert len(re.findall(late + r"in the all-reduce", finished.err)) == 2, finished.err
-    assert "a step takes 0." in finished.err
+    assert "a step usually takes 0." in finished.err
     assert re.search(r"its data is being made at .*train\.py:\d+, in rows\.", finished.err)

@@ -51,7 +51,7 @@ def test_a_run_that_ends_well(command):
     assert summary["fits"][0].startswith("small, 161 parameters, Adam, 3 epochs, 12 steps each")
     assert summary["samples_per_second"] > 0
     assert summary["memory_bytes"] > 1e8
-    assert sum(summary["shares"].values()) == pytest.approx(1.0, abs=1e-3)
+    assert sum(summary["time_fractions"].values()) == pytest.approx(1.0, abs=1e-3)
     assert 0 < summary["clip_fraction"] <= 1
     curves = {(each["of"], each["kind"]): each for each in run["metrics"]}
     for metric in ("loss", "accuracy"):
@@ -80,4 +80,4 @@ def test_a_run_that_fails(command):
     assert "MemoryError: no more <room>" in run["summary"]["report"]
     assert run["workers"][1]["ending"] == "MemoryError: no more <room>"
     shown = phalanx(command, "watch", "bad").stdout
-    assert "worker 1 dead: MemoryError: no more <room> (exit code 1)" in shown
+    assert "worker 1 failed: MemoryError: no more <room> (exit code 1)" in shown
