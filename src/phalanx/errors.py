@@ -17,6 +17,7 @@
     │   ├── CheckpointCorruptedError  its bytes are not those that were written
     │   ├── CheckpointVersionError    a newer Phalanx wrote it
     │   └── CheckpointMismatchError   it holds another model's tensors
+    ├── LeaseLostError              another process has taken over a run or a checkpoint directory
     └── IncompatibleDependencyError        a private Keras or TensorFlow name is not what it was
 
 Each message says what was asked, what was found (the value), and what to do.
@@ -98,6 +99,10 @@ class CheckpointVersionError(CheckpointError):
 
 class CheckpointMismatchError(CheckpointError):
     """The checkpoint's tensors are not those that are to be restored."""
+
+
+class LeaseLostError(PhalanxError):
+    """Another process has taken over a run or a checkpoint directory from this one."""
 
 
 class IncompatibleDependencyError(PhalanxError):

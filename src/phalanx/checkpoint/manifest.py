@@ -68,6 +68,7 @@ class Manifest:
         shards: its files.
         state: all that is no tensor, as JSON: position in the data, callbacks, history.
         metrics: what `best` may go by, such as {"val_loss": 0.3}.
+        lease: what it was committed under, as `str` of a `phalanx.lease.records.CommitId`.
         format: version of this schema.
     """
 
@@ -77,6 +78,7 @@ class Manifest:
     shards: tuple[Shard, ...]
     state: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    lease: str = ""
     format: int = FORMAT
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from phalanx.checkpoint.dtypes import from_storage
+from phalanx.checkpoint.fencing import acceptance_of
 from phalanx.checkpoint.manifest import MANIFEST, Manifest, Shard
 from phalanx.checkpoint.sharding import TensorSpecs
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP
 from phalanx.errors import (
     CheckpointCorruptedError,
+    CheckpointError,
     CheckpointMismatchError,
     CheckpointNotFoundError,
     CheckpointVersionError,
@@ -37,10 +39,25 @@ class LoadedCheckpoint:
 
 
 def steps_in(folder: StorageDir) -> list[int]:
-    """The steps of all committed checkpoints, oldest first."""
+    """The steps of all committed checkpoints, oldest first.
+
+    Those that a writer published after another one had replaced it are left out.
+    """
     found = [_NAME.fullmatch(name) for name in folder.names()]
     steps = sorted(int(match.group(1)) for match in found if match)
-    return [step for step in steps if (folder / STEP.format(step)).has(MANIFEST)]
+    steps = [step for step in steps if (folder / STEP.format(step)).has(MANIFEST)]
+    accepts = acceptance_of(folder)
+    return [step for step in steps if _is_accepted(folder, step, accepts)]
+
+
+def _is_accepted(folder: StorageDir, step: int, accepts: Callable[[Manifest], bool]) -> bool:
+    place = folder / STEP.format(step)
+    try:
+        return accepts(Manifest.from_json(place.read(MANIFEST), str(place)))
+    except FileNotFoundError:  # removed since
+        return False
+    except CheckpointError:  # damaged, or of a newer version: whoever reads it says so
+        return True
 
 
 def manifest_of(folder: StorageDir, step: int) -> Manifest:

@@ -7,11 +7,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import fsspec
 
 from phalanx.errors import ConfigurationError
+from phalanx.lease.lease_dir import link_part
 from phalanx.monitoring.durable_files import move_durably
 
 
@@ -101,16 +103,53 @@ class StorageDir:
                 self.filesystem.makedirs(self.path, exist_ok=True)
                 self.filesystem.pipe_file(target, content)  # an upload shows when it is complete
             return
-        os.makedirs(self.path, exist_ok=True)
-        temporary = f"{target}.{uuid.uuid4().hex[:8]}.part"
+        temporary = self._write_part(target, content)
         try:
-            with self.filesystem.open(temporary, "wb") as file:
-                file.write(content)
             move_durably(temporary, target)
         except BaseException:
             with suppress(OSError):
                 os.remove(temporary)
             raise
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Create a file that does not exist, in one atomic step; False where it does.
+
+        Object storage does it by a conditional put (If-None-Match on S3).
+
+        Raises:
+            OSError: it cannot be created; it can be there all the same.
+        """
+        target = (self / name).path
+        if "file" in _protocols(self.filesystem):
+            return link_part(Path(self._write_part(target, content)), Path(target))
+        with _as_os_error(target):
+            self.filesystem.makedirs(self.path, exist_ok=True)
+            try:
+                self.filesystem.pipe_file(target, content, mode="create")
+            except OSError as error:
+                if isinstance(error, FileExistsError) or _is_precondition_failed(error):
+                    return False
+                raise
+            except (NotImplementedError, TypeError, ValueError):  # it knows no such mode
+                if self.has(name):
+                    return False
+                self.filesystem.pipe_file(target, content)
+        return True
+
+    def _write_part(self, target: str, content: bytes) -> str:
+        """Write a local file next to the one that it becomes."""
+        os.makedirs(self.path, exist_ok=True)
+        temporary = f"{target}.{uuid.uuid4().hex[:8]}.part"
+        try:
+            with self.filesystem.open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # a rename may reach the disk before the bytes do
+        except BaseException:
+            with suppress(OSError):
+                os.remove(temporary)
+            raise
+        return temporary
 
     def remove(self, name: str) -> None:
         """Remove a file, or a directory with all in it; nothing where there is none."""
@@ -131,6 +170,12 @@ def _as_os_error(path: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise OSError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def _is_precondition_failed(error: OSError) -> bool:
+    """Whether this is how s3fs raises the answer 412 to a conditional put."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return response.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
 
 def _protocols(filesystem: Any) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from phalanx.checkpoint.dtypes import to_storage
+from phalanx.checkpoint.fencing import publish
 from phalanx.checkpoint.manifest import (
     MANIFEST,
     Manifest,
@@ -33,6 +34,7 @@ from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.sharding import describe, plan_shards, take, whole
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.errors import CheckpointError
+from phalanx.lease.lease import Lease
 
 # Fresh memory costs many times what copying into it does: the system hands it out page by page.
 # PyTorch keeps such buffers for its asynchronous checkpoints too (torch.distributed.checkpoint,
@@ -137,6 +139,7 @@ class ShardWriter:
         retry_policy: how often to try again.
         peer_timeout: seconds that the chief waits for the others' shards.
         is_given_up: whether the chief is to wait for the others no longer.
+        lease: the chief's lease of the folder; None to publish without one.
         staging: the memory that a share is copied to; the next one is copied over it.
         clock: seconds since the epoch.
         sleep: waits.
@@ -149,6 +152,7 @@ class ShardWriter:
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     peer_timeout: float = 120.0
     is_given_up: Callable[[], bool] = lambda: False
+    lease: Lease | None = None
     staging: Staging = field(default_factory=Staging)
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
@@ -185,6 +189,7 @@ class ShardWriter:
         Raises:
             OSError: storage refused, as often as it was tried.
             CheckpointError: the others' shards did not come.
+            LeaseLostError: another process has taken over the folder; nothing was committed.
         """
         place = self.folder / STEP.format(share.snapshot.step)
         try:
@@ -213,8 +218,7 @@ class ShardWriter:
             state=snapshot.state,
             metrics=snapshot.metrics,
         )
-        content = manifest.to_json()
-        self._try(f"commit {place}", lambda: place.write(MANIFEST, content))
+        manifest = publish(place, manifest, self.lease, self.retry_policy)
         self._remove_leftovers(place, manifest)
         return manifest
 

@@ -47,6 +47,7 @@ class WorkerSpec:
         threads: CPU threads for this worker; None leaves it to TensorFlow.
         seed: the seed for Python, NumPy, TensorFlow and Keras on every worker.
         run_dir: the run's directory, absolute.
+        run_id: the id of the run's lease, the same in all its attempts; empty without a launcher.
         attempt: how often the worker group was started before this time.
         interactive: whether a person watches the launcher's terminal.
         servers: how many of the last ranks are parameter servers; rank 0 is then a chief that
@@ -76,6 +77,7 @@ class WorkerSpec:
     log_level: LogLevel = "auto"
     switches: DebugOptions = field(default_factory=DebugOptions)
     meeting: str = ""
+    run_id: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:

@@ -26,11 +26,13 @@ from phalanx.launch.rendezvous.roles import forward_signals, nodes_of, run_follo
 from phalanx.launch.resources import Machine, ResourceAllocation, allocate_over_nodes, idle_gpus
 from phalanx.launch.run_dir import create_run_dir, earlier_run, git_commit, versions, write_run_file
 from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launch.run_lease import assert_owned, owned_run
 from phalanx.launch.run_result import RunResult, print_summary
 from phalanx.launch.script_check import check_module, check_script
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import MonotonicClock
 from phalanx.launch.worker_group import WorkerGroupSpec
+from phalanx.lease.lease import Lease
 from phalanx.monitoring.event_log import EventLog, launcher_records_path
 from phalanx.monitoring.events import RunEnd, RunStart
 
@@ -66,6 +68,19 @@ def run(options: RunOptions, surroundings: LaunchContext) -> RunResult:
 def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None) -> RunResult:
     machines = [surroundings.machine, *(leader.gather() if leader is not None else [])]
     plan, options = make_plan(options, surroundings, machines)
+    with owned_run(plan.run_dir, surroundings.announce) as lease:
+        plan = replace(plan, run_id=lease.id)
+        return _run_owned(options, plan, surroundings, leader, machines, lease)
+
+
+def _run_owned(
+    options: RunOptions,
+    plan: WorkerGroupSpec,
+    surroundings: LaunchContext,
+    leader: Leader | None,
+    machines: Sequence[Machine],
+    lease: Lease,
+) -> RunResult:
     homes = nodes_of(plan, surroundings, leader)
     if options.data_workers:
         addresses = allocate_addresses(homes, [0] * (1 + options.data_workers))
@@ -110,17 +125,23 @@ def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None
                 announce=surroundings.announce,
                 data_servers=servers,
                 homes=homes,
-                on_each_poll=partial(forward_signals, leader, signals),
+                on_each_poll=partial(_on_each_poll, leader, signals, lease),
             )
             result = Agent(runner=runner).run()
     except LaunchError as error:
         events.append(RunEnd(exit_code=2, report=str(error)))
         raise
+    assert_owned(lease)
     events.append(RunEnd(exit_code=result.exit_code, report=result.report))
     events.close()
     ended = {"exit_code": result.exit_code, "ended": _iso(time.time()), "report": result.report}
     write_run_file(plan.run_dir, {**record, "result": ended})
     return result
+
+
+def _on_each_poll(leader: Leader | None, signals: SignalCatcher, lease: Lease) -> None:
+    assert_owned(lease)
+    forward_signals(leader, signals)
 
 
 def make_plan(

@@ -14,6 +14,7 @@ from typing import Any
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import ConfigurationError
+from phalanx.lease.records import LEASE_DIR
 from phalanx.monitoring.durable_files import write_durably
 
 RUN_FILE = "run.json"
@@ -55,7 +56,7 @@ def create_run_dir(root: Path, name: str | None, now: datetime, *, resume: bool 
 
 
 def _named(path: Path, *, resume: bool) -> Path:
-    is_free = path.is_dir() and not any(path.iterdir())
+    is_free = path.is_dir() and not {each.name for each in path.iterdir()} - {LEASE_DIR}
     if is_free or (resume and path.is_dir()) or saved_run(path) is not None:
         return path
     if path.exists():

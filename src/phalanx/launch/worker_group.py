@@ -42,6 +42,7 @@ class WorkerGroupSpec:
             empty for no service.
         homes: the node of each worker (`phalanx.launch.rendezvous.node`), by rank; empty for one.
         switches: what is done so that mistakes are found.
+        run_id: the id of the run's lease.
     """
 
     command: tuple[str, ...]
@@ -58,6 +59,7 @@ class WorkerGroupSpec:
     data_addresses: Sequence[str] = ()
     homes: Sequence[int] = ()
     switches: DebugOptions = field(default_factory=DebugOptions)
+    run_id: str = ""
 
     def of(self, members: Sequence[int]) -> WorkerGroupSpec:
         """The plan of a worker group of some of these workers."""
@@ -121,6 +123,7 @@ def worker_specs(
             data_service=plan.data_service,
             switches=plan.switches,
             meeting=meeting,
+            run_id=plan.run_id,
         )
         for rank, share in enumerate(plan.shares)
     ]

@@ -13,12 +13,14 @@ from typing import Any
 
 from phalanx.callbacks.checkpoint import CheckpointOptions
 from phalanx.checkpoint.async_writer import AsyncWriter
+from phalanx.checkpoint.fencing import held
 from phalanx.checkpoint.retention import prune
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP, ShardSnapshot, ShardWriter, Snapshot
 from phalanx.distributed.host_collectives import on_any_worker
-from phalanx.errors import CheckpointError
+from phalanx.errors import CheckpointError, ConfigurationError, LeaseLostError
+from phalanx.lease.lease import Lease
 from phalanx.monitoring.event_log import worker_event_log
 from phalanx.monitoring.events import CheckpointEvent, CheckpointFailed
 from phalanx.training.context import CallContext, broadcast_int
@@ -107,6 +109,8 @@ class AsyncCheckpointer:
             prune(self._folder, self._options.retention, saved=step, uncommitted_before=step)
 
     def _report(self, error: Exception) -> None:
+        if isinstance(error, LeaseLostError):
+            raise error  # nothing that this training writes will count
         if self._options.on_failure == "raise":
             raise CheckpointError(
                 f"The checkpoint of step {self._step} in {self._folder} could not be written "
@@ -134,11 +138,36 @@ class AsyncCheckpointer:
 def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy) -> ShardWriter:
     """This worker's writer; its `attempt` tells what this attempt writes from what an
     earlier one left. All workers must come here together.
+
+    The chief holds the lease of the folder until the call ends.
+
+    Raises:
+        ConfigurationError: another process writes there.
     """
+    lease = _lease_of(stage, folder, retry_policy)
     return ShardWriter(
         folder=folder,
         rank=stage.place.rank,
         workers=stage.place.workers,
         attempt=f"{broadcast_int(stage, uuid.uuid4().int & 0xFFFFFFFF):08x}",
         retry_policy=retry_policy,
+        lease=lease,
     )
+
+
+def _lease_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy) -> Lease | None:
+    lease: Lease | None = None
+    refused: Exception | None = None
+    if stage.place.is_chief:
+        try:
+            lease = retry_policy.call_with_retry(
+                f"take the lease of {folder}", lambda: stage.exit.enter_context(held(folder))
+            )
+        except (ConfigurationError, OSError) as error:
+            refused = error
+    if not broadcast_int(stage, int(refused is None)):
+        raise refused or ConfigurationError(
+            f"Worker 0 could not take the checkpoint directory {folder} for this training. Its log "
+            "says why."
+        )
+    return lease

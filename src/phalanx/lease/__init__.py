@@ -1,0 +1,1 @@
+"""One owner for a directory that several processes can write to. No TensorFlow."""
