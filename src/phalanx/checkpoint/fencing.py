@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 from phalanx.checkpoint.manifest import MANIFEST, Manifest
 from phalanx.checkpoint.retry import RetryPolicy
@@ -84,6 +85,36 @@ def _acquire(folder: StorageDir, processes: ProcessTable | None, times: LeaseTim
     )
 
 
+class Fence(Protocol):
+    """What a commit needs of a lease."""
+
+    def check(self) -> CommitId:
+        """Look whether this process is the owner; gives what to publish the commit under."""
+
+    def confirm(self, commit: CommitId) -> None:
+        """Confirm what was published."""
+
+
+class LateLease:
+    """The lease of storage that failed when the training started: taken by the first commit."""
+
+    def __init__(self, take: Callable[[], Lease]) -> None:
+        """Take it when it is needed."""
+        self._take = take
+        self._lease: Lease | None = None
+
+    def check(self) -> CommitId:
+        """Take the lease, or look whether this process is still the owner."""
+        if self._lease is None:
+            self._lease = self._take()
+        return self._lease.check()
+
+    def confirm(self, commit: CommitId) -> None:
+        """Confirm what was published."""
+        if self._lease is not None:
+            self._lease.confirm(commit)
+
+
 def acceptance_of(folder: StorageDir) -> Callable[[Manifest], bool]:
     """Tells of each manifest in a folder whether its writer owned the folder when it committed."""
     head: LeaseRecord | None = None
@@ -105,7 +136,7 @@ def acceptance_of(folder: StorageDir) -> Callable[[Manifest], bool]:
 
 
 def publish(
-    place: StorageDir, manifest: Manifest, lease: Lease | None, retry_policy: RetryPolicy
+    place: StorageDir, manifest: Manifest, lease: Fence | None, retry_policy: RetryPolicy
 ) -> Manifest:
     """Publish a manifest; with a lease, as its owner only.
 

@@ -21,7 +21,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from phalanx.checkpoint.dtypes import to_storage
-from phalanx.checkpoint.fencing import publish
+from phalanx.checkpoint.fencing import Fence, publish
 from phalanx.checkpoint.manifest import (
     MANIFEST,
     Manifest,
@@ -34,7 +34,6 @@ from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.sharding import describe, plan_shards, take, whole
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.errors import CheckpointError
-from phalanx.lease.lease import Lease
 
 # Fresh memory costs many times what copying into it does: the system hands it out page by page.
 # PyTorch keeps such buffers for its asynchronous checkpoints too (torch.distributed.checkpoint,
@@ -152,7 +151,7 @@ class ShardWriter:
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     peer_timeout: float = 120.0
     is_given_up: Callable[[], bool] = lambda: False
-    lease: Lease | None = None
+    lease: Fence | None = None
     staging: Staging = field(default_factory=Staging)
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep

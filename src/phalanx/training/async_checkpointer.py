@@ -13,14 +13,13 @@ from typing import Any
 
 from phalanx.callbacks.checkpoint import CheckpointOptions
 from phalanx.checkpoint.async_writer import AsyncWriter
-from phalanx.checkpoint.fencing import held
+from phalanx.checkpoint.fencing import Fence, LateLease, held
 from phalanx.checkpoint.retention import prune
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP, ShardSnapshot, ShardWriter, Snapshot
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.errors import CheckpointError, ConfigurationError, LeaseLostError
-from phalanx.lease.lease import Lease
 from phalanx.monitoring.event_log import worker_event_log
 from phalanx.monitoring.events import CheckpointEvent, CheckpointFailed
 from phalanx.training.context import CallContext, broadcast_int
@@ -109,8 +108,8 @@ class AsyncCheckpointer:
             prune(self._folder, self._options.retention, saved=step, uncommitted_before=step)
 
     def _report(self, error: Exception) -> None:
-        if isinstance(error, LeaseLostError):
-            raise error  # nothing that this training writes will count
+        if isinstance(error, LeaseLostError | ConfigurationError):
+            raise error  # another process owns the directory: nothing of this training will count
         if self._options.on_failure == "raise":
             raise CheckpointError(
                 f"The checkpoint of step {self._step} in {self._folder} could not be written "
@@ -144,7 +143,7 @@ def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy)
     Raises:
         ConfigurationError: another process writes there.
     """
-    lease = _lease_of(stage, folder, retry_policy)
+    lease = _lease_of(stage, folder)
     return ShardWriter(
         folder=folder,
         rank=stage.place.rank,
@@ -155,16 +154,18 @@ def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy)
     )
 
 
-def _lease_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy) -> Lease | None:
-    lease: Lease | None = None
-    refused: Exception | None = None
+def _lease_of(stage: CallContext, folder: StorageDir) -> Fence | None:
+    """The lease on the chief, None on others; storage that fails now may not when it is written."""
+    lease: Fence | None = None
+    refused: ConfigurationError | None = None
     if stage.place.is_chief:
         try:
-            lease = retry_policy.call_with_retry(
-                f"take the lease of {folder}", lambda: stage.exit.enter_context(held(folder))
-            )
-        except (ConfigurationError, OSError) as error:
+            lease = stage.exit.enter_context(held(folder))
+        except ConfigurationError as error:
             refused = error
+        except OSError as error:
+            _log.warning("cannot take the lease of %s yet: %s", folder, error)
+            lease = LateLease(lambda: stage.exit.enter_context(held(folder)))
     if not broadcast_int(stage, int(refused is None)):
         raise refused or ConfigurationError(
             f"Worker 0 could not take the checkpoint directory {folder} for this training. Its log "
