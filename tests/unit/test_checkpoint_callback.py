@@ -13,7 +13,12 @@ from phalanx.callbacks.checkpoint import find_checkpoint
 from phalanx.checkpoint.async_writer import AsyncWriter
 from phalanx.distributed.step_sync import StepSync
 from phalanx.distributed.topology import ReplicaTopology
-from phalanx.errors import CheckpointError, CheckpointMismatchError, ConfigurationError
+from phalanx.errors import (
+    CheckpointCorruptedError,
+    CheckpointError,
+    CheckpointMismatchError,
+    ConfigurationError,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +58,25 @@ def fit(model, directory, epochs=2, callbacks=(), **options):
     return phalanx.fit(
         model, X, Y, batch_size=8, epochs=epochs, verbose=0, callbacks=[*callbacks, checkpoint]
     )
+
+
+def damage(directory):
+    for file in directory.glob("step-*/*.safetensors"):
+        file.write_bytes(b"other bytes")
+
+
+def test_a_directory_of_damaged_checkpoints_is_refused(tmp_path):
+    fit(small(), tmp_path)
+    damage(tmp_path)
+    before = steps(tmp_path)
+    with pytest.raises(CheckpointCorruptedError, match=f"all of its {len(before)} checkpoints"):
+        fit(small(), tmp_path)
+    assert steps(tmp_path) == before
+    model = small()
+    fit(model, tmp_path, resume="restart", max_to_keep=2)
+    again = small()
+    assert phalanx.checkpoint.restore(again, tmp_path).step == before[-1]
+    np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
 
 
 def steps(directory):

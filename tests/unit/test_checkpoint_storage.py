@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from phalanx.checkpoint.manifest import MANIFEST
 from phalanx.checkpoint.reader import (
     check_compatible,
+    in_order_of_commit,
     latest,
     manifest_of,
     read,
@@ -325,13 +326,13 @@ def test_what_was_just_saved_stays_whatever_the_order_of_saves(saves, keep, best
         # Clocks of hosts differ: who has just saved says so, and does not go by the time.
         clock = (lambda: 0.0) if reports else partial(float, number)
         one = Snapshot(step=step, epoch=0, arrays={"w": np.ones(1)}, metrics={"loss": loss})
-        before = set(steps_in(folder))
         ShardWriter(folder=folder, attempt=str(number), clock=clock).write(one)
+        there = in_order_of_commit(manifest_of(folder, step) for step in steps_in(folder))
         reported = {"saved": step, "uncommitted_before": step} if reports else {}
         prune(folder, retention, **reported)
         left = set(steps_in(folder))
         assert step in left
-        assert left >= set(sorted(before | {step})[-keep:])
+        assert left >= {each.step for each in there[-keep:]}
         assert len(left) <= keep + 1 + (best is not None)
         read(folder, step)
 

@@ -19,6 +19,7 @@ from phalanx.errors import ConfigurationError
 
 OnFailure = Literal["warn", "raise"]
 Data = Literal["iterator", "skip"]
+Resume = Literal[True, False, "restart"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,8 @@ class CheckpointOptions:
         retention: which checkpoints stay.
         async_save: whether writing continues in parallel to training.
         retry_policy: how often to try again.
-        resume: whether to resume from the newest.
+        resume: whether to resume from the newest; "restart": and to train from the beginning where
+            all are damaged.
         on_failure: what a checkpoint that could not be written does.
         data: how the place in a `tf.data` pipeline is found again.
         storage: options for fsspec's file system.
@@ -42,7 +44,7 @@ class CheckpointOptions:
     retention: Retention
     async_save: bool
     retry_policy: RetryPolicy
-    resume: bool
+    resume: Resume
     on_failure: OnFailure
     data: Data
     storage: Mapping[str, Any] = field(default_factory=dict)
@@ -84,14 +86,14 @@ class Checkpoint(Callback):
             None for `checkpoints` in the directory of `phalanx run`. One for each training.
         every: `every_n_seconds(300)`, `every_n_steps(1000)` or `every_n_epochs()`. One more is
             taken where training ends.
-        max_to_keep: how many of the highest steps stay; the one that was just saved stays in any
-            case.
+        max_to_keep: how many of those that were saved last stay.
         best: a metric of the epoch logs and "min" or "max": ("val_loss", "min"). Its
             best epoch is saved and stays too.
         async_save: False to wait for each checkpoint to be on disk.
         max_retries: how often a write that storage refuses is tried again, after waits of 0.5 s,
             1 s, 2 s ... and some chance.
-        resume: False to refuse a directory that has checkpoints.
+        resume: False to refuse a directory that has checkpoints. Training stops where all are
+            damaged; "restart" trains from the beginning then.
         on_failure: "warn" to continue training without a checkpoint that could not be written,
             "raise" to end.
         data: how the place within a pass over a `tf.data` pipeline is found again: "iterator"
@@ -112,7 +114,7 @@ class Checkpoint(Callback):
         best: tuple[str, Mode] | None = None,
         async_save: bool = True,
         max_retries: int = 5,
-        resume: bool = True,
+        resume: Resume = True,
         on_failure: OnFailure = "warn",
         data: Data = "iterator",
         storage_options: Mapping[str, Any] | None = None,
@@ -126,6 +128,7 @@ class Checkpoint(Callback):
         for name, value, known in (
             ("on_failure", on_failure, get_args(OnFailure)),
             ("data", data, get_args(Data)),
+            ("resume", resume, get_args(Resume)),
         ):
             if value not in known:
                 wanted = " or ".join(map(repr, known))

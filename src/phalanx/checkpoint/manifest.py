@@ -6,11 +6,13 @@ A checkpoint is there when its manifest is: it is written last, in one atomic st
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from phalanx.errors import CheckpointCorruptedError, CheckpointVersionError
+from phalanx.lease.records import CommitId
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -82,6 +84,11 @@ class Manifest:
     format: int = FORMAT
 
     @property
+    def commit(self) -> CommitId | None:
+        """The commit of the directory that published it; None if it was written without a lease."""
+        return CommitId.parse(self.lease)
+
+    @property
     def size(self) -> int:
         """The bytes of all shards."""
         return sum(shard.bytes for shard in self.shards)
@@ -89,6 +96,22 @@ class Manifest:
     def tensors(self) -> dict[str, Piece]:
         """For each tensor one of its pieces, which tells shape and dtype."""
         return {p.tensor: p for shard in self.shards for p in shard.pieces}
+
+    def _assert_types(self) -> None:
+        """JSON can hold any type, and infinity, in any place."""
+        whole = {"step": self.step, "epoch": self.epoch}
+        for name, value in whole.items():
+            if type(value) is not int or value < 0:
+                raise ValueError(f"{name} is {value!r}")
+        if type(self.written) not in (int, float) or not math.isfinite(self.written):
+            raise ValueError(f"written is {self.written!r}")
+        if not isinstance(self.lease, str):
+            raise ValueError(f"lease is {self.lease!r}")
+        if not isinstance(self.state, dict) or not isinstance(self.metrics, dict):
+            raise ValueError("state or metrics is no object")
+        for name, value in self.metrics.items():
+            if type(value) not in (int, float):
+                raise ValueError(f"the metric {name} is {value!r}")
 
     def to_json(self) -> bytes:
         """The manifest's bytes."""
@@ -109,7 +132,7 @@ class Manifest:
         try:
             document = json.loads(content)
             version = int(document["format"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise _damaged(where, error) from error
         if version > FORMAT:
             raise CheckpointVersionError(
@@ -117,8 +140,10 @@ class Manifest:
                 "Install a newer Phalanx, or take a checkpoint that an older one wrote."
             )
         try:
-            return cls(**{**document, "shards": tuple(map(_shard, document["shards"]))})
-        except (KeyError, TypeError, ValueError) as error:
+            made = cls(**{**document, "shards": tuple(map(_shard, document["shards"]))})
+            made._assert_types()
+            return made
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _damaged(where, error) from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,42 @@ def steps_in(folder: StorageDir) -> list[int]:
     steps = [step for step in steps if (folder / STEP.format(step)).has(MANIFEST)]
     accepts = acceptance_of(folder)
     return [step for step in steps if _is_accepted(folder, step, accepts)]
+
+
+def in_order_of_commit(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """The manifests of a directory, the last commit last.
+
+    A training that was restored from an older checkpoint, or that started again, commits smaller
+    steps after larger ones, so steps do not tell which checkpoint is the newest. The number of a
+    commit (`phalanx.lease`) does. Times order only what no lease orders: checkpoints of a writer
+    without one, and those of different leases, where a lease was removed.
+    """
+    manifests = list(manifests)
+    last: dict[str, float] = {}
+    for each in manifests:
+        lease = each.commit.lease if each.commit else ""
+        last[lease] = max(each.written, last.get(lease, each.written))
+
+    def order(each: Manifest) -> tuple[float, int, float, int]:
+        commit = each.commit
+        if commit is None:
+            return last[""], 0, each.written, each.step
+        return last[commit.lease], commit.fence, 0.0, each.step
+
+    return sorted(manifests, key=order)
+
+
+def _by_commit(folder: StorageDir) -> list[int]:
+    """The steps of all committed checkpoints, the last commit last, then unreadable ones."""
+    manifests, unreadable = [], []
+    for step in steps_in(folder):
+        try:
+            manifests.append(manifest_of(folder, step))
+        except CheckpointNotFoundError:  # removed since
+            continue
+        except (CheckpointCorruptedError, CheckpointVersionError):
+            unreadable.append(step)
+    return [*(each.step for each in in_order_of_commit(manifests)), *unreadable]
 
 
 def _is_accepted(folder: StorageDir, step: int, accepts: Callable[[Manifest], bool]) -> bool:
@@ -102,13 +138,13 @@ def read(folder: StorageDir, step: int) -> LoadedCheckpoint:
 
 
 def latest(folder: StorageDir) -> LoadedCheckpoint:
-    """The newest checkpoint that is complete; damaged ones are passed over, and said.
+    """The checkpoint that was committed last and is complete; damaged ones are reported.
 
     Raises:
         CheckpointNotFoundError: there is no complete one.
         CheckpointVersionError: the newest was written by a newer Phalanx.
     """
-    steps = steps_in(folder)
+    steps = _by_commit(folder)
     for step in reversed(steps):
         try:
             return read(folder, step)

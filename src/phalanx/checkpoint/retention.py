@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phalanx.checkpoint.manifest import MANIFEST, Manifest
-from phalanx.checkpoint.reader import manifest_of, steps_in
+from phalanx.checkpoint.reader import in_order_of_commit, manifest_of, steps_in
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP
 from phalanx.errors import CheckpointError, ConfigurationError
@@ -18,10 +18,10 @@ Mode = Literal["min", "max"]
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Those of the highest steps, the best, and the one that was saved last.
+    """The last commits, and the best.
 
     Attributes:
-        max_to_keep: how many of the highest steps stay, at least 1.
+        max_to_keep: how many of those committed last stay, at least 1.
         best: the metric whose best checkpoint stays too, and whether less or more of it is
             better: ("val_loss", "min").
     """
@@ -43,15 +43,11 @@ class Retention:
 
         Args:
             manifests: all that can be read.
-            saved: the step that was just saved, which stays whatever the other steps are: a
-                training that was restored saves earlier steps than lie there. The one that
-                was written last where None.
+            saved: the step that was just saved, which stays in any case.
         """
-        steps = sorted(manifest.step for manifest in manifests)
-        if saved is None and manifests:
-            saved = max(manifests, key=lambda m: (m.written, m.step)).step
+        steps = [manifest.step for manifest in in_order_of_commit(manifests)]
         staying = {*steps[-self.max_to_keep :], *self._best(manifests), saved}
-        return [step for step in steps if step not in staying]
+        return sorted(step for step in steps if step not in staying)
 
     def _best(self, manifests: Sequence[Manifest]) -> Collection[int]:
         if self.best is None:
@@ -82,8 +78,7 @@ def prune(
     Args:
         folder: of the checkpoints.
         retention: what stays.
-        saved: the step that was just saved, which stays in any case; the one that was written
-            last where None.
+        saved: the step that was just saved, which stays in any case.
         uncommitted: whether to remove directories that were never committed too; only when
             no process is writing.
         uncommitted_before: the same for steps before this one.

@@ -66,7 +66,7 @@ def save(
         epoch: the epoch under way.
         state: what the loop needs to continue, as JSON knows it; the chief's is written.
         metrics: numbers that measure how good it is.
-        max_to_keep: how many of the highest steps stay; the one saved now stays in any case.
+        max_to_keep: how many of those that were saved last stay, with the one saved now.
         max_retries: how often a write that storage refuses is tried again.
         storage_options: for fsspec's file system.
 

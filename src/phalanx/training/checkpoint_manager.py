@@ -7,18 +7,22 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from phalanx.callbacks.checkpoint import Checkpoint, find_checkpoint
-from phalanx.checkpoint.reader import LoadedCheckpoint, latest, read
+from phalanx.callbacks.checkpoint import Checkpoint, Resume, find_checkpoint
+from phalanx.checkpoint.reader import LoadedCheckpoint, latest, read, steps_in
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.distributed.step_sync import StepSync
-from phalanx.errors import CheckpointNotFoundError, ConfigurationError, WorkerMismatchError
+from phalanx.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    WorkerMismatchError,
+)
 from phalanx.keras_compat.callback_adapters import truncate_after
 from phalanx.keras_compat.model_access import steps_trained
 from phalanx.monitoring.phase_tracker import phase_tracker
@@ -90,7 +94,9 @@ class CheckpointManager:
                 for this Phalanx; nothing has changed.
         """
         with phase_tracker.during("checkpoint"):
-            found = latest_on_all_workers(self._stage, self._folder, self._options.retry_policy)
+            found = latest_on_all_workers(
+                self._stage, self._folder, self._options.retry_policy, resume=self._options.resume
+            )
             if found is None:
                 return
             state = found.manifest.state
@@ -286,21 +292,41 @@ class NullCheckpointManager:
 
 
 def latest_on_all_workers(
-    stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy
+    stage: CallContext,
+    folder: StorageDir,
+    retry_policy: RetryPolicy,
+    *,
+    resume: Resume = True,
 ) -> LoadedCheckpoint | None:
     """The newest complete checkpoint, None where there is none; all workers must ask together.
 
     The chief looks for it, so that a damaged one is passed over by all.
 
+    Args:
+        stage: the call.
+        folder: of the checkpoints.
+        retry_policy: how often to try again what storage refuses.
+        resume: "restart" to take a directory in which all are damaged for an empty one.
+
     Raises:
         CheckpointVersionError: the newest was written by a newer Phalanx.
+        CheckpointCorruptedError: there are checkpoints, and none is complete.
         CheckpointCorruptedError: another worker reads something else there than the chief.
     """
     found: LoadedCheckpoint | None = None
+    damaged = 0
     if stage.place.is_chief:
-        with suppress(CheckpointNotFoundError):
+        try:
             found = retry_policy.call_with_retry(f"read {folder}", lambda: latest(folder))
-    step = broadcast_int(stage, -1 if found is None else found.manifest.step)
+        except CheckpointNotFoundError:
+            damaged = len(steps_in(folder))
+    step = broadcast_int(stage, -1 - damaged if found is None else found.manifest.step)
+    if step < -1 and resume != "restart":
+        raise CheckpointCorruptedError(
+            f"Asked to resume from {folder}; all of its {-1 - step} checkpoints are damaged. "
+            "`phalanx checkpoint verify` says how. Restore a copy of one, give another directory, "
+            'or give Checkpoint resume="restart" to train from the beginning.'
+        )
     if step < 0:
         return None
     return found or retry_policy.call_with_retry(f"read {folder}", lambda: read(folder, step))
@@ -316,7 +342,7 @@ def assert_of_a_fit(found: LoadedCheckpoint, folder: StorageDir) -> None:
         )
 
 
-def assert_wanted(found: LoadedCheckpoint, folder: StorageDir, *, resume: bool) -> None:
+def assert_wanted(found: LoadedCheckpoint, folder: StorageDir, *, resume: Resume) -> None:
     """Refuse to continue where the user has asked not to."""
     if not resume:
         raise ConfigurationError(

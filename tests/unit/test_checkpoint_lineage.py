@@ -1,0 +1,161 @@
+"""Which checkpoint is the newest, and which stay, where steps do not tell."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.checkpoint.fencing import held
+from phalanx.checkpoint.manifest import MANIFEST, Manifest
+from phalanx.checkpoint.reader import latest, steps_in
+from phalanx.checkpoint.retention import Retention, prune
+from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.checkpoint.writer import ShardWriter, Snapshot
+from phalanx.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointVersionError
+
+
+class Directory:
+    """A checkpoint directory that each save, as a training does, takes for itself."""
+
+    def __init__(self, path):
+        self.folder = StorageDir.at(path)
+        self.saves = 0
+
+    def save(self, step, keep=3):
+        self.saves += 1
+        with held(self.folder) as lease:
+            one = Snapshot(step=step, epoch=0, arrays={"w": np.full(3, self.saves)})
+            # Clocks of hosts differ: the time says nothing.
+            attempt, clock = str(self.saves), lambda: float(100 - self.saves)
+            writer = ShardWriter(folder=self.folder, lease=lease, attempt=attempt, clock=clock)
+            writer.write(one)
+            prune(self.folder, Retention(max_to_keep=keep), saved=step, uncommitted_before=step)
+
+    def damage(self, step):
+        place = self.folder / f"step-{step:08d}"
+        for name in place.names():
+            if name.endswith(".safetensors"):
+                place.write(name, b"other bytes")
+
+    def latest(self):
+        """The number of the save that `latest` gives, and its step."""
+        found = latest(self.folder)
+        return int(found.arrays["w"][0]), found.manifest.step
+
+
+def test_saves_after_a_rollback_are_newer(tmp_path):
+    directory = Directory(tmp_path)
+    for step in (1000, 2000, 3000, 1500, 1600):
+        directory.save(step)
+    assert directory.latest() == (5, 1600)
+    directory.save(1700)
+    assert steps_in(directory.folder) == [1500, 1600, 1700]
+
+
+def test_one_that_is_kept_is_the_last(tmp_path):
+    directory = Directory(tmp_path)
+    for step in (200, 300):
+        directory.save(step, keep=2)
+    directory.damage(300)
+    assert directory.latest() == (1, 200)
+    directory.save(250, keep=1)
+    assert directory.latest() == (3, 250)
+    assert steps_in(directory.folder) == [250]
+
+
+def test_a_lease_that_was_removed_changes_no_order(tmp_path):
+    directory = Directory(tmp_path)
+    directory.save(20)
+    directory.save(10)
+    directory.folder.remove(".lease")
+    assert directory.latest() == (2, 10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    moves=st.lists(
+        st.tuples(st.sampled_from(["save", "save", "save", "damage"]), st.integers(1, 6)),
+        max_size=14,
+    ),
+    keep=st.integers(1, 3),
+)
+def test_latest_is_the_last_save_that_is_complete(moves, keep, tmp_path_factory):
+    directory = Directory(tmp_path_factory.mktemp("run"))
+    saved = {}  # by step, the number of its save; in order of commit
+    damaged = set()
+    for move, step in moves:
+        if move == "save":
+            saved.pop(step, None)
+            damaged.discard(step)
+            directory.save(step, keep)
+            saved[step] = directory.saves
+            for old in list(saved)[:-keep]:
+                del saved[old]
+        elif step in saved:
+            damaged.add(step)
+            directory.damage(step)
+        assert steps_in(directory.folder) == sorted(saved)
+        complete = [(number, each) for each, number in saved.items() if each not in damaged]
+        if complete:
+            assert directory.latest() == complete[-1]
+        else:
+            with pytest.raises(CheckpointNotFoundError):
+                directory.latest()
+
+
+VALID = {"step": 3, "epoch": 0, "written": 1.0, "shards": [], "format": 1}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"step": None},
+        {"step": -1},
+        {"step": 1.5},
+        {"step": True},
+        {"epoch": "0"},
+        {"written": float("inf")},
+        {"written": None},
+        {"format": float("inf")},
+        {"state": []},
+        {"metrics": {"loss": "low"}},
+        {"lease": 5},
+        {"shards": None},
+    ],
+)
+def test_a_manifest_of_wrong_types_is_damaged(wrong):
+    content = json.dumps({**VALID, **wrong}).encode()
+    Manifest.from_json(json.dumps(VALID).encode(), "here")
+    with pytest.raises(CheckpointCorruptedError):
+        Manifest.from_json(content, "here")
+
+
+def test_a_number_beyond_floats_is_damaged():
+    with pytest.raises(CheckpointCorruptedError):
+        Manifest.from_json(json.dumps(VALID).replace('"format": 1', '"format": 1e999').encode(), "")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
+    max_leaves=8,
+)
+
+
+@given(field=st.sampled_from([*VALID, "state", "metrics", "lease", "other"]), value=JSON)
+def test_no_manifest_ends_in_another_error(field, value):
+    content = json.dumps({**VALID, field: value}).encode()
+    try:
+        manifest = Manifest.from_json(content, "here")
+    except (CheckpointCorruptedError, CheckpointVersionError):
+        return
+    assert manifest.commit is None or manifest.commit.fence >= 0
+    assert Manifest.from_json(manifest.to_json(), "here") is not None
+
+
+@given(content=st.binary(max_size=60))
+def test_bytes_that_are_no_manifest_are_damaged(content):
+    with pytest.raises((CheckpointCorruptedError, CheckpointVersionError)):
+        Manifest.from_json(content, MANIFEST)
