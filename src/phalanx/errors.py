@@ -16,7 +16,7 @@
     │   ├── CheckpointNotFoundError       there is none
     │   ├── CheckpointCorruptedError  its bytes are not those that were written
     │   ├── CheckpointVersionError    a newer Phalanx wrote it
-    │   └── CheckpointMismatchError   it holds another model's tensors
+    │   └── CheckpointMismatchError   it is of another model or other data
     ├── LeaseLostError              another process has taken over a run or a checkpoint directory
     └── IncompatibleDependencyError        a private Keras or TensorFlow name is not what it was
 
@@ -98,7 +98,7 @@ class CheckpointVersionError(CheckpointError):
 
 
 class CheckpointMismatchError(CheckpointError):
-    """The checkpoint's tensors are not those that are to be restored."""
+    """The checkpoint is of another model, or of a training on other data."""
 
 
 class LeaseLostError(PhalanxError):

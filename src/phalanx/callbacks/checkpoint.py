@@ -36,6 +36,7 @@ class CheckpointOptions:
             all are damaged.
         on_failure: what a checkpoint that could not be written does.
         data: how the place in a `tf.data` pipeline is found again.
+        allow_data_change: whether to resume with other data, after as many samples.
         storage: options for fsspec's file system.
     """
 
@@ -47,6 +48,7 @@ class CheckpointOptions:
     resume: Resume
     on_failure: OnFailure
     data: Data
+    allow_data_change: bool = False
     storage: Mapping[str, Any] = field(default_factory=dict)
 
     def folder(self, environment: Mapping[str, str]) -> StorageDir:
@@ -99,6 +101,8 @@ class Checkpoint(Callback):
         data: how the place within a pass over a `tf.data` pipeline is found again: "iterator"
             saves what the pipeline holds (shuffle buffers too), "skip" reads the data again
             up to there. Arrays need neither.
+        allow_data_change: True to resume with another batch size, data set or order: training
+            continues after as many samples of the pass as were trained. Otherwise it stops.
         storage_options: for fsspec's file system: keys, endpoint.
 
     Raises:
@@ -117,6 +121,7 @@ class Checkpoint(Callback):
         resume: Resume = True,
         on_failure: OnFailure = "warn",
         data: Data = "iterator",
+        allow_data_change: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -142,6 +147,7 @@ class Checkpoint(Callback):
             resume=resume,
             on_failure=on_failure,
             data=data,
+            allow_data_change=allow_data_change,
             storage=dict(storage_options or {}),
         )
         self.is_driven = False

@@ -124,6 +124,7 @@ class TakeFirst:
         self.full_batch_size: int | None = source.full_batch_size
         self.length_unknown = source.length_unknown
         self.fingerprint = source.fingerprint
+        self.order = source.order
         self.seed = source.seed
 
     def open(self, position: int) -> Any:
@@ -167,6 +168,7 @@ class DistributedBatches:
     batch_size: int | None = None
     full_batch_size: int | None = None
     fingerprint: int | None = None
+    order: str | None = None
     seed: int | None = None
 
     def __init__(self, dataset: tf.distribute.DistributedDataset) -> None:

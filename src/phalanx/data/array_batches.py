@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from phalanx.data.batches import no_autograph, with_free_batch_axis
@@ -36,17 +37,19 @@ class ArrayBatches:
         self._place = place
         self.seed: int | None = seed
         self._is_listed = is_listed(arrays, seed)
-        self._order = (
-            ListedOrder(shuffled_rows(arrays), arrays.batch_size)
-            if self._is_listed
+        rows = shuffled_rows(arrays) if self._is_listed else None
+        self._sampler = (
+            ListedOrder(rows, arrays.batch_size)
+            if rows is not None
             else ShuffleSampler(arrays.num_samples, arrays.batch_size, arrays.shuffle)
         )
-        self.num_batches: int | None = self._order.num_batches
+        self.num_batches: int | None = self._sampler.num_batches
         self.num_samples: int | None = arrays.num_samples
         self.batch_size: int | None = arrays.batch_size
         self.full_batch_size: int | None = self.batch_size
         self.fingerprint: int | None = fingerprint(arrays.inputs, arrays.num_samples)
-        self.may_be_empty = self._order.smallest < place.total
+        self.order: str | None = order_of(arrays, rows)
+        self.may_be_empty = self._sampler.smallest < place.total
         self.batch_spec = with_free_batch_axis(spec_of(arrays.inputs))
 
     def open(self, position: int) -> Any:
@@ -69,7 +72,7 @@ class ArrayBatches:
 
     def rows_at(self, position: int) -> Any:
         """The numbers of the samples in a global batch."""
-        return rows_in(self._order, self.seed, position)
+        return rows_in(self._sampler, self.seed, position)
 
     def open_unread(self) -> None:
         """Nothing to do: the order of a pass follows from its number."""
@@ -81,7 +84,7 @@ class ArrayBatches:
         """Nothing to do."""
 
     def _shares(self, position: tf.Tensor) -> Any:
-        order = self._order
+        order = self._sampler
         epoch, batch = position // order.num_batches, position % order.num_batches
         total = order.total(self.seed, epoch, batch)
         parts = []
@@ -98,6 +101,13 @@ class ArrayBatches:
 def is_listed(arrays: Arrays, seed: int | None) -> bool:
     """Whether the order is the one that Keras draws: `seed` is None, as the script sets its own."""
     return seed is None and bool(arrays.shuffle)
+
+
+def order_of(arrays: Arrays, rows: np.ndarray | None) -> str:
+    """How `fit` orders the samples of `arrays`; `rows` where Keras draws the order."""
+    if rows is None:
+        return f"shuffle={arrays.shuffle!r}"
+    return f"shuffle={arrays.shuffle!r}, permutation {zlib.crc32(rows.tobytes()):08x}"
 
 
 def assert_as_before(is_now: bool, was: bool) -> None:

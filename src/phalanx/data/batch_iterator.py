@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from phalanx.data.batches import BatchSource
+from phalanx.data.dataset_identity import DatasetIdentity, translate
 from phalanx.data.iterator_position import DataPosition
 from phalanx.data.iterator_state import read_iterator
 from phalanx.monitoring.phase_tracker import phase_tracker
@@ -74,6 +75,15 @@ class BatchIterator:
             learned=self._learned,
             seed=self.source.seed,
         )
+
+    @property
+    def identity(self) -> DatasetIdentity:
+        """Which data it is, for a checkpoint."""
+        return DatasetIdentity.of(self.source)
+
+    def translate(self, position: DataPosition, saved: DatasetIdentity) -> DataPosition:
+        """A position in the data `saved`, in this data."""
+        return translate(position, saved, self.identity, steps_per_epoch=self._asked)
 
     def rows(self, since: int) -> Any:
         """The samples of the batch that comes after `since` steps of the execution under way.

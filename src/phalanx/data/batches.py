@@ -39,6 +39,8 @@ class BatchSource(Protocol):
             that share it have to ask each other.
         has_state: whether what an open iterator holds can be saved and restored.
         fingerprint: equal where the data is equal, None where that is unknown.
+        order: how the samples are ordered, for people; equal where the order is, None where that
+            is unknown.
         seed: decides the order, None where the order is the data's own.
     """
 
@@ -53,6 +55,7 @@ class BatchSource(Protocol):
     batch_size: int | None
     full_batch_size: int | None
     fingerprint: int | None
+    order: str | None
     seed: int | None
 
     def open(self, position: int) -> Any:

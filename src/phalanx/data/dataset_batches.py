@@ -37,6 +37,7 @@ class DatasetBatches:
     endless = False
     counted = True
     num_samples: int | None = None
+    order: str | None = None
     seed: int | None = None
 
     def __init__(self, adapter: Any, place: ReplicaTopology, *, only: int | None = None) -> None:

@@ -106,6 +106,9 @@ class CheckpointManager:
                 return
             assert_wanted(found, self._folder, resume=self._options.resume)
             self._capture.check_compatible(found, str(self._folder))
+            if state["fit"] == self._fit:
+                allowed = self._options.allow_data_change
+                self._capture.check_data(found, str(self._folder), allow_change=allowed)
             self._capture.write_variables(found)
             self._loaded = found
             self._step = found.manifest.step
@@ -143,7 +146,7 @@ class CheckpointManager:
             return 0
         with phase_tracker.during("checkpoint"):
             self._capture.write(loaded)
-        return int(loaded.manifest.state["position"]["batch"])
+        return self._capture.position(loaded).batch
 
     def after_batch(self, epoch: int, batch: int, *, done: int, is_last: bool) -> None:
         """Steps were trained, their hooks have run.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +24,10 @@ from phalanx.checkpoint.variable_names import (
 )
 from phalanx.checkpoint.writer import Snapshot
 from phalanx.data.batch_iterator import BatchIterator
+from phalanx.data.dataset_identity import DatasetIdentity
 from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import CheckpointMismatchError
 from phalanx.gradients.nonfinite import NonFiniteGuard, guard_of
 from phalanx.keras_compat.optimizer_clippers import innermost
 from phalanx.keras_compat.random_draws import DrawCounters
@@ -35,6 +38,8 @@ _WORKER = "worker"
 _CALLBACKS = "callbacks"
 _ITERATOR = "iterator"
 _RNG_STATE = "chance"
+
+_log = logging.getLogger("phalanx")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,7 @@ class TrainState:
         self._cadence = cadence
         self._keeps_iterator = keeps_iterator
         self._states = CallbackStates([])
+        self._saved_data: DatasetIdentity | None = None
 
     @property
     def _place(self) -> ReplicaTopology:
@@ -122,6 +128,7 @@ class TrainState:
                 "stopped": moment.is_stopped,
                 "best": best,
                 "position": position.to_json(),
+                "data": self._stream.identity.to_json(),
                 "replicas": self._place.total,
                 "readings": self._cadence.passed,
                 "nonfinite_count": self._nonfinite_steps(),
@@ -144,6 +151,43 @@ class TrainState:
         whole = self._whole()
         check_compatible(loaded.manifest, describe(_rows_of(whole)), where, paths=paths_of(whole))
 
+    def check_data(self, loaded: LoadedCheckpoint, where: str, *, allow_change: bool) -> None:
+        """Hold the data of a checkpoint against that of this `fit`, before anything changes.
+
+        Args:
+            loaded: a checkpoint of this `fit`.
+            where: the checkpoints' place, for messages.
+            allow_change: whether to continue in other data, after as many samples.
+
+        Raises:
+            CheckpointMismatchError: the data is different, and may not be.
+        """
+        saved = DatasetIdentity.from_json(loaded.manifest.state.get("data"))
+        changed = self._stream.identity.differences(saved)
+        if not changed:
+            return
+        if not allow_change:
+            raise CheckpointMismatchError(
+                f"Asked to resume from step {loaded.manifest.step} of {where} with other data: "
+                f"{'; '.join(changed)}. Give the data and batch size of the checkpoint, another "
+                "directory, or Checkpoint(allow_data_change=True), which continues after as many "
+                "samples as were trained."
+            )
+        self._saved_data = saved
+        if self._place.is_chief:
+            _log.warning(
+                "the data differs from that of the checkpoint: %s; training continues after as "
+                "many samples",
+                "; ".join(changed),
+            )
+
+    def position(self, loaded: LoadedCheckpoint) -> DataPosition:
+        """The position of a checkpoint in the data of this `fit`."""
+        saved = DataPosition(**loaded.manifest.state["position"])
+        if self._saved_data is None:
+            return saved
+        return self._stream.translate(saved, self._saved_data)
+
     def write_variables(self, loaded: LoadedCheckpoint) -> None:
         """Restore model, optimizer and metrics."""
         arrays = loaded.arrays
@@ -152,7 +196,7 @@ class TrainState:
         for name, variable in optimizer_variables(self._model).items():
             assign(variable, arrays[name])
         assign_local(model_variables(self._model), arrays, self._place)
-        if loaded.manifest.state["position"]["batch"]:  # else an epoch begins, and counts from 0
+        if self.position(loaded).batch:  # else an epoch begins, and counts from 0
             assign_local(metric_variables(self._model), arrays, self._place)
 
     def write(self, loaded: LoadedCheckpoint) -> None:
@@ -165,11 +209,9 @@ class TrainState:
         self._draw_counters.restore(state["draw_counters"])
         document = json.loads(bytes(self._of_worker(arrays, _CALLBACKS)[""]))
         self._states.write(document, _below(f"{_CALLBACKS}/", arrays))
-        same_replicas = state["replicas"] == self._place.total
+        is_same = state["replicas"] == self._place.total and self._saved_data is None
         iterator = _below(f"{_WORKER}/{self._place.rank}/{_ITERATOR}/", arrays)
-        self._stream.restore(
-            DataPosition(**state["position"]), iterator if iterator and same_replicas else None
-        )
+        self._stream.restore(self.position(loaded), iterator if iterator and is_same else None)
         write_rng_state(self._of_worker(arrays, f"{_RNG_STATE}/"))  # last: opening data may draw
 
     def _whole(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class PipelineBatches:
         self.full_batch_size: int | None = self.batch_size
         self.may_be_empty = order.smallest < place.total
         self.fingerprint = pipeline.fingerprint
+        self.order: str | None = f"shuffle={options.shuffle}, seed={options.seed}"
         self.batch_spec = with_free_batch_axis(self._shares(0).element_spec[1][0][1])
 
     def open(self, position: int) -> Any:

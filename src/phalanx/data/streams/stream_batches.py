@@ -78,6 +78,7 @@ class StreamBatches:
         self.batch_size: int | None = batches.size
         self.full_batch_size: int | None = self.batch_size
         self.fingerprint: int | None = source.fingerprint
+        self.order: str | None = f"shuffle={options.shuffle}, seed={options.seed}"
         self.may_be_empty: bool = batches.smallest < place.total
         self.batch_spec: Any = with_free_batch_axis(self._shares(0).element_spec[1][0][1])
         _check_order(options, place, by_file=self._by_file)

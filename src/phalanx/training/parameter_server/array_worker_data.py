@@ -8,8 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.array_batches import assert_as_before, is_listed
+from phalanx.data.array_batches import assert_as_before, fingerprint, is_listed, order_of
 from phalanx.data.batches import with_free_batch_axis
+from phalanx.data.dataset_identity import DatasetIdentity
 from phalanx.data.iterator_position import DataPosition
 from phalanx.data.sampler import ShuffleSampler
 from phalanx.errors import DataError
@@ -34,10 +35,18 @@ class ArraysOnWorkers:
         self._arrays = arrays
         self._seed = seed
         self._is_listed = is_listed(arrays, seed)
+        rows = shuffled_rows(arrays) if self._is_listed else None
         shuffle = False if self._is_listed else arrays.shuffle
         self._order = ShuffleSampler(arrays.num_samples, arrays.batch_size, shuffle)
         self.steps: int | None = self._order.num_batches
         self.batch_spec = with_free_batch_axis(spec_of(arrays.inputs))
+        self.identity = DatasetIdentity(
+            samples=arrays.num_samples,
+            batch_size=arrays.batch_size,
+            batches=self.steps,
+            order=order_of(arrays, rows),
+            fingerprint=fingerprint(arrays.inputs, arrays.num_samples),
+        )
 
     def on_workers(self, coordinator: Any) -> Any:
         """What a step takes its batch from, on every worker."""

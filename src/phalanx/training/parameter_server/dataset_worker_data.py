@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.data.batches import no_autograph, with_free_batch_axis
+from phalanx.data.dataset_identity import DatasetIdentity
 from phalanx.data.iterator_position import DataPosition
 from phalanx.errors import DataError
 from phalanx.training.parameter_server.ps_context import this_worker
@@ -58,6 +59,7 @@ class DatasetOnWorkers:
         self._workers = workers
         self._by_worker = by_worker
         self.steps = steps
+        self.identity = DatasetIdentity()
         self.batch_spec = with_free_batch_axis(spec)
         # For each worker the passes it has finished, and the batches of the next it has done.
         self._progress = tf.Variable(tf.zeros([workers, 2], tf.int64), trainable=False)

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.batches import with_free_batch_axis
+from phalanx.data.dataset_identity import DatasetIdentity
 from phalanx.data.iterator_position import DataPosition
 from phalanx.keras_compat.data_adapters import spec_of
 from phalanx.monitoring.phase_tracker import phase_tracker
@@ -26,6 +27,7 @@ class OneBatch:
 
     ends_by_worker = False
     steps: int | None = 1
+    identity = DatasetIdentity()
 
     def __init__(self, data: Any) -> None:
         """Look at nothing but its shapes and dtypes."""

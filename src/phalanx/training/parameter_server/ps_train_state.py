@@ -17,6 +17,7 @@ from phalanx.checkpoint.reader import LoadedCheckpoint
 from phalanx.checkpoint.replica_values import LOCAL, Rows
 from phalanx.checkpoint.variable_names import metric_variables, model_variables, optimizer_variables
 from phalanx.checkpoint.writer import Snapshot
+from phalanx.data.dataset_identity import DatasetIdentity, translate
 from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.keras_compat.ps_variables import value_of
@@ -111,8 +112,10 @@ class ServerCapture(TrainState):
         super().write(loaded)
         state = loaded.manifest.state
         servers = state.get(_SERVERS) or {}
-        self._data.restore(DataPosition(**state["position"]), servers.get("data"))
-        self._counted = loaded if state["position"]["batch"] else None
+        position = self.position(loaded)
+        progress = servers.get("data") if self._saved_data is None else None
+        self._data.restore(position, progress)
+        self._counted = loaded if position.batch else None
 
     def write_totals(self, totals: MetricAccumulator) -> None:
         """Restore, once, what was counted in the middle of an epoch; as new elsewhere."""
@@ -122,7 +125,7 @@ class ServerCapture(TrainState):
         state, arrays = loaded.manifest.state, loaded.arrays
         numbers = (state.get(_SERVERS) or {}).get("totals")
         if numbers is None:
-            totals.take_over(int(state["position"]["batch"]))
+            totals.take_over(self.position(loaded).batch)
             return
         found = {k.removeprefix(_TOTALS): v for k, v in arrays.items() if k.startswith(_TOTALS)}
         totals.write(numbers, found)
@@ -152,6 +155,15 @@ class _DataPosition:
         """The position of training."""
         del since
         return self.data.position(batch=batch, trained=self.dispatch.position)
+
+    @property
+    def identity(self) -> DatasetIdentity:
+        """Which data it is, for a checkpoint."""
+        return self.data.identity
+
+    def translate(self, position: DataPosition, saved: DatasetIdentity) -> DataPosition:
+        """A position in the data `saved`, in this data."""
+        return translate(position, saved, self.identity)
 
     def restore(self, position: DataPosition, state: Any) -> None:
         """Take that position; `ServerCapture.write` sends it to the data itself."""

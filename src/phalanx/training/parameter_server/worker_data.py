@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from phalanx.data.dataset_identity import DatasetIdentity
 from phalanx.data.iterator_position import DataPosition
 from phalanx.errors import DataError
 from phalanx.keras_compat.data_adapters import adapt, arrays_of
@@ -22,11 +23,13 @@ class WorkerData(Protocol):
         steps: batches in one pass of all workers together, None where unknown.
         batch_spec: shapes and dtypes of a batch as fit's data, batch axis None.
         ends_by_worker: whether each worker's part of a pass ends for itself.
+        identity: which data it is, as far as that is known.
     """
 
     steps: int | None
     batch_spec: Any
     ends_by_worker: bool
+    identity: DatasetIdentity
 
     def on_workers(self, coordinator: Any) -> Any:
         """What a step takes its batch from, on every worker."""
