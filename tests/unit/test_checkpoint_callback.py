@@ -19,6 +19,7 @@ from phalanx.errors import (
     CheckpointMismatchError,
     ConfigurationError,
 )
+from phalanx.training.checkpoint_manager import forget_fits
 
 
 @pytest.mark.parametrize(
@@ -257,3 +258,12 @@ def test_meetings_come_about_once_a_second():
     gaps = np.diff(met)
     assert met[0] == 1
     assert set(gaps[2:]) <= {9, 10, 11}
+
+
+def test_the_manifest_says_where_the_training_comes_from(tmp_path):
+    fit(small(), tmp_path, epochs=1)
+    forget_fits()  # as in the next process
+    fit(small(), tmp_path, epochs=2)
+    of_step = {m.step: m.state["lineage"] for m in phalanx.checkpoint.list(tmp_path)}
+    assert [of_step[step]["resumed_from"] for step in (3, 4, 6, 8)] == [None, None, 4, 4]
+    assert {one["version"] for one in of_step.values()} == {phalanx.__version__}

@@ -25,7 +25,7 @@ from phalanx.checkpoint.retention import Retention, prune
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.sharding import describe, plan_shards, take
 from phalanx.checkpoint.storage_dir import StorageDir
-from phalanx.checkpoint.writer import ShardWriter, Snapshot
+from phalanx.checkpoint.writer import STEP, ShardWriter, Snapshot
 from phalanx.errors import (
     CheckpointCorruptedError,
     CheckpointError,
@@ -406,3 +406,12 @@ def test_a_share_is_a_copy(folder):
     arrays["w"] += 1
     writer.store(share)
     np.testing.assert_array_equal(read(folder, 1).arrays["w"], np.zeros(3))
+
+
+def test_pruning_compares_steps_and_not_names(folder):
+    for step in (5, 99_999_999, 100_000_000, 100_000_004):
+        (folder / STEP.format(step)).write("shard", b"half")
+    (folder / "step-notes").write("mine", b"kept")
+    removed = prune(folder, Retention(), uncommitted_before=100_000_002)
+    assert sorted(removed) == ["step-00000005", "step-100000000", "step-99999999"]
+    assert {"step-100000004", "step-notes"} <= set(folder.names())

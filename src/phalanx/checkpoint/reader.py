@@ -43,11 +43,17 @@ def steps_in(folder: StorageDir) -> list[int]:
 
     Those that a writer published after another one had replaced it are left out.
     """
-    found = [_NAME.fullmatch(name) for name in folder.names()]
-    steps = sorted(int(match.group(1)) for match in found if match)
+    found = map(step_of, folder.names())
+    steps = sorted(step for step in found if step is not None)
     steps = [step for step in steps if (folder / STEP.format(step)).has(MANIFEST)]
     accepts = acceptance_of(folder)
     return [step for step in steps if _is_accepted(folder, step, accepts)]
+
+
+def step_of(name: str) -> int | None:
+    """The step of a checkpoint's directory; None where the name is of something else."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match.group(1))
 
 
 def in_order_of_commit(manifests: Iterable[Manifest]) -> list[Manifest]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phalanx.checkpoint.manifest import MANIFEST, Manifest
-from phalanx.checkpoint.reader import in_order_of_commit, manifest_of, steps_in
+from phalanx.checkpoint.reader import in_order_of_commit, manifest_of, step_of, steps_in
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP
 from phalanx.errors import CheckpointError, ConfigurationError
@@ -94,13 +94,14 @@ def prune(
             continue
     going = [STEP.format(step) for step in retention.to_delete(readable, saved)]
     if uncommitted or uncommitted_before is not None:
-        before = STEP.format(uncommitted_before) if uncommitted_before is not None else "~"
-        going += [n for n in folder.names() if n < before and _is_leftover(folder, n)]
+        before = math.inf if uncommitted_before is None else uncommitted_before
+        names = {name: step_of(name) for name in folder.names()}
+        going += [
+            name
+            for name, step in names.items()
+            if step is not None and step < before and not (folder / name).has(MANIFEST)
+        ]
     for name in going:
         (folder / name).remove(MANIFEST)
         folder.remove(name)
     return going
-
-
-def _is_leftover(folder: StorageDir, name: str) -> bool:
-    return name.startswith("step-") and not (folder / name).has(MANIFEST)

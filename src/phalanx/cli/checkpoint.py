@@ -38,7 +38,10 @@ app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
 
 @app.command("list")
 def list_(directory: Directory) -> None:
-    """Show every checkpoint: its step, when it was written, its size and metrics."""
+    """Show every checkpoint: its step, when it was written, its size and metrics.
+
+    "resumed" is the step of the checkpoint that its training was resumed from.
+    """
     from phalanx.checkpoint.reader import manifest_of, steps_in
     from phalanx.checkpoint.storage_dir import StorageDir
     from phalanx.errors import CheckpointError
@@ -49,12 +52,14 @@ def list_(directory: Directory) -> None:
         if not steps:
             info(f"no checkpoint in {directory}")
             return
-        table = Table("step", "epoch", "written", "size", "shards", "metrics")
+        table = Table(
+            "step", "epoch", "written", "size", "shards", "run", "resumed from", "metrics"
+        )
         for step in steps:
             try:
                 table.add_row(*_row(manifest_of(folder, step)))
             except CheckpointError as error:
-                table.add_row(str(step), "", "", "", "", f"[red]{error}[/red]")
+                table.add_row(str(step), *[""] * 4, f"[red]{error}[/red]")
     Console().print(table)
 
 
@@ -76,7 +81,9 @@ def verify_(directory: Directory) -> None:
 @app.command("prune")
 def prune_(
     directory: Directory,
-    max_to_keep: Annotated[int, typer.Option(help="Number of highest steps to keep.")] = 3,
+    max_to_keep: Annotated[
+        int, typer.Option(help="Number of checkpoints to keep, those saved last.")
+    ] = 3,
     best_metric: Annotated[
         str | None,
         typer.Option(
@@ -114,12 +121,13 @@ def _storage_of(directory: str) -> Iterator[None]:
 
 
 def _row(manifest: Manifest) -> tuple[str, ...]:
+    lineage = manifest.state.get("lineage", {})
     metrics = (f"{name}: {float(value):.4g}" for name, value in manifest.metrics.items())
     return (
         str(manifest.step),
         str(manifest.epoch),
         datetime.fromtimestamp(manifest.written).strftime("%Y-%m-%d %H:%M:%S"),
         decimal(manifest.size),
-        str(len(manifest.shards)),
+        str(lineage.get("resumed_from") or ""),
         ", ".join(metrics),
     )

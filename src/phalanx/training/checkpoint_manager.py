@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import phalanx
 from phalanx.callbacks.checkpoint import Checkpoint, Resume, find_checkpoint
 from phalanx.checkpoint.reader import LoadedCheckpoint, latest, read, steps_in
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
+from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.distributed.step_sync import StepSync
 from phalanx.errors import (
@@ -77,6 +79,7 @@ class CheckpointManager:
         self._has_started = False
         self._schedule = SavePolicy(self._options.every, self._options.retention.best, clock=clock)
         self._step = steps_trained(self._model)
+        self._resumed_from: int | None = None
         self._schedule.saved(self._step)
         callback.is_driven = True
         stage.exit.callback(setattr, callback, "is_driven", False)
@@ -111,7 +114,7 @@ class CheckpointManager:
                 self._capture.check_data(found, str(self._folder), allow_change=allowed)
             self._capture.write_variables(found)
             self._loaded = found
-            self._step = found.manifest.step
+            self._step = self._resumed_from = found.manifest.step
             self._schedule.saved(self._step)
             self._schedule.best = state["best"]
             self._has_started = state["fit"] == self._fit and not state["complete"]
@@ -210,8 +213,14 @@ class CheckpointManager:
         )
 
     def _save(self, moment: TrainProgress, logs: Mapping[str, Any] | None = None) -> None:
-        read, best = self._capture.read, self._schedule.best
-        read_state = partial(read, moment, fit=self._fit, best=best, logs=logs or {})
+        read_state = partial(
+            self._capture.read,
+            moment,
+            fit=self._fit,
+            best=self._schedule.best,
+            logs=logs or {},
+            lineage=lineage(os.environ, resumed_from=self._resumed_from),
+        )
         with phase_tracker.during("checkpoint"):
             self._check()
             self._writes.write(read_state)
@@ -225,6 +234,17 @@ class CheckpointManager:
                 self._step,
             )
         raise SystemExit(RESUME_EXIT_CODE)
+
+
+def lineage(environment: Mapping[str, str], *, resumed_from: int | None) -> dict[str, Any]:
+    """Who writes a checkpoint, and which one its training was resumed from; as JSON knows it."""
+    spec = WorkerSpec.from_environment(environment)
+    return {
+        "run": "" if spec is None else spec.run_id,
+        "attempt": 0 if spec is None else spec.attempt,
+        "resumed_from": resumed_from,
+        "version": phalanx.__version__,
+    }
 
 
 def checkpointing_of(

@@ -101,7 +101,13 @@ class TrainState:
         self._states = CallbackStates(callbacks)
 
     def read(
-        self, moment: TrainProgress, *, fit: int, best: float | None, logs: Mapping[str, Any]
+        self,
+        moment: TrainProgress,
+        *,
+        fit: int,
+        best: float | None,
+        logs: Mapping[str, Any],
+        lineage: Mapping[str, Any],
     ) -> Snapshot:
         """The state now; tensors are copied when the snapshot is taken, not here.
 
@@ -110,6 +116,7 @@ class TrainState:
             fit: the number of this `fit` among those that use the directory, from 0.
             best: the best value so far of what `best` goes by.
             logs: of the epoch that has just ended, which `best` goes by; else empty.
+            lineage: who writes it, and what it follows.
         """
         position = self._stream.position(moment.batch, since=moment.since)
         whole = self._whole()
@@ -128,6 +135,7 @@ class TrainState:
                 "stopped": moment.is_stopped,
                 "best": best,
                 "position": position.to_json(),
+                "lineage": dict(lineage),
                 "data": self._stream.identity.to_json(),
                 "replicas": self._place.total,
                 "readings": self._cadence.passed,

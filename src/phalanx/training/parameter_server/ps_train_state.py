@@ -84,7 +84,13 @@ class ServerCapture(TrainState):
         return DrawCounters()
 
     def read(
-        self, moment: TrainProgress, *, fit: int, best: float | None, logs: Mapping[str, Any]
+        self,
+        moment: TrainProgress,
+        *,
+        fit: int,
+        best: float | None,
+        logs: Mapping[str, Any],
+        lineage: Mapping[str, Any],
     ) -> Snapshot:
         """The state now; see `TrainState.read`."""
         # A step that a lost worker had started was done twice, and counts once.
@@ -92,7 +98,7 @@ class ServerCapture(TrainState):
         totals = self._tally.totals if moment.batch else None
         if totals is not None:
             totals.store()
-        snapshot = super().read(moment, fit=fit, best=best, logs=logs)
+        snapshot = super().read(moment, fit=fit, best=best, logs=logs, lineage=lineage)
         numbers, states = totals.read() if totals is not None else (None, {})
         servers = {"data": self._data.state(), "totals": numbers}
         return replace(
