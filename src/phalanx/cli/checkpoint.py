@@ -52,9 +52,7 @@ def list_(directory: Directory) -> None:
         if not steps:
             info(f"no checkpoint in {directory}")
             return
-        table = Table(
-            "step", "epoch", "written", "size", "shards", "run", "resumed from", "metrics"
-        )
+        table = Table("step", "epoch", "written", "size", "resumed", "metrics")
         for step in steps:
             try:
                 table.add_row(*_row(manifest_of(folder, step)))
