@@ -28,6 +28,7 @@ def gradients(step, *tensors):
     return CollectiveSignature(step=step, what="gradients", tensors=tuple(named))
 
 
+KEY = b"the key of the meeting"
 KERNEL = ("dense/kernel", (4, 2), "float32")
 WIDER = ("dense/kernel", (4, 3), "float32")
 HALF = ("dense/kernel", (4, 2), "float16")
@@ -103,7 +104,7 @@ def meet():
         done = threading.Event()
 
         def guest(rank):
-            mine = ExchangeClient(address, rank, timeout=patience)
+            mine = ExchangeClient(address, rank, key=KEY, timeout=patience)
             for each in before:
                 mine.exchange_signatures(each)
             if passed[rank] is not None:
@@ -114,7 +115,7 @@ def meet():
         guests = [threading.Thread(target=guest, args=(rank,)) for rank in range(1, len(passed))]
         for thread in guests:
             thread.start()
-        host = ExchangeServer(address, len(passed), timeout=patience)
+        host = ExchangeServer(address, len(passed), key=KEY, timeout=patience)
         for each in before:
             host.exchange_signatures(each)
         received[0] = host.exchange_signatures(passed[0])
@@ -186,7 +187,7 @@ def test_workers_differ_and_meet_again(meet):
 def silent_chief():
     """Somebody at an address who takes one worker in, and does not answer."""
     (port,) = pick_free_ports(1)
-    with Listener(("127.0.0.1", port)) as listener:
+    with Listener(("127.0.0.1", port), authkey=KEY) as listener:
         taken = []
         thread = threading.Thread(target=lambda: taken.append(listener.accept()))
         thread.start()
@@ -201,7 +202,7 @@ def silent_chief():
 
 def test_a_chief_that_has_ended_is_named(silent_chief):
     address, hang_up = silent_chief
-    guest = ExchangeClient(address, 1, timeout=60.0)
+    guest = ExchangeClient(address, 1, key=KEY, timeout=60.0)
     hang_up()
     answer = guest.exchange_signatures(gradients(7))
     assert answer.message == "worker 0 has ended; here it is at step 7 (gradients)"
@@ -210,7 +211,7 @@ def test_a_chief_that_has_ended_is_named(silent_chief):
 
 def test_a_chief_that_does_not_answer_is_named(silent_chief):
     address, _ = silent_chief
-    answer = ExchangeClient(address, 1, timeout=0.1).exchange_signatures(gradients(7))
+    answer = ExchangeClient(address, 1, key=KEY, timeout=0.1).exchange_signatures(gradients(7))
     assert answer.message == "worker 0 has not answered for 0 s; here it is at step 7 (gradients)"
     assert not answer.is_lost
 
@@ -218,17 +219,19 @@ def test_a_chief_that_does_not_answer_is_named(silent_chief):
 def test_a_guest_tries_until_the_chief_listens():
     (port,) = pick_free_ports(1)
     address, hosts = ("127.0.0.1", port), []
-    host = threading.Thread(target=lambda: hosts.append(ExchangeServer(address, 2, timeout=60.0)))
+    host = threading.Thread(
+        target=lambda: hosts.append(ExchangeServer(address, 2, key=KEY, timeout=60.0))
+    )
 
     def listens_now(_):
         if not host.ident:
             host.start()
 
-    ExchangeClient(address, 1, timeout=60.0, sleep=listens_now)
+    ExchangeClient(address, 1, key=KEY, timeout=60.0, sleep=listens_now)
     host.join(60)
     assert hosts
     with pytest.raises(OSError, match="refused"):
-        ExchangeClient(address, 1, timeout=60.0, startup=0.0)
+        ExchangeClient(address, 1, key=KEY, timeout=60.0, startup=0.0)
 
 
 class ReceivedLines:

@@ -86,7 +86,7 @@ class Stopped:
         self.waited.append(seconds)
         return bool(self.waits) and self.waits.pop(0)
 
-    def recv_bytes(self):
+    def recv_bytes(self, maxlength):
         return b"{}"
 
     def send_bytes(self, content):

@@ -58,6 +58,7 @@ class WorkerSpec:
         switches: what is done so that mistakes are found.
         meeting: `host:port` at which workers compare what they pass to a collective; empty
             where they do not.
+        meeting_key: what a process must know to take part there, in hexadecimal digits.
     """
 
     rank: int
@@ -77,6 +78,7 @@ class WorkerSpec:
     log_level: LogLevel = "auto"
     switches: DebugOptions = field(default_factory=DebugOptions)
     meeting: str = ""
+    meeting_key: str = field(default="", repr=False)
     run_id: str = ""
 
     def __post_init__(self) -> None:

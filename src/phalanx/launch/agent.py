@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -245,7 +246,10 @@ class WorkerGroupRunner:
         meets = homes[:1] if plan.compares else []
         found = allocate_addresses(self.homes, [*homes, *meets]) if plan.is_networked else ()
         addresses, meeting = found[: len(homes)], "".join(found[len(homes) :])
-        specs = worker_specs(plan, attempt=attempt, addresses=addresses, meeting=meeting)
+        key = secrets.token_hex(16) if meeting else ""
+        specs = worker_specs(
+            plan, attempt=attempt, addresses=addresses, meeting=meeting, meeting_key=key
+        )
         paths = self.plan.paths(attempt)
         tee = Tee(
             {rank: paths.log(rank) for rank in ranks_to_show(self.options.tee, len(specs))},
@@ -362,4 +366,5 @@ class WorkerGroupRunner:
 
 
 def _write_cluster(path: Path, specs: Sequence[WorkerSpec]) -> None:
-    path.write_text(json.dumps([asdict(spec) for spec in specs], indent=2) + "\n")
+    shown = [asdict(replace(spec, meeting_key="")) for spec in specs]  # others may read the file
+    path.write_text(json.dumps(shown, indent=2) + "\n")

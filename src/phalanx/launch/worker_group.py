@@ -101,7 +101,12 @@ def worker_command(target: str, arguments: Sequence[str], *, as_module: bool) ->
 
 
 def worker_specs(
-    plan: WorkerGroupSpec, *, attempt: int, addresses: Sequence[str], meeting: str = ""
+    plan: WorkerGroupSpec,
+    *,
+    attempt: int,
+    addresses: Sequence[str],
+    meeting: str = "",
+    meeting_key: str = "",
 ) -> list[WorkerSpec]:
     """Every worker's place."""
     return [
@@ -123,6 +128,7 @@ def worker_specs(
             data_service=plan.data_service,
             switches=plan.switches,
             meeting=meeting,
+            meeting_key=meeting_key,
             run_id=plan.run_id,
         )
         for rank, share in enumerate(plan.shares)

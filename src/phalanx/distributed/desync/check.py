@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
+from phalanx.cluster.authenticated_connection import AuthenticatedListener, connect
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import WorkerLostError, WorkerMismatchError
 from phalanx.monitoring.phase_tracker import phase_tracker
 
+_LONGEST_RANK = 16
 TIMEOUT = 300.0
 
 
@@ -84,10 +87,11 @@ def begin(spec: WorkerSpec) -> None:
     host, _, port = spec.meeting.rpartition(":")
     timeout = None if spec.interactive else TIMEOUT
     address = (host, int(port))
+    key = bytes.fromhex(spec.meeting_key)
     meeting: SignatureExchange = (
-        ExchangeServer(address, spec.world_size, timeout=timeout)
+        ExchangeServer(address, spec.world_size, key=key, timeout=timeout)
         if spec.is_chief
-        else ExchangeClient(address, spec.rank, timeout=timeout)
+        else ExchangeClient(address, spec.rank, key=key, timeout=timeout)
     )
     _current[:] = [Check(meeting, workers=spec.world_size)]
 
@@ -257,12 +261,15 @@ class SignatureExchange(Protocol):
 class ExchangeServer:
     """The chief's end."""
 
-    def __init__(self, address: Address, workers: int, *, timeout: float | None) -> None:
+    def __init__(
+        self, address: Address, workers: int, *, key: bytes, timeout: float | None
+    ) -> None:
         """Listen at `address`, and return when all others have come.
 
         Args:
             address: host and port.
             workers: how many there are, the chief included.
+            key: what a worker must know.
             timeout: seconds to wait for a worker that does not come; None forever.
 
         Raises:
@@ -271,10 +278,22 @@ class ExchangeServer:
         self._timeout = timeout
         self._guests: dict[int, Connection[Any, Any]] = {}
         self._last: dict[int, CollectiveSignature] = {}
-        with Listener(address, backlog=workers) as listener:
-            while len(self._guests) < workers - 1:
-                connection = listener.accept()
-                self._guests[int(connection.recv_bytes())] = connection
+        arrived = threading.Condition()
+
+        def welcome(connection: Connection[Any, Any]) -> None:
+            try:
+                rank = int(connection.recv_bytes(_LONGEST_RANK))
+            except (OSError, EOFError, ValueError):
+                connection.close()
+                return
+            with arrived:
+                self._guests[rank] = connection
+                arrived.notify()
+
+        listener = AuthenticatedListener(address, key=key, on_connection=welcome)
+        with arrived:
+            arrived.wait_for(lambda: len(self._guests) >= workers - 1)
+        listener.close()
 
     def exchange_signatures(self, signatures: CollectiveSignature) -> Verdict:
         """See `SignatureExchange`."""
@@ -334,6 +353,7 @@ class ExchangeClient:
         address: Address,
         rank: int,
         *,
+        key: bytes,
         timeout: float | None,
         startup: float = 120.0,
         sleep: Callable[[float], None] = time.sleep,
@@ -343,21 +363,23 @@ class ExchangeClient:
         Args:
             address: host and port of the chief's.
             rank: this worker's.
+            key: what the chief must know.
             timeout: seconds to wait for an answer; None forever.
             startup: seconds until the chief must listen.
             sleep: waits so many seconds.
 
         Raises:
             OSError: no process listens there.
+            AuthenticationError: one that does not know the key.
         """
         # The chief has to wait for others too, who may come later than this worker.
         self._timeout = None if timeout is None else 2 * timeout
         end = time.monotonic() + startup
         while True:
             try:
-                self._chief = Client(address)
+                self._chief = connect(address, key=key)
                 break
-            except OSError:
+            except (OSError, AuthenticationError):
                 if time.monotonic() > end:
                     raise
                 sleep(_BETWEEN_TRIES)

@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from phalanx.cluster.authenticated_connection import MAX_MESSAGE_BYTES
+
 BEAT = 2.0
 """Seconds between two signs of life."""
 SILENCE = 20.0
@@ -71,7 +73,7 @@ class Channel:
             self._connection.close()
 
     def _listen(self) -> None:
-        with suppress(OSError, EOFError, ValueError):
+        with suppress(OSError, EOFError, ValueError, RecursionError):
             silent = 0.0
             # In short waits: of a wait in which this process was stopped, one alone counts.
             while not self._ended.is_set() and silent < self._silence:
@@ -79,7 +81,9 @@ class Channel:
                     silent += wait
                     continue
                 silent = 0.0
-                message = json.loads(self._connection.recv_bytes())
+                message = json.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
+                if not isinstance(message, dict):
+                    break
                 if message:
                     self._inbox.put(message)
         self._ended.set()

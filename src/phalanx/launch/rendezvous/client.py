@@ -10,11 +10,12 @@ from dataclasses import asdict
 from multiprocessing import AuthenticationError
 from pathlib import Path
 
+from phalanx.cluster.authenticated_connection import connect
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import LaunchError
 from phalanx.launch.options import STARTUP_TIMEOUT
 from phalanx.launch.rendezvous.channel import Channel
-from phalanx.launch.rendezvous.store import RendezvousInfo, publish_rendezvous, rendezvous_path
+from phalanx.launch.rendezvous.store import RendezvousInfo, rendezvous_path
 from phalanx.launch.resources import Machine
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
@@ -107,8 +108,8 @@ class RendezvousClient:
 
     def _connect(self, meeting: RendezvousInfo) -> Channel | None:
         try:
-            wire = Channel(publish_rendezvous(meeting))
-        except (OSError, EOFError, AuthenticationError) as error:
+            wire = Channel(connect((meeting.host, meeting.port), key=meeting.key))
+        except (OSError, AuthenticationError) as error:
             self._on_silence(meeting, str(error) or type(error).__name__)
             return None
         wire.send({**self._hello, "time": time.time()})

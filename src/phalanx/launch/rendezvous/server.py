@@ -5,16 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import (
-    Connection,
-    Listener,
-    answer_challenge,
-    deliver_challenge,
-)
+from multiprocessing.connection import Connection
 from typing import Any
 
+from phalanx.cluster.authenticated_connection import AuthenticatedListener
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.launch.rendezvous.channel import Channel
 from phalanx.launch.resources import Machine
@@ -48,8 +42,6 @@ class RendezvousServer:
         self._places = places
         self._versions = dict(versions)
         self._make_wire = make_wire
-        self._key = key
-        self._listener = Listener(("", 0), backlog=len(places.hosts))
         self._there = threading.Condition()
         self._wires: dict[int, Channel] = {}
         self._machines: dict[int, Machine] = {}
@@ -57,13 +49,12 @@ class RendezvousServer:
         self._who: dict[int, str] = {}
         self._skews: dict[int, float] = {}
         self._refused: dict[int, str] = {}
-        self._is_open = True
-        threading.Thread(target=self._take_in, name="phalanx-arrivals", daemon=True).start()
+        self._listener = AuthenticatedListener(("", 0), key=key, on_connection=self._greet)
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self._listener.address[1])
+        return self._listener.port
 
     def wire(self, index: int) -> Channel | None:
         """The wire to the launcher at a place; None where none is there."""
@@ -105,26 +96,11 @@ class RendezvousServer:
 
     def close(self) -> None:
         """Take nobody in any more, and hang up."""
-        self._is_open = False
-        with suppress(OSError):
-            self._listener.close()
+        self._listener.close()
         for wire in self._wires.values():
             wire.close()
 
-    def _take_in(self) -> None:
-        while self._is_open:
-            with suppress(OSError):
-                connection = self._listener.accept()
-                # In a thread of its own: a stranger that is silent must keep nobody away.
-                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
-
     def _greet(self, connection: Connection[Any, Any]) -> None:
-        try:
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
-        except (AuthenticationError, OSError, EOFError):
-            connection.close()
-            return
         wire = self._make_wire(connection)
         hello = wire.take(_FIRST_MESSAGE) or {}
         arrived = time.time()

@@ -9,11 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import socket
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
-from typing import Any
 
 from phalanx.cluster.node_group import ClusterEnvironment
 
@@ -52,26 +49,6 @@ class RendezvousInfo:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
-
-
-def publish_rendezvous(meeting: RendezvousInfo, patience: float = 10.0) -> Connection[Any, Any]:
-    """A connection to whoever listens there, once both have proved that they know the token.
-
-    Args:
-        meeting: where.
-        patience: seconds to wait for each answer: a stranger may have the port by now.
-
-    Raises:
-        OSError, EOFError, AuthenticationError: nobody who knows the token answers there.
-    """
-    socket.create_connection((meeting.host, meeting.port), timeout=patience).close()
-    connection = Client((meeting.host, meeting.port))
-    if not connection.poll(patience):
-        connection.close()
-        raise TimeoutError(f"{meeting.host}:{meeting.port} says nothing")
-    answer_challenge(connection, meeting.key)
-    deliver_challenge(connection, meeting.key)
-    return connection
 
 
 def rendezvous_path(root: Path, places: ClusterEnvironment) -> Path:

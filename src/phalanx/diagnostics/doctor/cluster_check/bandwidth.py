@@ -10,20 +10,14 @@ import os
 import socket
 import statistics
 import struct
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import (
-    Connection,
-    Listener,
-    answer_challenge,
-    deliver_challenge,
-)
+from multiprocessing.connection import Connection
 from typing import Any
 
-from phalanx.launch.rendezvous.store import RendezvousInfo, publish_rendezvous
+from phalanx.cluster.authenticated_connection import AuthenticatedListener, connect
+from phalanx.launch.rendezvous.store import RendezvousInfo
 
 PATIENCE = 10.0
 """Seconds without a byte after which a link counts as broken."""
@@ -61,33 +55,20 @@ class Probe:
         Raises:
             OSError: there is no free port.
         """
-        self._key = key
-        self._listener = Listener(("", 0), backlog=16)
-        self._is_open = True
-        threading.Thread(target=self._take_in, name="phalanx-probe", daemon=True).start()
+        self._listener = AuthenticatedListener(("", 0), key=key, on_connection=self._serve)
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self._listener.address[1])
+        return self._listener.port
 
     def close(self) -> None:
         """Take nobody in any more."""
-        self._is_open = False
-        with suppress(OSError):
-            self._listener.close()
-
-    def _take_in(self) -> None:
-        while self._is_open:
-            with suppress(OSError):
-                connection = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        self._listener.close()
 
     def _serve(self, connection: Connection[Any, Any]) -> None:
-        with suppress(OSError, EOFError, AuthenticationError), connection:
+        with suppress(OSError, EOFError), connection:
             _be_impatient(connection)
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
             while (asked := connection.recv_bytes()) == b"there and back":
                 connection.send_bytes(asked)
             end, chunk = time.monotonic() + _MOST_FLOOD, bytes(_CHUNK)
@@ -101,7 +82,7 @@ def measure(meeting: RendezvousInfo) -> Measured:
     Raises:
         OSError, EOFError, AuthenticationError: the link is broken; says how.
     """
-    with publish_rendezvous(meeting, PATIENCE) as connection:
+    with connect((meeting.host, meeting.port), key=meeting.key, timeout=PATIENCE) as connection:
         _be_impatient(connection)
         trips = [_there_and_back(connection) for _ in range(_TRIPS)]
         connection.send_bytes(b"and now a flood")
