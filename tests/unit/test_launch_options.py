@@ -101,3 +101,10 @@ def test_env():
 def test_bad_env(item):
     with pytest.raises(ConfigurationError, match="--env must be NAME=VALUE"):
         parse_env([item])
+
+
+@pytest.mark.parametrize("item", ["my-key=s3cr3t", "=s3cr3t", "s3cr3t"])
+def test_a_message_about_a_bad_env_has_no_value(item):
+    with pytest.raises(ConfigurationError) as raised:
+        parse_env([item])
+    assert "s3cr3t" not in str(raised.value)

@@ -309,6 +309,38 @@ def test_values_of_the_users_variables_are_written_nowhere(scene):
     assert records[0]["argv"] == document["argv"]
 
 
+def test_secret_arguments_are_written_nowhere(scene):
+    given = ["--api-key", "s3cr3t", "--token=s3cr3t", "--data", "s3://me:s3cr3t@host/data"]
+    scene.argv = ["phalanx", "run", "train.py", *given]
+    asked = {"arguments": tuple(given), "max_restarts": 1, "name": "it"}
+    result = scene.run("sys.exit(3 if attempt == 0 else 0)", **asked)
+    assert result.exit_code == 0
+    runs, now = [load_run(result.run_dir)], time.time()
+    (scene.directory / "page.html").write_text(html_of(runs, now))
+    (scene.directory / "page.json").write_text(to_json(runs, now))
+    kept = [path for path in scene.directory.rglob("*") if path.is_file()]
+    assert len(kept) > 6
+    assert not [path for path in kept if b"s3cr3t" in path.read_bytes()]
+    assert "s3cr3t" not in "\n".join(scene.said)
+    document = json.loads((result.run_dir / "run.json").read_text())
+    recorded = ["--api-key", "***", "--token=***", "--data", "s3://me:***@host/data"]
+    assert document["options"]["arguments"] == recorded
+    assert document["argv"] == ["phalanx", "run", "train.py", *recorded]
+    records = read_records(launcher_records_path(result.run_dir)).records
+    assert records[0]["argv"] == document["argv"]
+
+
+def test_a_report_of_an_older_run_shows_no_secret_arguments(scene):
+    result = scene.run("", name="it")
+    path = result.run_dir / "run.json"
+    document = json.loads(path.read_text())
+    document["argv"] = ["phalanx", "run", "train.py", "--api-key", "s3cr3t"]
+    document["options"]["arguments"] = ["--api-key", "s3cr3t"]
+    path.write_text(json.dumps(document))
+    runs = [load_run(result.run_dir)]
+    assert "s3cr3t" not in html_of(runs, time.time()) + to_json(runs, time.time())
+
+
 def test_the_users_variables_reach_the_workers(scene):
     scene.run("print(os.environ['FRUIT'])", env={"FRUIT": "apple"})
     assert scene.output.getvalue().count("apple") == 2

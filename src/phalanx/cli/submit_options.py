@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,12 +33,12 @@ def check_run(run: SubmitSpec) -> RunOptions:
     if read.hosts is not None or read.node_rank is not None or read.cluster != "auto":
         raise ConfigurationError(
             "--hosts, --node-rank and --cluster of a submitted run are what the cluster says; "
-            f"found one in --run-options {shlex.join(run.options)!r}. Leave it out."
+            f"found one in --run-options {run.shown_options!r}. Leave it out."
         )
     if (options.name, options.run_dir) != (run.name, Path(run.run_dir)):
         raise ConfigurationError(
             f"--name and --run-dir of a submitted run are those of phalanx submit; found others "
-            f"in --run-options {shlex.join(run.options)!r}. Give them to phalanx submit."
+            f"in --run-options {run.shown_options!r}. Give them to phalanx submit."
         )
     if options.workers is not None:
         check_placement(options.workers, run.hosts)
@@ -73,7 +72,7 @@ def _read(run: SubmitSpec) -> RunCommand:
     if not isinstance(read, RunCommand) or read.options.target != run.target:
         raise ConfigurationError(
             "--run-options must be options of phalanx run and nothing else; found "
-            f"{shlex.join(run.options)!r}. What the script takes follows the script."
+            f"{run.shown_options!r}. What the script takes follows the script."
         )
     return read
 

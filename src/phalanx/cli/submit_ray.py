@@ -41,7 +41,7 @@ def ray(job: RayJob) -> None:
     options = check_run(run)
     if (options.min_workers, options.workers) != (None, run.hosts):
         raise ConfigurationError(
-            f"--run-options {job.run_options!r} has --workers, which are bundles of Ray's: give "
+            f"--run-options {run.shown_options!r} has --workers, which are bundles of Ray's: give "
             "--workers to phalanx submit ray itself."
         )
     more = f"phalanx submit ray --workers {run.hosts * max(1, int(gpus))} --gpus-per-worker 1"

@@ -302,7 +302,10 @@ def parse_env(items: list[str]) -> dict[str, str]:
     for item in items:
         match = _VARIABLE.fullmatch(item)
         if match is None:
-            raise ConfigurationError(f"--env must be NAME=VALUE; found {item!r}.")
+            # What follows the "=" may be a secret, and so may an item without one.
+            name, equals, _ = item.partition("=")
+            found = f"the name {name!r}" if equals else "an item without '='"
+            raise ConfigurationError(f"--env must be NAME=VALUE; found {found}.")
         env[match["name"]] = match["value"]
     return env
 

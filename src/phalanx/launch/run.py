@@ -20,6 +20,7 @@ from phalanx.launch.data_servers import DataServers
 from phalanx.launch.options import MAX_SEED, RunOptions, without_env_values
 from phalanx.launch.preemption import SIGNALS
 from phalanx.launch.ps_tasks import add_chief_and_ps
+from phalanx.launch.redaction import redact
 from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.rendezvous.node import allocate_addresses
 from phalanx.launch.rendezvous.roles import forward_signals, nodes_of, run_follower, run_leader
@@ -210,8 +211,12 @@ def _run_record(
         "started": _iso(time.time()),
         "argv": _words(options, surroundings),
         "working_directory": str(Path.cwd()),
-        # Values of variables may be keys; the same command sets them again.
-        "options": {**asdict(options), "env": sorted(options.env)},
+        # Values may be keys; the same command sets them again.
+        "options": {
+            **asdict(options),
+            "arguments": redact(options.arguments),
+            "env": sorted(options.env),
+        },
         "seed": plan.seed,
         "shares": [asdict(share) for share in plan.shares],
         "machine": asdict(surroundings.machine),
@@ -225,7 +230,7 @@ def _words(options: RunOptions, surroundings: LaunchContext) -> list[str]:
     """The launcher's command line, as it may be written down."""
     words = list(surroundings.argv)
     own = len(words) - len(options.arguments)  # The rest is the script's.
-    return [*without_env_values(words[:own]), *words[own:]]
+    return [*redact(without_env_values(words[:own])), *redact(words[own:])]
 
 
 def _iso(seconds: float) -> str:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from phalanx.launch.redaction import redact
 from phalanx.monitoring.event_parsing import integer, text, texts, texts_by_name
 from phalanx.monitoring.events import Event, RunEnd, RunStart, WorkerStart
 from phalanx.report.event_reader import CorruptLines, RunReader
@@ -169,7 +170,7 @@ def read_run_file(run: Path) -> RunFile:
         return RunFile(problem=f"{RUN_FILE} holds no object.")
     result = _mapping(document.get("result"))
     return RunFile(
-        argv=texts(document.get("argv")),
+        argv=tuple(redact(texts(document.get("argv")))),  # Older runs recorded all of it.
         started=_seconds(document.get("started")),
         ended=_seconds(result.get("ended")),
         exit_code=integer(result.get("exit_code")),
@@ -177,9 +178,14 @@ def read_run_file(run: Path) -> RunFile:
         seed=integer(document.get("seed")),
         git=_commit(document.get("git")),
         versions=texts_by_name(document.get("versions")),
-        options=_mapping(document.get("options")),
+        options=_without_secrets(_mapping(document.get("options"))),
         machine=_mapping(document.get("machine")),
     )
+
+
+def _without_secrets(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = options.get("arguments")
+    return {**options, "arguments": redact(texts(arguments))} if arguments else options
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 from phalanx.errors import ConfigurationError
+from phalanx.launch.options import without_env_values
+from phalanx.launch.redaction import redact
 
 MOST_LETTERS = 52
 """Kubernetes names a pod by the job's name and its index, in 63 letters."""
@@ -58,6 +60,11 @@ class SubmitSpec:
                 f"--max-restarts must be at least 0; found {self.max_restarts}."
             )
 
+    @property
+    def shown_options(self) -> str:
+        """The further options as messages may show them, without secrets."""
+        return shlex.join(redact(without_env_values(self.options)))
+
     def words(self, *placed: str) -> list[str]:
         """`phalanx run` with its options, but for the program itself.
 
@@ -89,7 +96,9 @@ def split_options(text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise ConfigurationError(
-            f"--run-options must be options as a shell takes them; found {text!r} ({error})."
+            # The text may hold secrets.
+            f"--run-options must be options as a shell takes them; found a text with an error: "
+            f"{error}."
         ) from error
 
 
