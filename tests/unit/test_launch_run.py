@@ -341,6 +341,17 @@ def test_a_report_of_an_older_run_shows_no_secret_arguments(scene):
     assert "s3cr3t" not in html_of(runs, time.time()) + to_json(runs, time.time())
 
 
+def test_only_the_owner_can_read_what_a_run_writes(scene):
+    run = scene.directory / "runs" / "it"
+    run.mkdir(parents=True)
+    run.chmod(0o755)  # The user's choice.
+    assert scene.run("", name="it").exit_code == 0
+    assert run.stat().st_mode & 0o777 == 0o755
+    made = ("records", "attempts/0")
+    assert [(run / name).stat().st_mode & 0o777 for name in made] == [0o700] * 2
+    assert (run / "records/launcher.jsonl").stat().st_mode & 0o777 == 0o600
+
+
 def test_the_users_variables_reach_the_workers(scene):
     scene.run("print(os.environ['FRUIT'])", env={"FRUIT": "apple"})
     assert scene.output.getvalue().count("apple") == 2

@@ -56,3 +56,27 @@ def test_the_run_file_is_complete(tmp_path):
     write_run_file(tmp_path, {"run_dir": tmp_path})
     assert json.loads((tmp_path / "run.json").read_text()) == {"run_dir": str(tmp_path)}
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_only_the_owner_can_read_a_new_run(tmp_path):
+    for name in (None, "named"):
+        path = create_run_dir(tmp_path / "runs", name, NOON)
+        assert path.stat().st_mode & 0o777 == 0o700
+    write_run_file(path, {"seed": 1})
+    assert (path / "run.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_existing_directories_keep_their_permissions(tmp_path):
+    root = tmp_path / "runs"
+    (root / "named").mkdir(parents=True)
+    for path, mode in ((root, 0o775), (root / "named", 0o750)):
+        path.chmod(mode)
+    create_run_dir(root, "named", NOON)
+    create_run_dir(root, None, NOON)
+    assert [path.stat().st_mode & 0o777 for path in (root, root / "named")] == [0o775, 0o750]
+
+
+def test_a_new_directory_of_all_runs_follows_the_umask(tmp_path):
+    (tmp_path / "other").mkdir()
+    create_run_dir(tmp_path / "runs", None, NOON)
+    assert (tmp_path / "runs").stat().st_mode == (tmp_path / "other").stat().st_mode

@@ -163,6 +163,8 @@ def test_values_of_variables_are_not_in_the_script_and_reach_the_launchers(place
     noted = f'for word in "$@"; do echo "$word" >> {place}/words; done'
     stand_in(place, "python", says=noted)
     text = (place / "runs/mnist.sbatch").read_text().replace(sys.executable, "python")
+    files = [place / "runs/mnist.sbatch", place / "runs/mnist.job.json"]
+    assert [path.stat().st_mode & 0o777 for path in files] == [0o600] * 2
     assert run_script(place, text, PHALANX_ENV_KEY=KEY, PHALANX_ENV_EMPTY="") == 0
     (step,) = [words for words in called(place, raw=True) if words.startswith("srun")]
     assert "s3cr3t" not in step

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from phalanx.checkpoint.dtypes import from_storage, to_storage
 from phalanx.checkpoint.serialization import decode, encode
-from phalanx.monitoring.durable_files import move_durably
+from phalanx.monitoring.durable_files import PRIVATE_DIR, move_durably
 
 SCHEMA = 1
 FOLDER = "captures"
@@ -106,7 +106,7 @@ def write_captured(folder: Path, captured: CaptureInfo) -> Path:
     target = folder / captured.about.name
     partial = folder / f".{captured.about.name}.part"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial.mkdir(mode=PRIVATE_DIR, parents=True)
     arrays: dict[str, np.ndarray] = {}
     structure = [_named_leaves(batch, arrays, f"{i}") for i, batch in enumerate(captured.batches)]
     document = {

@@ -36,6 +36,7 @@ from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock, Supervisor, Timeouts
 from phalanx.launch.tee import Tee, ranks_to_show
 from phalanx.launch.worker_group import WorkerGroupSpec, start_worker_group, worker_specs
+from phalanx.monitoring.durable_files import PRIVATE_DIR
 from phalanx.monitoring.event_log import EventLog
 from phalanx.monitoring.events import (
     AttemptStart,
@@ -256,7 +257,7 @@ class WorkerGroupRunner:
             self.output,
             terminal=self.terminal,
         )
-        paths.directory.mkdir(parents=True, exist_ok=True)
+        paths.directory.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
         _write_cluster(paths.directory / "cluster.json", specs)
         start = partial(self._start, plan)
         handles = start_worker_group(specs, start)

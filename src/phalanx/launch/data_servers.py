@@ -14,6 +14,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 from phalanx.launch.process import StartProcess, WorkerHandle, WorkerProcess
+from phalanx.monitoring.durable_files import PRIVATE_DIR
 
 MOST_REPLACEMENTS = 10
 """Of all these processes together, in one run: more than that is no accident."""
@@ -77,7 +78,7 @@ class DataServers:
             LaunchError: one did not start; those that did were ended again.
         """
         if self._commands:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self._directory.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
         try:
             for name in self._commands:
                 self._handles[name] = self._start_one(name)

@@ -15,7 +15,7 @@ from typing import Any
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import ConfigurationError
 from phalanx.lease.records import LEASE_DIR
-from phalanx.monitoring.durable_files import write_durably
+from phalanx.monitoring.durable_files import PRIVATE_DIR, PRIVATE_FILE, write_durably
 
 RUN_FILE = "run.json"
 
@@ -23,7 +23,8 @@ RUN_FILE = "run.json"
 def create_run_dir(root: Path, name: str | None, now: datetime, *, resume: bool = False) -> Path:
     """Make the directory of a run and return its absolute path.
 
-    A run of that name that has saved and stopped resumes where it lies.
+    A run of that name that has saved and stopped resumes where it lies. Only the owner can read a
+    new directory of a run; the directory of all runs, which users may share, follows the umask.
 
     Args:
         root: the directory of all runs.
@@ -43,7 +44,7 @@ def create_run_dir(root: Path, name: str | None, now: datetime, *, resume: bool 
         for number in count(1):
             path = root / (stem if number == 1 else f"{stem}-{number}")
             try:
-                path.mkdir()
+                path.mkdir(mode=PRIVATE_DIR)
             except FileExistsError:
                 continue
             return path
@@ -64,7 +65,7 @@ def _named(path: Path, *, resume: bool) -> Path:
             f"There is a run in {path} already. Give another --name, move that one away, or go "
             "on with it by --resume."
         )
-    path.mkdir()
+    path.mkdir(mode=PRIVATE_DIR)
     return path
 
 
@@ -88,7 +89,8 @@ def earlier_run(directory: Path) -> Mapping[str, Any] | None:
 
 def write_run_file(directory: Path, document: Mapping[str, object]) -> None:
     """Write `run.json`, whole or not at all."""
-    write_durably(directory / RUN_FILE, json.dumps(document, indent=2, default=str) + "\n")
+    text = json.dumps(document, indent=2, default=str) + "\n"
+    write_durably(directory / RUN_FILE, text, mode=PRIVATE_FILE)
 
 
 _PACKAGES = ("phalanx", "keras", "tensorflow", "tensorflow-cpu", "tf-keras", "numpy")

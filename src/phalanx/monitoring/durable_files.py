@@ -13,6 +13,14 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+PRIVATE_DIR = 0o700
+"""Permissions of directories that Phalanx makes for a run. Records and logs may hold secrets.
+
+Only new directories get them: the permissions of an existing directory are the user's choice.
+"""
+PRIVATE_FILE = 0o600
+"""Permissions of files that lie outside those directories, or that hold the command."""
+
 
 def write_durably(path: str | os.PathLike[str], content: str | bytes, *, mode: int = 0o666) -> None:
     """Write a file that is complete or absent.

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import ConfigurationError
+from phalanx.monitoring.durable_files import PRIVATE_DIR, PRIVATE_FILE
 from phalanx.monitoring.events import Event, Record, field_names
 
 _log = logging.getLogger(__name__)
@@ -59,9 +60,9 @@ class RecordWriter:
     ) -> None:
         self.path = Path(path)
         self._clock = clock
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
         self._file: int | None = os.open(
-            self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+            self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE
         )
         self._start = b"\n" if _is_unfinished(self._file) else b""
 

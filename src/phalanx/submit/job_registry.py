@@ -8,6 +8,7 @@ from pathlib import Path
 
 from phalanx.errors import ConfigurationError
 from phalanx.launch.run_dir import saved_run
+from phalanx.monitoring.durable_files import PRIVATE_FILE, write_durably
 
 ENDING = ".job.json"
 
@@ -38,7 +39,7 @@ class SubmittedJob:
         """Keep it beside the runs."""
         run_dir.mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(self), indent=2) + "\n"
-        (run_dir / f"{self.name}{ENDING}").write_text(text, encoding="utf-8")
+        write_durably(run_dir / f"{self.name}{ENDING}", text, mode=PRIVATE_FILE)
 
 
 def refuse_taken(name: str, run_dir: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.errors import LaunchError
+from phalanx.monitoring.durable_files import PRIVATE_FILE, write_durably
 from phalanx.submit.job_registry import SubmittedJob
 from phalanx.submit.slurm_script import SlurmJob, batch_script
 from phalanx.submit.subprocess_client import Call
@@ -22,7 +23,7 @@ def submit(job: SlurmJob, run_dir: Path, call: Call) -> SubmittedJob:
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     path = run_dir / f"{job.run.name}.sbatch"
-    path.write_text(batch_script(job), encoding="utf-8")
+    write_durably(path, batch_script(job), mode=PRIVATE_FILE)  # The script's arguments are in it.
     answer = call(["sbatch", "--parsable", str(path)], job.variables).strip()
     number = answer.partition(";")[0]  # "17;cluster" where there are several
     if not number.isdecimal():

@@ -14,6 +14,7 @@ from phalanx.launch.prefork import PreforkPool
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.worker_group import worker_environment
+from phalanx.monitoring.durable_files import PRIVATE_DIR
 
 GPUs = Sequence[str] | None
 """The GPUs that a worker sees, by number; None for all."""
@@ -68,7 +69,8 @@ class LocalNode:
     def start(self, spec: WorkerSpec, gpus: GPUs) -> WorkerHandle:
         """See `Node`."""
         paths = AttemptPaths(run=Path(str(spec.run_dir)), attempt=spec.attempt)
-        paths.directory.mkdir(parents=True, exist_ok=True)
+        for path in (paths.run, paths.directory):
+            path.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
         environment = worker_environment(self.environment, spec, gpus)
         return self.warm.start(
             self.command,

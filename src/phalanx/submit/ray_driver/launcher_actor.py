@@ -59,7 +59,7 @@ class LauncherActor:
         program = python or sys.executable
         self._log = Path(log)
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as output:
+        with open(self._log, "ab", opener=_for_its_owner) as output:
             self._read = output.tell()
             self._process = subprocess.Popen(
                 [
@@ -100,3 +100,7 @@ class LauncherActor:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
