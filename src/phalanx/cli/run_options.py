@@ -18,6 +18,7 @@ from phalanx.cluster.spec import LOG_LEVELS
 from phalanx.cluster.strategies import COMMUNICATION_NAMES, STRATEGY_NAMES
 from phalanx.cluster.task_types import DEFAULT_SHARDING
 from phalanx.errors import ConfigurationError
+from phalanx.launch.env_file import collect_env
 from phalanx.launch.options import (
     GRACE,
     HANG_TIMEOUT,
@@ -25,10 +26,17 @@ from phalanx.launch.options import (
     TEE_MODES,
     RunOptions,
     parse_devices,
-    parse_env,
     parse_workers,
 )
-from phalanx.launch.shared_options import Arguments, AsModule, MaxRestarts, Resume, Target
+from phalanx.launch.shared_options import (
+    Arguments,
+    AsModule,
+    Env,
+    EnvFrom,
+    MaxRestarts,
+    Resume,
+    Target,
+)
 
 Run = Annotated[
     str | None,
@@ -172,12 +180,8 @@ class RunCommand:
             metavar="SECONDS", help="Time for training to save and stop after SIGTERM or SIGUSR1."
         ),
     ] = GRACE
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="Environment variable for the workers (repeatable)."
-        ),
-    ] = None
+    env: Env = None
+    env_from: EnvFrom = None
     debug: Annotated[
         bool,
         typer.Option("--debug", help="Run steps eagerly and compare the workers' collectives."),
@@ -252,7 +256,7 @@ class RunCommand:
                 overfit_batches=_at_least_one("--overfit-batches", self.overfit_batches),
                 profile=parse_profile(self.profile, self.profile_ranks),
             ),
-            env=parse_env(self.env or []),
+            env=collect_env(self.env, self.env_from),
         )
 
 

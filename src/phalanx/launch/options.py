@@ -259,7 +259,7 @@ def _one_of(option: str, value: str, names: tuple[str, ...]) -> None:
 _WORKERS = re.compile(r"(?:(?P<least>\d+):)?(?P<most>\d+)")
 _DEVICES = re.compile(r"(?:(?P<kind>cpu|gpu|logical-gpu):)?(?P<count>\d+)")
 _ENV = "--env"
-_VARIABLE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parse_workers(text: str) -> tuple[int | None, int]:
@@ -292,6 +292,11 @@ def parse_devices(text: str) -> DeviceSpec:
     return DeviceSpec(count=int(match["count"]), kind=match["kind"] or "auto")  # type: ignore[arg-type]
 
 
+def is_variable_name(name: str) -> bool:
+    """Whether an environment variable can have this name."""
+    return _VARIABLE_NAME.fullmatch(name) is not None
+
+
 def parse_env(items: list[str]) -> dict[str, str]:
     """`["A=1", "B=x=y"]` as a mapping.
 
@@ -300,13 +305,12 @@ def parse_env(items: list[str]) -> dict[str, str]:
     """
     env: dict[str, str] = {}
     for item in items:
-        match = _VARIABLE.fullmatch(item)
-        if match is None:
+        name, equals, value = item.partition("=")
+        if not equals or not is_variable_name(name):
             # What follows the "=" may be a secret, and so may an item without one.
-            name, equals, _ = item.partition("=")
             found = f"the name {name!r}" if equals else "an item without '='"
             raise ConfigurationError(f"--env must be NAME=VALUE; found {found}.")
-        env[match["name"]] = match["value"]
+        env[name] = value
     return env
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +13,17 @@ Arguments = Annotated[
 ]
 AsModule = Annotated[
     bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module, as in python -m.")
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Environment variable for the workers (repeatable)."),
+]
+EnvFrom = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with lines NAME=VALUE of environment variables for the workers (repeatable).",
+    ),
 ]
 MaxRestarts = Annotated[int, typer.Option(help="Maximum number of restarts after failures.")]
 Resume = Annotated[
