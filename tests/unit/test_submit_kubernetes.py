@@ -81,6 +81,41 @@ def environment_of(container):
     return {one["name"]: one["value"] for one in container["env"]}
 
 
+def variables_of(objects, container):
+    """What the Secrets that a container refers to hold."""
+    wanted = [one["secretRef"]["name"] for one in container.get("envFrom", [])]
+    secrets = [one for one in objects if one["kind"] == "Secret"]
+    assert [one["metadata"]["name"] for one in secrets] == wanted
+    return {name: value for one in secrets for name, value in one["stringData"].items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_of_variables_are_only_in_a_secret(place, kind):
+    (place / "train.env").write_text("KEY=s3cr3t\nA=file\n")
+    options = "--env OTHER=s3cr3t-too --seed 7"
+    words = ("--kind", kind, "--env-from", "train.env", "--env", "A=1", "--run-options", options)
+    made = objects(*words, "train.py")
+    (container,) = [pod["containers"][0] for one in made for pod in pods_in(one)]
+    assert variables_of(made, container) == {"KEY": "s3cr3t", "A": "1", "OTHER": "s3cr3t-too"}
+    assert "s3cr3t" not in json.dumps([one for one in made if one["kind"] != "Secret"])
+    for one in made:
+        if one["apiVersion"] in ("v1", "batch/v1"):
+            validate.validate(one, VERSIONS[0], strict=True)
+
+
+def test_a_variable_takes_precedence_over_a_default(place):
+    made = objects("--env", "PYTHONUNBUFFERED=", "train.py")
+    (container,) = pod_of(made[-1])["containers"]
+    assert environment_of(container)["PYTHONUNBUFFERED"] == ""
+
+
+def test_a_run_without_variables_has_no_secret(place):
+    made = objects("train.py")
+    (container,) = pod_of(made[-1])["containers"]
+    assert variables_of(made, container) == {}
+    assert "envFrom" not in container
+
+
 def test_pods_find_each_other(place):
     *_, service, job = objects("--workers", "3", "train.py")
     pod = pod_of(job)
@@ -150,7 +185,8 @@ def test_values_arrive_as_they_are(place, kind, text):
     pods = [pod for one in made for pod in pods_in(one)]
     assert [pod["nodeSelector"] for pod in pods] == [{text: text, "k": "v"}]
     (container,) = pods[0]["containers"]
-    assert (environment_of(container)["A"], container["args"][-1]) == (text, text)
+    assert container["args"][-1] == text
+    assert variables_of(made, container) == {"A": text}
 
 
 def pods_in(value):
@@ -302,6 +338,24 @@ PODS = (
 )
 
 
+def test_a_secret_is_created_and_a_refusal_quotes_nothing(place, monkeypatch):
+    words = ("--env", "KEY=s3cr3t", "train.py")
+    with api() as (url, asked):
+        set_to(url, place, monkeypatch)
+        assert submit(*words).exit_code == 0
+        assert [body for *_, body in asked] == objects(*words)
+        assert ("POST", "/api/v1/namespaces/team/secrets") in [each[:2] for each in asked]
+    kept = [path for path in (place / "runs").rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if "s3cr3t" in path.read_text()]
+    with api(refuse=["secrets"]) as (url, asked):
+        set_to(url, place, monkeypatch)
+        error = submit(*words).exception
+    assert isinstance(error, LaunchError)
+    assert "refused the Secret mnist: 409" in str(error)
+    assert "s3cr3t" not in str(error)
+
+
 def test_apply_status_logs_cancel(place, monkeypatch):
     with api(pods=PODS) as (url, asked):
         set_to(url, place, monkeypatch)
@@ -334,6 +388,7 @@ def test_apply_status_logs_cancel(place, monkeypatch):
             ("DELETE", "/apis/batch/v1/namespaces/team/jobs/mnist"),
             ("DELETE", "/api/v1/namespaces/team/services/mnist"),
             ("DELETE", "/api/v1/namespaces/team/configmaps/mnist"),
+            ("DELETE", "/api/v1/namespaces/team/secrets/mnist"),
         ]
 
 
@@ -368,6 +423,7 @@ def test_other_kinds_are_made_and_deleted(place, monkeypatch):
             ("DELETE", f"{place}/trainjobs/mnist"),
             ("DELETE", f"{place}/trainingruntimes/mnist"),
             ("DELETE", "/api/v1/namespaces/team/configmaps/mnist"),
+            ("DELETE", "/api/v1/namespaces/team/secrets/mnist"),
         ]
 
 

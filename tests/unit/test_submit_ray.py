@@ -84,6 +84,20 @@ def test_a_dry_run_prints_a_command_of_rays_own(place):
     )  # fmt: skip
 
 
+def test_values_of_variables_are_not_in_the_entrypoint_and_reach_the_launchers(place, monkeypatch):
+    (place / "train.env").write_text("KEY=s3cr3t\nA=file\n")
+    options = ("--env-from", "train.env", "--run-options", "--env A=s3cr3t-too --seed 7")
+    result = submit(*options, "--dry-run", "train.py")
+    assert result.exit_code == 0, result.output
+    words = shlex.split(result.output.splitlines()[-1])
+    given = json.loads(words.pop(words.index("--runtime-env-json") + 1))["env_vars"]
+    assert "s3cr3t" not in shlex.join(words)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    environment = RayPlan.from_json(words[-1]).variables(("a", "b"), 1, 0)
+    assert (environment["KEY"], environment["A"]) == ("s3cr3t", "s3cr3t-too")
+
+
 def test_launchers_find_each_other_and_their_gpus():
     plan = RayPlan(name="it", run_dir="/shared/runs", words=("run",), least=2, most=2)
     environment = plan.variables(("10.0.0.1", "10.0.0.2"), 1, 3)

@@ -149,6 +149,18 @@ KEY = "s3cr3t = $HOME 'x'"
 WITH_KEY = f"--env KEY={shlex.quote(KEY)} --tee all --env=EMPTY="
 
 
+def test_variables_of_a_file_are_not_in_the_script(place):
+    (place / "train.env").write_text("KEY=s3cr3t\nA=file\n")
+    stand_in(
+        place, "sbatch", says=f'echo 4711; echo "$PHALANX_ENV_KEY $PHALANX_ENV_A" > {place}/it'
+    )
+    options = ("--env-from", "train.env", "--run-options", "--env A=1")
+    result = submit("--name", "mnist", *options, "train.py")
+    assert result.exit_code == 0, result.output
+    assert (place / "it").read_text() == "s3cr3t 1\n"
+    assert "s3cr3t" not in (place / "runs/mnist.sbatch").read_text()
+
+
 def test_values_of_variables_are_not_in_the_script_and_reach_the_launchers(place):
     stand_in(place, "sbatch", says=f'echo 4711; echo "$PHALANX_ENV_KEY" > {place}/exported')
     result = submit("--name", "mnist", "--run-options", WITH_KEY, "train.py")

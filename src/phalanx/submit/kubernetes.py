@@ -12,9 +12,10 @@ import typer
 
 from phalanx.cluster.environments.kubernetes import JOB, POD_HOST, POD_OF_INDEX, PODS
 from phalanx.errors import ConfigurationError
-from phalanx.launch.options import GRACE, parse_env
+from phalanx.launch.env_file import collect_env
+from phalanx.launch.options import GRACE, split_env
 from phalanx.launch.script_check import check_script
-from phalanx.launch.shared_options import Arguments
+from phalanx.launch.shared_options import Arguments, Env, EnvFrom
 from phalanx.submit.manifests import Manifest, render
 from phalanx.submit.shared_options import GracePeriod, JobsDir, RunOptionsText
 from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
@@ -87,10 +88,8 @@ class KubernetesJob:
         int, typer.Option(help="Replacements of a pod of each index after failures.")
     ] = 3
     grace_period: GracePeriod = int(GRACE)
-    env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Environment variable for the pods (repeatable)."),
-    ] = None
+    env: Env = None
+    env_from: EnvFrom = None
     node_selector: Annotated[
         list[str] | None,
         typer.Option(metavar="LABEL=VALUE", help="Node selector label (repeatable)."),
@@ -158,7 +157,7 @@ class KubernetesJob:
             workers_per_host=1,
             run_dir=self.run_dir,
             max_restarts=self.max_restarts,
-            options=split_options(self.run_options),
+            options=split_env(split_options(self.run_options))[1],
         )
 
     @property
@@ -177,11 +176,18 @@ class KubernetesJob:
         cluster = "tf_config" if self.kind == "tfjob" else "kubernetes"
         return self.run.words("--cluster", cluster, "--grace-period", str(self.grace_period))
 
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        """The user's variables, for a Secret: who may read pods may not read Secrets."""
+        in_options = split_env(split_options(self.run_options))[0]
+        return collect_env(self.env, self.env_from) | in_options
+
     @property
     def environment(self) -> dict[str, str]:
         """The container's. Kubernetes adds which pod it is: JOB_COMPLETION_INDEX, or TF_CONFIG."""
         name, group = self.run.name, self.replicated_job
-        variables = {"PYTHONUNBUFFERED": "1", **parse_env(self.env or []), JOB: name}
+        # A value here takes precedence over the Secret's.
+        variables = {"PYTHONUNBUFFERED": self.variables.get("PYTHONUNBUFFERED", "1"), JOB: name}
         if self.kind != "tfjob":
             pod = f"{name}-{POD_OF_INDEX}" if group is None else f"{name}-{group}-0-{POD_OF_INDEX}"
             variables |= {PODS: str(self.run.hosts), POD_HOST: f"{pod}.{name}"}
@@ -201,7 +207,8 @@ def manifests(job: KubernetesJob) -> list[Manifest]:
     """All objects, in the order in which they are made."""
     values = {"job": job, "run": job.run, "code_dir": CODE_DIR}
     code = [] if job.script is None else render("config_map.yaml", values)
-    return [*code, *render(f"{job.kind}.yaml", values)]
+    secret = render("secret.yaml", values) if job.variables else []
+    return [*code, *secret, *render(f"{job.kind}.yaml", values)]
 
 
 def _letters_of_pods(job: KubernetesJob) -> int:

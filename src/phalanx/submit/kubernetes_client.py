@@ -70,9 +70,11 @@ def apply(objects: Sequence[dict[str, Any]], namespace: str, kubernetes: ModuleT
         except kubernetes.client.ApiException as error:
             for before in reversed(made):
                 _delete(before["kind"], before["metadata"]["name"], namespace, kubernetes)
+            # What Kubernetes says of a Secret may quote its values.
+            said = "" if one["kind"] == "Secret" else f" {error.body}"
             raise LaunchError(
                 f"Kubernetes refused the {one['kind']} {one['metadata']['name']}: {error.status} "
-                f"{error.reason} {error.body}. What was made before it is deleted again."
+                f"{error.reason}{said}. What was made before it is deleted again."
             ) from error
         made.append(one)
 
@@ -82,6 +84,8 @@ def _create(one: dict[str, Any], namespace: str, kubernetes: ModuleType) -> None
     match one["kind"]:
         case "ConfigMap":
             client.CoreV1Api().create_namespaced_config_map(namespace, one)
+        case "Secret":
+            client.CoreV1Api().create_namespaced_secret(namespace, one)
         case "Service":
             client.CoreV1Api().create_namespaced_service(namespace, one)
         case "Job":
@@ -100,6 +104,8 @@ def _delete(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> Non
         match kind:
             case "ConfigMap":
                 client.CoreV1Api().delete_namespaced_config_map(name, namespace)
+            case "Secret":
+                client.CoreV1Api().delete_namespaced_secret(name, namespace)
             case "Service":
                 client.CoreV1Api().delete_namespaced_service(name, namespace)
             case "Job":
@@ -112,14 +118,15 @@ def _delete(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> Non
                     group, version, namespace, plural, name
                 )
     except client.ApiException as error:
-        if error.status != 404:
+        # Who may not delete Secrets has made none, and cancels a job nevertheless.
+        if error.status != 404 and (kind, error.status) != ("Secret", 403):
             raise
 
 
 def cancel(job: SubmittedJob, kubernetes: ModuleType) -> None:
     """Delete the Job, its pods, and what was made with it."""
     others = ("TrainingRuntime",) if job.object == "TrainJob" else ("Service",)
-    for kind in (str(job.object), *others, "ConfigMap"):
+    for kind in (str(job.object), *others, "ConfigMap", "Secret"):
         _delete(kind, job.job, str(job.namespace), kubernetes)
 
 

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from phalanx.errors import ConfigurationError
-from phalanx.launch.options import GRACE, parse_workers
-from phalanx.launch.shared_options import Arguments, AsModule, Resume, Target
+from phalanx.launch.env_file import collect_env
+from phalanx.launch.options import GRACE, parse_workers, split_env
+from phalanx.launch.shared_options import Arguments, AsModule, EnvFrom, Resume, Target
 from phalanx.submit.ray_driver.plan import RayPlan
 from phalanx.submit.shared_options import (
     GracePeriod,
@@ -23,7 +24,7 @@ from phalanx.submit.shared_options import (
     RunOptionsText,
     SharedRunDir,
 )
-from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
+from phalanx.submit.submit_spec import ENV_PREFIX, SubmitSpec, name_for, split_options
 
 MARGIN = 30
 """Seconds beyond the grace of training before Ray kills a job that it was asked to stop."""
@@ -79,6 +80,7 @@ class RayJob:
         float,
         typer.Option(metavar="SECONDS", help="With MIN:MAX, time to wait for MAX workers."),
     ] = 60.0
+    env_from: EnvFrom = None
     grace_period: GracePeriod = int(GRACE)
     run_options: RunOptionsText = ""
     python: Annotated[
@@ -113,8 +115,14 @@ class RayJob:
             hosts=parse_workers(self.workers)[1],
             run_dir=str(self.run_dir.absolute()),
             max_restarts=self.max_restarts,
-            options=split_options(self.run_options),
+            options=split_env(split_options(self.run_options))[1],
         )
+
+    @cached_property
+    def env(self) -> dict[str, str]:
+        """Variables of the workers' environment."""
+        in_options = split_env(split_options(self.run_options))[0]
+        return collect_env(None, self.env_from) | in_options
 
     @cached_property
     def plan(self) -> RayPlan:
@@ -149,6 +157,9 @@ class RayJob:
         variables = {
             "RAY_JOB_STOP_WAIT_TIME_S": str(self.grace_period + MARGIN),
             "PYTHONUNBUFFERED": "1",
+            # Not in the entrypoint, which Ray shows. The names are others, so that what is for the
+            # workers does not act on Ray's processes.
+            **{f"{ENV_PREFIX}{name}": value for name, value in self.env.items()},
         }
         return {**where, "env_vars": variables}
 

@@ -14,12 +14,19 @@ import typer
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import ConfigurationError
+from phalanx.launch.env_file import collect_env
 from phalanx.launch.options import GRACE, split_env
-from phalanx.launch.shared_options import Arguments, AsModule, MaxRestarts, Resume, Target
+from phalanx.launch.shared_options import (
+    Arguments,
+    AsModule,
+    EnvFrom,
+    MaxRestarts,
+    Resume,
+    Target,
+)
 from phalanx.submit.shared_options import GracePeriod, JobName, RunOptionsText, SharedRunDir
-from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
+from phalanx.submit.submit_spec import ENV_PREFIX, SubmitSpec, name_for, split_options
 
-ENV_PREFIX = "PHALANX_ENV_"
 MOST_REQUEUES = 100
 MARGIN = 60
 """Seconds between the end of the workers' grace and the end of the job's time."""
@@ -77,6 +84,7 @@ class SlurmJob:
     resume: Resume = False
     run_dir: SharedRunDir = Path("runs")
     max_restarts: MaxRestarts = 0
+    env_from: EnvFrom = None
     grace_period: GracePeriod = int(GRACE)
     run_options: RunOptionsText = ""
     python: Annotated[
@@ -116,10 +124,11 @@ class SlurmJob:
             options=split_env(split_options(self.run_options))[1],
         )
 
-    @property
+    @cached_property
     def env(self) -> dict[str, str]:
         """Variables of the workers' environment, which the script takes from `variables`."""
-        return split_env(split_options(self.run_options))[0]
+        in_options = split_env(split_options(self.run_options))[0]
+        return collect_env(None, self.env_from) | in_options
 
     @property
     def output(self) -> str:

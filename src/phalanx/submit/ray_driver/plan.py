@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from phalanx.cluster.environments.ray import HOSTS, INDEX, JOB
 from phalanx.errors import ConfigurationError
+from phalanx.submit.submit_spec import ENV_PREFIX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ class RayPlan:
         variables = {HOSTS: ",".join(hosts), INDEX: str(index), JOB: f"{self.name}-{start}"}
         # Ray leaves all GPUs of a node to be seen by who has reserved none.
         none = {} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""}
-        return {**variables, **none, "PYTHONUNBUFFERED": "1"}
+        return {**none, "PYTHONUNBUFFERED": "1", **_of_workers(os.environ), **variables}
 
     def to_json(self) -> str:
         """For the driver's command."""
@@ -93,3 +95,12 @@ class RayPlan:
         """What `to_json` wrote."""
         fields = json.loads(text)
         return cls(**{**fields, "words": tuple(fields["words"])})
+
+
+def _of_workers(job: Mapping[str, str]) -> dict[str, str]:
+    """The workers' variables, which launchers hand down, from the environment of Ray's job."""
+    return {
+        name.removeprefix(ENV_PREFIX): value
+        for name, value in job.items()
+        if name.startswith(ENV_PREFIX)
+    }
