@@ -45,6 +45,7 @@ NOT_RUN = {
     "names files that are not there",
     "what it replaces",
     "needs a cluster",
+    "needs nftables and root",
 }
 
 

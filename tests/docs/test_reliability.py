@@ -1,8 +1,9 @@
-"""Each promise of `docs/reliability.md` has a test that exists."""
+"""Each promise of `docs/reliability.md` and `docs/security.md` has a test that exists."""
 
 import ast
 import re
 
+import pytest
 from pages import ROOT
 
 PAGE = ROOT / "docs" / "reliability.md"
@@ -19,8 +20,9 @@ def names_in(path):
     }
 
 
-def test_the_tests_that_hold_promises_exist():
-    named = _TEST.findall(PAGE.read_text())
+@pytest.mark.parametrize("page", [PAGE, ROOT / "docs" / "security.md"], ids=lambda page: page.name)
+def test_the_tests_that_hold_promises_exist(page):
+    named = _TEST.findall(page.read_text())
     missing = [
         f"{file}::{name}"
         for file, name in named

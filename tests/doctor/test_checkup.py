@@ -204,9 +204,30 @@ def test_an_all_reduce(tmp_path):
 
 
 def test_ports_and_names(tmp_path):
-    ports, name = network.check(here(tmp_path))
+    ports, name, exposure = network.check(here(tmp_path))
+    assert exposure.verdict in ("ok", "warning")
     assert ports.verdict == "ok"
     assert name.verdict in ("ok", "warning")
+
+
+@pytest.mark.parametrize(
+    ("addresses", "verdict", "named"),
+    [
+        (["127.0.0.1", "::1", "fe80::1%eth0"], "ok", []),
+        (["127.0.0.1", "10.0.0.7"], "ok", ["10.0.0.7"]),
+        (
+            ["10.0.0.7", "8.8.4.4", "2a00:1450::5"],
+            "warning",
+            ["10.0.0.7", "8.8.4.4", "2a00:1450::5"],
+        ),
+    ],
+)
+def test_who_can_reach_workers(addresses, verdict, named):
+    result = network.exposure(addresses, (40000, 50000))
+    assert result.verdict == verdict
+    assert [address for address in addresses if address in result.what] == named
+    assert (result.fix is not None) == bool(named)
+    assert not named or "tcp dport 40000-50000" in result.fix
 
 
 def test_limits():

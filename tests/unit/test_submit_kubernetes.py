@@ -103,6 +103,35 @@ def test_values_of_variables_are_only_in_a_secret(place, kind):
             validate.validate(one, VERSIONS[0], strict=True)
 
 
+def labels_of_pods(one):
+    """The labels in every pod template of an object."""
+    if isinstance(one, list):
+        return [labels for each in one for labels in labels_of_pods(each)]
+    if not isinstance(one, dict):
+        return []
+    if "containers" in one.get("spec", {}):
+        return [one["metadata"]["labels"]]
+    return labels_of_pods(list(one.values()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_pods_of_the_run_reach_its_pods(place, kind):
+    made = objects("--kind", kind, "--workers", "2", "--pvc", "runs", "train.py")
+    (policy,) = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]
+    selected = policy["podSelector"]["matchLabels"]
+    assert selected
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"from": [{"podSelector": {"matchLabels": selected}}]}]
+    labels = [found for one in made for found in labels_of_pods(one)]
+    assert labels
+    assert all(selected.items() <= each.items() for each in labels)
+
+
+def test_a_network_policy_can_be_left_out(place):
+    made = objects("--no-network-policy", "train.py")
+    assert "NetworkPolicy" not in [one["kind"] for one in made]
+
+
 def test_a_variable_takes_precedence_over_a_default(place):
     made = objects("--env", "PYTHONUNBUFFERED=", "train.py")
     (container,) = pod_of(made[-1])["containers"]
@@ -201,7 +230,7 @@ def pods_in(value):
 
 def test_code_in_the_image_needs_no_config_map(place):
     kinds = [one["kind"] for one in objects("--code-source", "image", "/app/train.py")]
-    assert kinds == ["Service", "Job"]
+    assert kinds == ["NetworkPolicy", "Service", "Job"]
 
 
 def test_other_kinds(place):
@@ -356,6 +385,9 @@ def test_a_secret_is_created_and_a_refusal_quotes_nothing(place, monkeypatch):
     assert "s3cr3t" not in str(error)
 
 
+POLICIES = "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies"
+
+
 def test_apply_status_logs_cancel(place, monkeypatch):
     with api(pods=PODS) as (url, asked):
         set_to(url, place, monkeypatch)
@@ -363,6 +395,7 @@ def test_apply_status_logs_cancel(place, monkeypatch):
         assert result.exit_code == 0, result.exception
         assert [(verb, path) for verb, path, _ in asked] == [
             ("POST", "/api/v1/namespaces/team/configmaps"),
+            ("POST", POLICIES),
             ("POST", "/api/v1/namespaces/team/services"),
             ("POST", "/apis/batch/v1/namespaces/team/jobs"),
         ]
@@ -389,6 +422,7 @@ def test_apply_status_logs_cancel(place, monkeypatch):
             ("DELETE", "/api/v1/namespaces/team/services/mnist"),
             ("DELETE", "/api/v1/namespaces/team/configmaps/mnist"),
             ("DELETE", "/api/v1/namespaces/team/secrets/mnist"),
+            ("DELETE", f"{POLICIES}/mnist"),
         ]
 
 
@@ -409,21 +443,23 @@ def test_other_kinds_are_made_and_deleted(place, monkeypatch):
         set_to(url, place, monkeypatch)
         assert submit("--kind", "jobset", "--code-source", "image", "train.py").exit_code == 0
         path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
-        assert [(verb, at) for verb, at, _ in asked] == [("POST", path)]
+        assert [(verb, at) for verb, at, _ in asked] == [("POST", POLICIES), ("POST", path)]
         CliRunner().invoke(app, ["cancel", "mnist"])
-        assert asked[1][:2] == ("DELETE", f"{path}/mnist")
+        assert asked[2][:2] == ("DELETE", f"{path}/mnist")
 
         asked.clear()
         assert submit("--kind", "trainjob", "--code-source", "image", "train.py").exit_code == 0
         place = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team"
         CliRunner().invoke(app, ["cancel", "mnist"])
         assert [(verb, at) for verb, at, _ in asked] == [
+            ("POST", POLICIES),
             ("POST", f"{place}/trainingruntimes"),
             ("POST", f"{place}/trainjobs"),
             ("DELETE", f"{place}/trainjobs/mnist"),
             ("DELETE", f"{place}/trainingruntimes/mnist"),
             ("DELETE", "/api/v1/namespaces/team/configmaps/mnist"),
             ("DELETE", "/api/v1/namespaces/team/secrets/mnist"),
+            ("DELETE", f"{POLICIES}/mnist"),
         ]
 
 

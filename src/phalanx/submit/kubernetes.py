@@ -90,6 +90,10 @@ class KubernetesJob:
     grace_period: GracePeriod = int(GRACE)
     env: Env = None
     env_from: EnvFrom = None
+    network_policy: Annotated[
+        bool,
+        typer.Option(help="Create a NetworkPolicy: only the pods of the run reach each other."),
+    ] = True
     node_selector: Annotated[
         list[str] | None,
         typer.Option(metavar="LABEL=VALUE", help="Node selector label (repeatable)."),
@@ -208,7 +212,8 @@ def manifests(job: KubernetesJob) -> list[Manifest]:
     values = {"job": job, "run": job.run, "code_dir": CODE_DIR}
     code = [] if job.script is None else render("config_map.yaml", values)
     secret = render("secret.yaml", values) if job.variables else []
-    return [*code, *secret, *render(f"{job.kind}.yaml", values)]
+    policy = render("network_policy.yaml", values) if job.network_policy else []
+    return [*code, *secret, *policy, *render(f"{job.kind}.yaml", values)]
 
 
 def _letters_of_pods(job: KubernetesJob) -> int:

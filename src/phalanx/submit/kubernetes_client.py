@@ -21,6 +21,7 @@ CUSTOM = {
     "TFJob": ("kubeflow.org", "v1", "tfjobs"),
 }
 """Group, version and plural of what others have added to Kubernetes."""
+_OPTIONAL = ("Secret", "NetworkPolicy")
 
 
 def connect() -> ModuleType:
@@ -86,6 +87,8 @@ def _create(one: dict[str, Any], namespace: str, kubernetes: ModuleType) -> None
             client.CoreV1Api().create_namespaced_config_map(namespace, one)
         case "Secret":
             client.CoreV1Api().create_namespaced_secret(namespace, one)
+        case "NetworkPolicy":
+            client.NetworkingV1Api().create_namespaced_network_policy(namespace, one)
         case "Service":
             client.CoreV1Api().create_namespaced_service(namespace, one)
         case "Job":
@@ -106,6 +109,8 @@ def _delete(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> Non
                 client.CoreV1Api().delete_namespaced_config_map(name, namespace)
             case "Secret":
                 client.CoreV1Api().delete_namespaced_secret(name, namespace)
+            case "NetworkPolicy":
+                client.NetworkingV1Api().delete_namespaced_network_policy(name, namespace)
             case "Service":
                 client.CoreV1Api().delete_namespaced_service(name, namespace)
             case "Job":
@@ -118,15 +123,16 @@ def _delete(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> Non
                     group, version, namespace, plural, name
                 )
     except client.ApiException as error:
-        # Who may not delete Secrets has made none, and cancels a job nevertheless.
-        if error.status != 404 and (kind, error.status) != ("Secret", 403):
+        # Who may not delete these has made none, and cancels a job nevertheless.
+        is_not_allowed = error.status == 403 and kind in _OPTIONAL
+        if error.status != 404 and not is_not_allowed:
             raise
 
 
 def cancel(job: SubmittedJob, kubernetes: ModuleType) -> None:
     """Delete the Job, its pods, and what was made with it."""
     others = ("TrainingRuntime",) if job.object == "TrainJob" else ("Service",)
-    for kind in (str(job.object), *others, "ConfigMap", "Secret"):
+    for kind in (str(job.object), *others, "ConfigMap", *_OPTIONAL):
         _delete(kind, job.job, str(job.namespace), kubernetes)
 
 

@@ -28,9 +28,9 @@ class Result:
     host: str | None = None
 
 
-def ok(check: str, what: str) -> Result:
-    """It is as it should be."""
-    return Result(check=check, verdict="ok", what=what)
+def ok(check: str, what: str, fix: str | None = None) -> Result:
+    """It is as it should be; `fix` is for those who want it otherwise."""
+    return Result(check=check, verdict="ok", what=what, fix=fix)
 
 
 def warning(check: str, what: str, fix: str | None = None) -> Result:
