@@ -43,3 +43,31 @@ def test_a_second_launcher_is_refused_and_a_killed_one_is_replaced(command):
     assert json.loads((run_dir / "run.json").read_text())["result"]["exit_code"] == 0
     head = head_of(LocalLeaseDir(run_dir / LEASE_DIR))
     assert [fence for fence, _ in head.owners] == [1, 2]
+
+
+def test_a_launcher_of_another_command_is_refused_and_both_say_which_part_differs(command):
+    script = command.script("import sys\nsay('arguments', sys.argv[1:])\n")
+    common = ("--hosts", "127.0.0.1,localhost", "--name", "it", "--rendezvous-timeout", "120")
+
+    def start(rank, key, epochs):
+        given = ("--node-rank", str(rank), "--tee", "all", "--env", f"KEY={key}")
+        words = (script, "--epochs", epochs, "--token", "s3cr3t")
+        return command.start(*common, *given, *words)
+
+    leader = start(0, "s3cr3t-0", "3")
+    for key, epochs, part in (
+        ("s3cr3t-0", "4", "the script's arguments differ (on this host: --epochs 4 --token '***')"),
+        ("s3cr3t-1", "3", "the variables of --env and --env-from differ (on this host: KEY)"),
+    ):
+        other = start(1, key, epochs)
+        _, err = other.communicate(timeout=120)
+        assert other.returncode == 2, err
+        assert f"sends this one away: {part}. Start the same command on all hosts" in err
+        assert "s3cr3t" not in err
+    right = start(1, "s3cr3t-0", "3")
+    first, second = command.finish(leader), command.finish(right)
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    assert "index 1: the script's arguments differ (on this host: --epochs 3 " in first.err
+    assert "index 1: the variables of --env and --env-from differ" in first.err
+    assert "s3cr3t" not in first.err
+    assert first.said(1) == {"arguments": ["--epochs", "3", "--token", "s3cr3t"]}

@@ -1,6 +1,7 @@
 """Launchers on several hosts: two processes' worth of them in threads, with stand-in workers."""
 
 import io
+import json
 import os
 import signal
 import socket
@@ -13,15 +14,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from phalanx.cluster.debug_options import DebugOptions
 from phalanx.cluster.exit_codes import EXIT_NODE_LOST
 from phalanx.cluster.node_group import ClusterEnvironment
-from phalanx.cluster.spec import WorkerSpec
+from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.launch.context import LaunchContext
 from phalanx.launch.options import RunOptions
 from phalanx.launch.rendezvous.channel import Channel
 from phalanx.launch.rendezvous.client import RendezvousClient
 from phalanx.launch.rendezvous.follower import RendezvousFollower
+from phalanx.launch.rendezvous.identity import CommandIdentity
 from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.rendezvous.node import LocalNode
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
@@ -40,7 +43,7 @@ VERSIONS = {"keras": "3"}
 PRELUDE = """
 import os, signal, sys, time
 from pathlib import Path
-from phalanx.cluster.spec import WorkerSpec
+from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 spec = WorkerSpec.from_environment(os.environ)
 print("worker", spec.rank, "of", spec.world_size, "at", spec.addresses[spec.rank], flush=True)
 def until(condition):
@@ -183,6 +186,84 @@ def test_who_does_not_fit_is_sent_away_and_both_are_reported(tmp_path, places, v
     if places is THERE:
         with pytest.raises(LaunchError, match=why):
             two.leader.gather()
+
+
+def identity(root, script="train.py", source="pass", **options):
+    path = root / script
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(source)
+    return CommandIdentity.of(RunOptions(target=str(path), **options))
+
+
+DIFFERENCES = {
+    "the script differs": {"script": "other.py"},
+    "the script's contents differ": {"source": "print()"},
+    "the script's arguments differ": {"arguments": ("--lr", "2", "--api-key", "s3cr3t")},
+    "--workers differs": {"workers": 4},
+    "--strategy differs": {"strategy": "horovod"},
+    "--seed differs": {"seed": 2},
+    "--devices-per-worker differs": {"devices": DeviceSpec(count=2, kind="cpu")},
+    "the options for debugging and profiling differ": {"switches": DebugOptions(trial_batches=1)},
+    "the variables of --env and --env-from differ": {"env": {"KEY": "s3cr3t"}},
+}
+GIVEN = {"arguments": ("--lr", "1", "--api-key", "s3cr3t-too"), "env": {"KEY": "s3cr3t-too"}}
+
+
+@pytest.mark.parametrize(("what", "asked"), DIFFERENCES.items(), ids=DIFFERENCES)
+def test_a_launcher_of_another_command_is_sent_away_and_both_say_the_part(tmp_path, what, asked):
+    own = identity(tmp_path / "a", **GIVEN)
+    two = Two(tmp_path, rendezvous_timeout=1.0, identity=own)
+    other = identity(tmp_path / "b", **{**GIVEN, **asked})
+    with pytest.raises(LaunchError, match=what) as refused:
+        two.follower(identity=other).run()
+    with pytest.raises(LaunchError, match=what) as waited:
+        two.leader.gather()
+    assert any("sent away the launcher with index 1" in line and what in line for line in two.said)
+    said = "\n".join([str(refused.value), str(waited.value), *two.said])
+    assert "s3cr3t" not in said
+    for other_part in DIFFERENCES:
+        assert other_part == what or other_part not in said
+    sent = json.dumps(other.hashes(two.leader.meeting.key))
+    assert "s3cr3t" not in sent
+
+
+def test_launchers_may_differ_in_what_is_their_host_s_own(tmp_path):
+    own = identity(tmp_path / "a", tee="all", max_restarts=1, hang_timeout=3.0, run_dir=tmp_path)
+    other = identity(tmp_path / "b", tee="none", grace_period=5.0, rendezvous_timeout=9.0)
+    two = Two(tmp_path, identity=own)
+    with ThreadPoolExecutor() as pool:
+        following = pool.submit(two.follower(identity=other).run)
+        two.leader.gather()
+        two.leader.end(0, None)
+        assert following.result(60).code == 0
+
+
+def test_a_hash_depends_on_the_token_and_on_the_part(tmp_path):
+    one = identity(tmp_path, script="same", source="same")
+    hashes = one.hashes(b"key")
+    assert hashes == identity(tmp_path, script="same", source="same").hashes(b"key")
+    assert not set(hashes.values()) & set(one.hashes(b"other").values())
+    assert hashes["the script"] != hashes["the script's contents"]
+
+
+def test_a_module_s_contents_are_compared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "package_of_this_test").mkdir()
+    main = tmp_path / "package_of_this_test" / "__main__.py"
+    (main.parent / "__init__.py").touch()
+    made = []
+    for source in ("pass", "print()"):
+        main.write_text(source)
+        made.append(CommandIdentity.of(RunOptions(target="package_of_this_test", as_module=True)))
+    assert made[0].difference(b"k", made[1].hashes(b"k")) == ["the script's contents"]
+
+
+def test_who_comes_when_the_run_is_over_looks_for_the_next_leader(tmp_path):
+    two = Two(tmp_path, identity=identity(tmp_path))
+    two.leader.end(0, None)
+    next_one = identity(tmp_path, arguments=("--next",))
+    with pytest.raises(LaunchError, match=r"Waited .* its run is over"):
+        two.follower(identity=next_one, rendezvous_timeout=0.5).run()
 
 
 def test_no_one_speaks_to_the_leader_without_the_token(tmp_path):

@@ -41,15 +41,13 @@ def check_module(name: str, search: Sequence[str] | None = None) -> None:
     Raises:
         ScriptError: there is no such module, or it has a syntax error.
     """
-    path = list(search) if search is not None else [str(Path.cwd()), *sys.path]
+    path = _search_path(search)
     if not all(part.isidentifier() for part in name.split(".")):
         raise ScriptError(
             f"-m needs a module's dotted name, such as package.train; found {name!r}. "
             "To run a file, leave -m out."
         )
-    spec = _find(name, path)
-    if spec is not None and spec.submodule_search_locations is not None:
-        spec = _find(f"{name}.__main__", path)
+    spec = _find_main(name, path)
     if spec is None:
         raise ScriptError(
             f"There is no module {name!r} to run (looked in {path[0]} and sys.path). "
@@ -57,6 +55,31 @@ def check_module(name: str, search: Sequence[str] | None = None) -> None:
         )
     if spec.origin is not None and spec.origin.endswith(".py"):
         _check_syntax(Path(spec.origin).read_bytes(), Path(spec.origin))
+
+
+def script_source(target: str, *, as_module: bool) -> bytes | None:
+    """The contents of the script; None where it has no source that can be read."""
+    try:
+        if not as_module:
+            return Path(target).read_bytes()
+        spec = _find_main(target, _search_path(None))
+        if spec is None or spec.origin is None:
+            return None
+        return Path(spec.origin).read_bytes()
+    except OSError:
+        return None
+
+
+def _search_path(search: Sequence[str] | None) -> list[str]:
+    return list(search) if search is not None else [str(Path.cwd()), *sys.path]
+
+
+def _find_main(name: str, path: Sequence[str]) -> ModuleSpec | None:
+    """What `python -m name` runs."""
+    spec = _find(name, path)
+    if spec is not None and spec.submodule_search_locations is not None:
+        return _find(f"{name}.__main__", path)
+    return spec
 
 
 def _find(name: str, path: Sequence[str]) -> ModuleSpec | None:

@@ -15,6 +15,7 @@ from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import LaunchError
 from phalanx.launch.options import STARTUP_TIMEOUT
 from phalanx.launch.rendezvous.channel import Channel
+from phalanx.launch.rendezvous.identity import CommandIdentity
 from phalanx.launch.rendezvous.store import RendezvousInfo, rendezvous_path
 from phalanx.launch.resources import Machine
 from phalanx.launch.signals import SignalCatcher
@@ -50,6 +51,7 @@ class RendezvousClient:
         rendezvous_timeout: float = STARTUP_TIMEOUT,
         on_silence: OnUnreachable = _nothing,
         gives_up: Callable[[], bool] = bool,
+        identity: CommandIdentity | None = None,
     ) -> None:
         """Prepare.
 
@@ -64,6 +66,7 @@ class RendezvousClient:
             rendezvous_timeout: seconds to look for the leader.
             on_silence: told of each try that came to nothing.
             gives_up: whether to look no longer, asked after each try.
+            identity: of the command, which the leader compares with its own.
         """
         self.leader = places.hosts[0] or "the first host"
         self._path = rendezvous_path(root.absolute(), places)
@@ -80,6 +83,7 @@ class RendezvousClient:
         self._timeout = rendezvous_timeout
         self._on_silence = on_silence
         self._gives_up = gives_up
+        self._identity = identity or CommandIdentity()
         self._sent_away = ""
 
     def join(self) -> tuple[Channel, RendezvousInfo]:
@@ -112,7 +116,8 @@ class RendezvousClient:
         except (OSError, AuthenticationError) as error:
             self._on_silence(meeting, str(error) or type(error).__name__)
             return None
-        wire.send({**self._hello, "time": time.time()})
+        hashes = self._identity.hashes(meeting.key)
+        wire.send({**self._hello, "identity": hashes, "time": time.time()})
         answer = wire.take(_WELCOME)
         if answer is None:
             wire.close()
@@ -121,6 +126,11 @@ class RendezvousClient:
         if answer["do"] == "welcome":
             return wire
         wire.close()
+        if differ := answer.get("differ"):
+            raise LaunchError(
+                f"The leading launcher on {meeting.host} sends this one away: "
+                f"{self._identity.describe(differ)}. Start the same command on all hosts."
+            )
         self._sent_away = f", which sends this one away: {answer['why']}"
         if not answer["for_now"]:
             raise LaunchError(

@@ -13,6 +13,7 @@ from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import LaunchError
 from phalanx.launch.options import STARTUP_TIMEOUT
 from phalanx.launch.rendezvous.client import WaitReporter
+from phalanx.launch.rendezvous.identity import CommandIdentity
 from phalanx.launch.rendezvous.remote_node import RemoteNode
 from phalanx.launch.rendezvous.server import RendezvousServer
 from phalanx.launch.rendezvous.store import RendezvousInfo, rendezvous_path
@@ -35,6 +36,7 @@ class Leader:
         clock: Clock,
         announce: Callable[[str], None],
         rendezvous_timeout: float = STARTUP_TIMEOUT,
+        identity: CommandIdentity | None = None,
     ) -> None:
         """Listen, and say where.
 
@@ -45,6 +47,7 @@ class Leader:
             clock: the time.
             announce: says something to the user.
             rendezvous_timeout: seconds to wait for the others, at the start and after one was lost.
+            identity: of the command, which all launchers must share.
 
         Raises:
             LaunchError: it cannot listen, or cannot write where.
@@ -55,10 +58,13 @@ class Leader:
         self._announce = announce
         self._timeout = rendezvous_timeout
         self._has_ended = False
+        self._told_refused: dict[int, str] = {}
         token = secrets.token_hex(16)
         self._path = rendezvous_path(root.absolute(), places)
         try:
-            self.arrivals = RendezvousServer(places, key=bytes.fromhex(token), versions=versions)
+            self.arrivals = RendezvousServer(
+                places, key=bytes.fromhex(token), versions=versions, identity=identity
+            )
             self.meeting = RendezvousInfo(host=self.address, port=self.arrivals.port, token=token)
             self.meeting.write(self._path)
         except OSError as error:
@@ -117,6 +123,7 @@ class Leader:
                     f"Waited {self._timeout:.0f} s for {self._named(missing)}; found no sign of "
                     f"{it}: {self._hint(missing)}. --rendezvous-timeout waits longer."
                 )
+            self._tell_refused()
             waiting.tell(self._named(missing))
             self.arrivals.wait(0.2)
 
@@ -132,9 +139,19 @@ class Leader:
     def end(self, code: int, report: str | None) -> None:
         """Tell all others that the run is over."""
         self._has_ended = True
+        # A launcher of the next run may come as soon as its host knows that this one is over.
+        self.arrivals.refuse_all()
         for home in self.homes:
             if (wire := self.arrivals.wire(home.index)) is not None:
                 wire.send({"do": "end", "code": code, "report": report})
+
+    def _tell_refused(self) -> None:
+        """Say at once who was sent away: the wait for another launcher may be long."""
+        refused = self.arrivals.refused()
+        for index, why in refused.items():
+            if self._told_refused.get(index) != why:
+                self._announce(f"sent away the launcher with index {index}: {why}")
+        self._told_refused = refused
 
     def _named(self, indices: Sequence[int]) -> str:
         hosts = ", ".join(

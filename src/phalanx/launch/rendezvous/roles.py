@@ -12,6 +12,7 @@ from phalanx.launch.ports import pick_free_ports
 from phalanx.launch.preemption import SIGNALS
 from phalanx.launch.rendezvous.client import RendezvousClient
 from phalanx.launch.rendezvous.follower import RendezvousFollower
+from phalanx.launch.rendezvous.identity import CommandIdentity
 from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.rendezvous.node import LocalNode, Node
 from phalanx.launch.run_dir import versions
@@ -41,6 +42,7 @@ def run_leader(
         clock=MonotonicClock(longest_gap=_LONGEST_GAP),
         announce=surroundings.announce,
         rendezvous_timeout=options.rendezvous_timeout,
+        identity=CommandIdentity.of(options),
     )
 
 
@@ -70,6 +72,7 @@ def run_follower(
             clock=clock,
             announce=announce,
             rendezvous_timeout=options.rendezvous_timeout,
+            identity=CommandIdentity.of(options),
         )
         ended = RendezvousFollower(
             joining, options.run_dir, home, signals=signals, clock=clock, announce=announce

@@ -11,6 +11,7 @@ from typing import Any
 from phalanx.cluster.authenticated_connection import AuthenticatedListener
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.launch.rendezvous.channel import Channel
+from phalanx.launch.rendezvous.identity import CommandIdentity
 from phalanx.launch.resources import Machine
 
 _FIRST_MESSAGE = 10.0
@@ -26,6 +27,7 @@ class RendezvousServer:
         *,
         key: bytes,
         versions: Mapping[str, str],
+        identity: CommandIdentity | None = None,
         make_wire: Callable[[Connection[Any, Any]], Channel] = Channel,
     ) -> None:
         """Listen, on a port that is free, on all of this host's addresses.
@@ -34,6 +36,7 @@ class RendezvousServer:
             places: where the launchers are; this one leads.
             key: what a launcher must know.
             versions: of the packages here; all hosts must have the same.
+            identity: of the command; all launchers must have the same.
             make_wire: makes a wire of a connection.
 
         Raises:
@@ -41,6 +44,7 @@ class RendezvousServer:
         """
         self._places = places
         self._versions = dict(versions)
+        self._identity = identity or CommandIdentity()
         self._make_wire = make_wire
         self._there = threading.Condition()
         self._wires: dict[int, Channel] = {}
@@ -49,6 +53,8 @@ class RendezvousServer:
         self._who: dict[int, str] = {}
         self._skews: dict[int, float] = {}
         self._refused: dict[int, str] = {}
+        self._is_over = False
+        self._key = key
         self._listener = AuthenticatedListener(("", 0), key=key, on_connection=self._greet)
 
     @property
@@ -94,6 +100,10 @@ class RendezvousServer:
         with self._there:
             self._there.wait(seconds)
 
+    def refuse_all(self) -> None:
+        """Send everybody away for now: the run is over, and the next one has another leader."""
+        self._is_over = True
+
     def close(self) -> None:
         """Take nobody in any more, and hang up."""
         self._listener.close()
@@ -106,7 +116,16 @@ class RendezvousServer:
         arrived = time.time()
         index = hello.get("index")
         why = self._why_not(hello)
-        if why is None and self._is_taken(hello):
+        if self._is_over:
+            why = "its run is over"
+            wire.send({"do": "refused", "why": why, "for_now": True})
+        elif why is None and (
+            differ := self._identity.difference(self._key, hello.get("identity"))
+        ):
+            why = self._identity.describe(differ)
+            # Without the words of this host: the other launcher has its own.
+            wire.send({"do": "refused", "why": "", "differ": differ, "for_now": False})
+        elif why is None and self._is_taken(hello):
             why = f"there is a launcher with index {index} already"
             wire.send({"do": "refused", "why": why, "for_now": True})
         else:
