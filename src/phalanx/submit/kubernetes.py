@@ -190,11 +190,12 @@ class KubernetesJob:
     def environment(self) -> dict[str, str]:
         """The container's. Kubernetes adds which pod it is: JOB_COMPLETION_INDEX, or TF_CONFIG."""
         name, group = self.run.name, self.replicated_job
-        # A value here takes precedence over the Secret's.
-        variables = {"PYTHONUNBUFFERED": self.variables.get("PYTHONUNBUFFERED", "1"), JOB: name}
+        variables = {"PYTHONUNBUFFERED": "1", JOB: name}
         if self.kind != "tfjob":
             pod = f"{name}-{POD_OF_INDEX}" if group is None else f"{name}-{group}-0-{POD_OF_INDEX}"
             variables |= {PODS: str(self.run.hosts), POD_HOST: f"{pod}.{name}"}
+        if "PYTHONUNBUFFERED" in self.variables:
+            del variables["PYTHONUNBUFFERED"]  # It would take precedence over the Secret's.
         return variables
 
     @property
