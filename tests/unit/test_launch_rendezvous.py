@@ -246,6 +246,11 @@ def test_a_hash_depends_on_the_token_and_on_the_part(tmp_path):
     assert hashes["the script"] != hashes["the script's contents"]
 
 
+def test_a_script_s_name_may_be_any_bytes(tmp_path):
+    name = os.fsdecode(b"\xff.py")
+    assert identity(tmp_path, script=name).hashes(b"key")
+
+
 def test_a_module_s_contents_are_compared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "package_of_this_test").mkdir()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -61,7 +62,7 @@ class CommandIdentity:
         values["--workers"] = workers if any(workers) else None
         values["the options for debugging and profiling"] = asdict(options.switches)
         parts = {
-            "the script": command.encode(),
+            "the script": os.fsencode(command),
             "the script's contents": script_source(target, as_module=options.as_module) or b"",
             "the script's arguments": _bytes(options.arguments),
             **{name: _bytes(value) for name, value in values.items()},

@@ -150,7 +150,8 @@ class Leader:
         refused = self.arrivals.refused()
         for index, why in refused.items():
             if self._told_refused.get(index) != why:
-                self._announce(f"sent away the launcher with index {index}: {why}")
+                who = f"the launcher with index {index}" if index >= 0 else "a launcher"
+                self._announce(f"sent away {who}: {why}")
         self._told_refused = refused
 
     def _named(self, indices: Sequence[int]) -> str:
