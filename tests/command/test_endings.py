@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from phalanx.monitoring.event_log import launcher_records_path, read_records
@@ -72,6 +74,30 @@ def test_workers_do_not_outlive_a_killed_launcher(command):
     process.kill()
     command.wait_until(lambda: not command.workers())
     process.communicate(timeout=60)
+
+
+def processes_in(directory):
+    """The processes with this working directory: the launcher and all that it has started."""
+    alive = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.cwd() == str(directory) and process.status() != psutil.STATUS_ZOMBIE:
+                alive.append(process)
+    return alive
+
+
+@pytest.mark.full
+def test_nothing_outlives_a_launcher_that_is_killed_at_any_moment_of_its_start(cold_command):
+    script = cold_command.script(f"{GANG}\nwhile True:\n    time.sleep(0.1)\n")
+    most = 0
+    for moment in range(20):
+        process = cold_command.start("--workers", "2", "--max-restarts", "1", script)
+        time.sleep(0.2 + 0.3 * moment)  # the moments that are tried; nothing is waited for
+        most = max(most, len(processes_in(cold_command.directory)))
+        process.kill()
+        process.communicate(timeout=60)
+        cold_command.wait_until(lambda: not processes_in(cold_command.directory), deadline=10)
+    assert most >= 3  # some were killed with both workers there
 
 
 @pytest.mark.full
