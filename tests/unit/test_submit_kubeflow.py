@@ -64,7 +64,7 @@ def test_the_training_operators_models_take_it(options):
 
 
 def test_pods_of_a_train_job_find_each_other():
-    runtime, job = made("trainjob")
+    runtime, job = made("trainjob", network_policy=False)
     (one,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     # The trainer takes a Job with this label, whose one container has this name.
     assert one["template"]["metadata"]["labels"] == {
@@ -86,11 +86,11 @@ def test_pods_of_a_train_job_find_each_other():
 
 
 def test_a_train_job_names_its_runtime():
-    config_map, runtime, job = made(
-        "trainjob", target=__file__, code_source="configmap", namespace="team"
-    )
-    assert [one["kind"] for one in (config_map, runtime, job)] == [
+    objects = made("trainjob", target=__file__, code_source="configmap", namespace="team")
+    *_, runtime, job = objects
+    assert [one["kind"] for one in objects] == [
         "ConfigMap",
+        "NetworkPolicy",
         "TrainingRuntime",
         "TrainJob",
     ]
@@ -99,7 +99,7 @@ def test_a_train_job_names_its_runtime():
     assert runtime["apiVersion"] == f"{reference['apiGroup']}/v1alpha1"
     assert reference["kind"] == runtime["kind"]
     assert runtime["spec"]["mlPolicy"] == job["spec"]["trainer"] == {"numNodes": 3}
-    assert {one["metadata"]["namespace"] for one in (config_map, runtime, job)} == {"team"}
+    assert {one["metadata"]["namespace"] for one in objects} == {"team"}
 
 
 @pytest.mark.parametrize(("kind", "most"), [("jobset", 49), ("trainjob", 48)])
