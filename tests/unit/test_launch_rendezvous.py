@@ -402,9 +402,8 @@ if any(each.status() != psutil.STATUS_ZOMBIE for each in before): sys.exit(9)
 """
     with ThreadPoolExecutor() as pool:
         runs = [pool.submit(scene.launch, i, source, max_restarts=2) for i in (0, 1)]
-        log = scene.directory / "runs/both/attempts/0/worker-1.log"
-        wait(lambda: log.exists() and b"worker 1 of 2" in log.read_bytes())
-        wait((scene.directory / "runs/both/first-1").exists)
+        files = [scene.directory / f"runs/both/first-{rank}" for rank in (0, 1)]
+        wait(lambda: all(each.exists() and each.read_text() for each in files))
         cut_all_wires()
         assert [each.result(120).exit_code for each in runs] == [0, 0]
     assert any("its host or the launcher there is lost" in line for line in scene.said[0])

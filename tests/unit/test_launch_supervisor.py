@@ -1,11 +1,16 @@
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
+from phalanx.launch.agent import Agent, AttemptResult, RestartState
+from phalanx.launch.elastic import ElasticMembership
 from phalanx.launch.failure import FailureRecord
-from phalanx.launch.root_cause import can_resume, root_cause
+from phalanx.launch.restart_policy import RestartBudget, RestartPolicy
+from phalanx.launch.root_cause import WorkerExit, can_resume, root_cause
+from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.supervisor import MonotonicClock, Supervisor, Timeouts
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
@@ -138,6 +143,18 @@ def test_who_swallows_sigterm_is_killed(scene):
     (term, term_at), (kill, kill_at) = scene.workers[0].got
     assert (term, kill) == (TERM, KILL)
     assert kill_at - term_at == pytest.approx(0.5, abs=0.2)
+
+
+def test_one_that_the_kernel_keeps_is_not_waited_for_for_ever(scene):
+    scene.worker(heeds=None)
+    scene.worker(ends=5, code=1)
+    kept = scene.workers[0]
+    kept.signal = lambda number: kept.got.append((number, scene.clock.time))
+    first, second = scene.run()
+    assert (first.unkillable_pid, second.unkillable_pid) == (kept.pid, None)
+    assert [number for number, _ in kept.got] == [TERM, KILL]
+    assert 60 < scene.clock.time < 70
+    assert root_cause([first, second]) is second
 
 
 def test_a_victims_failure_waits_for_its_cause(scene):
@@ -358,3 +375,25 @@ def test_a_failure_counts_from_when_the_launcher_first_saw_it(scene):
     endings = scene.run()
     assert endings[0].at == pytest.approx(5.0, abs=0.1)
     assert root_cause(endings).rank == 0
+
+
+def test_a_run_with_a_process_that_the_kernel_keeps_is_not_restarted(tmp_path):
+    runner = SimpleNamespace(
+        options=SimpleNamespace(max_restarts=3, name=None),
+        plan=SimpleNamespace(paths=lambda attempt: AttemptPaths(run=tmp_path, attempt=attempt)),
+        signals=SimpleNamespace(count=lambda: 0, first=None),
+        timeouts=Timeouts(),
+    )
+    endings = [
+        WorkerExit(
+            rank=0, exit_code=-KILL, at=70.0, terminated_by_launcher=True, unkillable_pid=17
+        ),
+        WorkerExit(rank=1, exit_code=5, at=5.0),
+    ]
+    ran = AttemptResult(endings=endings, hang=None, seen=None, to_grow=False, seconds=70.0)
+    state = RestartState(
+        restarts=RestartBudget(RestartPolicy(most=3)), size=ElasticMembership(least=2, most=2)
+    )
+    result = Agent(runner=runner)._judge(0, ran, state)
+    assert result.exit_code == 5
+    assert "worker 0 (process 17)" in result.report

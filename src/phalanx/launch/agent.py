@@ -102,6 +102,9 @@ class Agent:
     def _judge(self, attempt: int, ran: AttemptResult, course: RestartState) -> RunResult | None:
         """What the run comes to after this attempt; None to restart, after any wait."""
         result = self._result(attempt, ran)
+        if unkillable := [each for each in ran.endings if each.unkillable_pid is not None]:
+            report = "\n".join(filter(None, (result.report, self._unkillable(unkillable))))
+            return replace(result, report=report, exit_code=result.exit_code or 1)
         if self.runner.signals.count() or result.exit_code == 0:
             return result
         cause = None if ran.hang is not None else root_cause(ran.endings)
@@ -145,6 +148,18 @@ class Agent:
         if isinstance(change, MembershipChange):
             self._resize(attempt + 1, course.size, change)
         return None
+
+    def _unkillable(self, endings: Sequence[WorkerExit]) -> str:
+        workers = ", ".join(
+            f"worker {each.rank} (process {each.unkillable_pid})" for each in endings
+        )
+        seconds = self.runner.timeouts.after_sigkill
+        return (
+            f"Still there {seconds:.0f} s after SIGKILL: {workers}. The kernel does not end a "
+            "process that waits for a device or a network file system. The run is not restarted, "
+            "because the process may hold GPUs, ports and files. Restart the host, or repair what "
+            "the process waits for, and start the same command again."
+        )
 
     def _resize(self, attempt: int, size: ElasticMembership, change: MembershipChange) -> None:
         self.runner.announce(change.why)

@@ -55,6 +55,7 @@ class WorkerExit:
         at: when the launcher first saw its end or its failure record, by the launcher's clock.
         terminated_by_launcher: whether the launcher had signalled it to end.
         failure: what the worker wrote down, if anything.
+        unkillable_pid: its process id where it has not ended after SIGKILL.
     """
 
     rank: int
@@ -62,6 +63,7 @@ class WorkerExit:
     at: float
     terminated_by_launcher: bool = False
     failure: FailureRecord | None = None
+    unkillable_pid: int | None = None
 
     @property
     def failed(self) -> bool:

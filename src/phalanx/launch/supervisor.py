@@ -85,6 +85,8 @@ class Timeouts:
         sigkill: between SIGTERM and SIGKILL, after a signal to the launcher.
         sigkill_after_failure: between the two after a failure: a worker that trains takes SIGTERM
             after the request to save, which it cannot do without the one that failed.
+        after_sigkill: for the kernel to end a process. It cannot end one that waits for a device or
+            a network file system (state D in `ps`).
     """
 
     poll_interval: float = 0.05
@@ -93,6 +95,7 @@ class Timeouts:
     checkpoint: float = 60.0
     sigkill: float = 3.0
     sigkill_after_failure: float = 0.5
+    after_sigkill: float = 60.0
 
 
 @dataclass(kw_only=True)
@@ -225,14 +228,23 @@ class Supervisor:
             self._poll()
 
     def _kill(self) -> None:
-        """SIGKILL to whoever is left, and collect them all."""
+        """SIGKILL to whoever is left, and collect them all but those that the kernel keeps."""
         for rank in self._running():
             self._signalled.add(rank)
             self.handles[rank].signal(signal.SIGKILL)
-        while self._running():
+        deadline = self.clock.now() + self.timeouts.after_sigkill
+        while self._running() and self.clock.now() < deadline:
             self._poll()
             if self._running():
                 self.clock.sleep(self.timeouts.poll_interval)
+        for rank in self._running():
+            self._endings[rank] = WorkerExit(
+                rank=rank,
+                exit_code=-signal.SIGKILL,
+                at=self.clock.now(),
+                terminated_by_launcher=True,
+                unkillable_pid=self.handles[rank].pid,
+            )
 
     def _poll(self) -> None:
         for rank in self._running():

@@ -17,7 +17,7 @@ from phalanx.launch.rendezvous.client import RendezvousClient
 from phalanx.launch.rendezvous.node import GPUs, LocalNode
 from phalanx.launch.scratch import remove_scratch
 from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import Clock
+from phalanx.launch.supervisor import Clock, Timeouts
 
 _POLL = 0.1
 
@@ -142,7 +142,12 @@ class RendezvousFollower:
     def _stop_workers(self) -> None:
         for worker in self._workers.values():
             worker.signal(signal.SIGKILL)
-        while any(worker.poll() is None for worker in self._workers.values()):
+        end = self._clock.now() + Timeouts().after_sigkill
+        while running := [w.pid for w in self._workers.values() if w.poll() is None]:
+            if self._clock.now() > end:
+                named = ", ".join(map(str, running))
+                self._announce(f"still there after SIGKILL: process {named}; it is left there")
+                break
             self._clock.sleep(_POLL)
         remove_scratch(worker.pid for worker in self._workers.values())
         self._workers.clear()
