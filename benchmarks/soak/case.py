@@ -17,8 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from phalanx.checkpoint.manifest import MANIFEST
-from phalanx.checkpoint.reader import manifest_of, steps_in, verify
+from phalanx.checkpoint.history import steps_in
+from phalanx.checkpoint.manifest import is_manifest
+from phalanx.checkpoint.reader import manifest_of, verify
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.testing.chaos import Plan, command
 from soak.plans import WORKERS, kind_of, plan_of, retries_of
@@ -97,7 +98,10 @@ def half_written(directory: Path) -> list[str]:
     known = set()
     for step in whole:
         shards = [shard.file for shard in manifest_of(folder, step).shards]
-        names = {MANIFEST, *shards, *(f"{name}.json" for name in shards)}
+        place = folder / f"step-{step:08d}"
+        manifests = list(filter(is_manifest, place.names()))
+        wrong += [f"{place}: {len(manifests)} manifests"] if len(manifests) != 1 else []
+        names = {*manifests, *shards, *(f"{name}.json" for name in shards)}
         known |= {f"step-{step:08d}/{name}" for name in names}
     found = {p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file()}
     wrong += [f"stray file {name}" for name in sorted(found - known)]

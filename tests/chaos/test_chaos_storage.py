@@ -7,7 +7,8 @@ import fsspec
 import numpy as np
 import pytest
 
-from phalanx.checkpoint.reader import latest, steps_in, verify
+from phalanx.checkpoint.history import steps_in
+from phalanx.checkpoint.reader import latest, verify
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import ShardWriter, Snapshot

@@ -11,7 +11,8 @@ import uuid
 import numpy as np
 import pytest
 
-from phalanx.checkpoint.reader import latest, manifest_of, read, steps_in, verify
+from phalanx.checkpoint.history import steps_in
+from phalanx.checkpoint.reader import latest, manifest_of, read, verify
 from phalanx.checkpoint.retention import Retention, prune
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.writer import ShardWriter, Snapshot

@@ -163,6 +163,29 @@ def test_storage_that_fails_ends_training_where_that_was_asked(tmp_path):
         fit(small(), tmp_path / "c", max_retries=0, on_failure="raise")
 
 
+def test_a_training_that_never_saves_anything_ends(tmp_path, caplog):
+    (tmp_path / "c").write_text("a file, and no directory")
+    seen = []
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
+    with pytest.raises(CheckpointError, match="the first 3 could not be written"):
+        fit(small(), tmp_path / "c", max_retries=0, epochs=9, callbacks=[note])
+    assert seen == [0, 1, 2]  # the fourth is due in the fourth epoch
+
+
+def test_warnings_of_failures_in_a_row_become_rare(tmp_path, caplog):
+    class Spoil(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 0:
+                for step in range(6, 60, 3):
+                    (tmp_path / f"step-{step:08d}").write_text("a file, and no directory")
+
+    fit(small(), tmp_path, max_retries=0, epochs=14, callbacks=[Spoil()])
+    warnings = [each for each in caplog.messages if "could not be written" in each]
+    counts = [each.partition(" (")[2].split(" ")[0] for each in warnings]
+    assert counts == ["", "2", "4", "8", "16"]
+    assert "16 in a row have failed; the last that was written is that of step 3" in warnings[-1]
+
+
 def test_nothing_that_is_not_finite_is_saved(tmp_path):
     model = small()
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.checkpoint.fencing import held
+from phalanx.checkpoint.history import steps_in
 from phalanx.checkpoint.manifest import MANIFEST, Manifest
-from phalanx.checkpoint.reader import latest, steps_in
+from phalanx.checkpoint.reader import latest
 from phalanx.checkpoint.retention import Retention, prune
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import ShardWriter, Snapshot
@@ -23,10 +24,12 @@ class Directory:
         self.folder = StorageDir.at(path)
         self.saves = 0
 
-    def save(self, step, keep=3):
+    def save(self, step, keep=3, began_at=None):
         self.saves += 1
+        lineage = {} if began_at is None else {"training": str(began_at), "began_at": began_at}
         with held(self.folder) as lease:
-            one = Snapshot(step=step, epoch=0, arrays={"w": np.full(3, self.saves)})
+            arrays, state = {"w": np.full(3, self.saves)}, {"lineage": lineage}
+            one = Snapshot(step=step, epoch=0, arrays=arrays, state=state)
             # Clocks of hosts differ: the time says nothing.
             attempt, clock = str(self.saves), lambda: float(100 - self.saves)
             writer = ShardWriter(folder=self.folder, lease=lease, attempt=attempt, clock=clock)
@@ -45,13 +48,35 @@ class Directory:
         return int(found.arrays["w"][0]), found.manifest.step
 
 
-def test_saves_after_a_rollback_are_newer(tmp_path):
+def test_saves_after_a_rollback_are_newer_and_what_was_abandoned_stays(tmp_path):
     directory = Directory(tmp_path)
-    for step in (1000, 2000, 3000, 1500, 1600):
+    for step in (1000, 2000, 3000):
         directory.save(step)
+    for step in (1500, 1600):
+        directory.save(step, began_at=1000)
     assert directory.latest() == (5, 1600)
-    directory.save(1700)
-    assert steps_in(directory.folder) == [1500, 1600, 1700]
+    directory.save(1700, began_at=1000)
+    assert steps_in(directory.folder) == [1500, 1600, 1700, 2000, 3000]
+    removed = prune(directory.folder, Retention(), abandoned=True)
+    assert removed == ["step-00002000", "step-00003000"]
+
+
+def test_a_damaged_one_is_replaced_by_the_one_that_its_training_followed(tmp_path):
+    directory = Directory(tmp_path)
+    for step in (1000, 2000):
+        directory.save(step)
+    directory.save(1500, began_at=1000)
+    directory.damage(1500)
+    assert directory.latest() == (1, 1000)
+
+
+def test_a_training_that_goes_beyond_an_abandoned_branch_does_not_join_it(tmp_path):
+    directory = Directory(tmp_path)
+    for step in (1000, 2000):
+        directory.save(step)
+    directory.save(3000, began_at=1000)
+    directory.damage(3000)
+    assert directory.latest() == (1, 1000)
 
 
 def test_one_that_is_kept_is_the_last(tmp_path):
@@ -62,7 +87,7 @@ def test_one_that_is_kept_is_the_last(tmp_path):
     assert directory.latest() == (1, 200)
     directory.save(250, keep=1)
     assert directory.latest() == (3, 250)
-    assert steps_in(directory.folder) == [250]
+    assert steps_in(directory.folder) == [250, 300]
 
 
 def test_a_lease_that_was_removed_changes_no_order(tmp_path):
@@ -83,21 +108,20 @@ def test_a_lease_that_was_removed_changes_no_order(tmp_path):
 )
 def test_latest_is_the_last_save_that_is_complete(moves, keep, tmp_path_factory):
     directory = Directory(tmp_path_factory.mktemp("run"))
-    saved = {}  # by step, the number of its save; in order of commit
-    damaged = set()
+    branch = []  # the steps and numbers of saves that follow each other
+    abandoned, damaged = set(), set()
     for move, step in moves:
         if move == "save":
-            saved.pop(step, None)
-            damaged.discard(step)
             directory.save(step, keep)
-            saved[step] = directory.saves
-            for old in list(saved)[:-keep]:
-                del saved[old]
-        elif step in saved:
+            damaged.discard(step)
+            abandoned = {*abandoned, *(each for each, _ in branch if each > step)} - {step}
+            branch = [each for each in branch if each[0] < step] + [(step, directory.saves)]
+            branch = branch[-keep:]
+        elif step in steps_in(directory.folder):
             damaged.add(step)
             directory.damage(step)
-        assert steps_in(directory.folder) == sorted(saved)
-        complete = [(number, each) for each, number in saved.items() if each not in damaged]
+        assert steps_in(directory.folder) == sorted({each for each, _ in branch} | abandoned)
+        complete = [(number, each) for each, number in branch if each not in damaged]
         if complete:
             assert directory.latest() == complete[-1]
         else:

@@ -11,16 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phalanx.checkpoint.history import branch_of_last, in_order_of_commit, steps_in
 from phalanx.checkpoint.manifest import MANIFEST
-from phalanx.checkpoint.reader import (
-    check_compatible,
-    in_order_of_commit,
-    latest,
-    manifest_of,
-    read,
-    steps_in,
-    verify,
-)
+from phalanx.checkpoint.reader import check_compatible, latest, manifest_of, read, verify
 from phalanx.checkpoint.retention import Retention, prune
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.sharding import describe, plan_shards, take
@@ -269,12 +262,30 @@ def test_a_share_that_does_not_come_ends_the_wait(folder):
         folder=folder,
         workers=3,
         peer_timeout=10.0,
-        clock=lambda: time[0],
+        timer=lambda: time[0],
         sleep=lambda _: time.__setitem__(0, time[0] + 4.0),
     )
     with pytest.raises(CheckpointError, match="2 of 3 workers have not written"):
         writer.write(snapshot())
     assert steps_in(folder) == []
+    assert time == [12.0]
+
+
+def test_each_share_that_comes_starts_the_wait_again(folder):
+    """As of workers that write to slow storage one after the other."""
+    time = [0.0]
+    peers = [ShardWriter(folder=folder, rank=rank, workers=4) for rank in (1, 2, 3)]
+
+    def sleep(_):
+        time[0] += 8.0
+        if time[0] % 16 == 0:
+            peers.pop().write(snapshot())
+
+    writer = ShardWriter(
+        folder=folder, workers=4, peer_timeout=10.0, timer=lambda: time[0], sleep=sleep
+    )
+    assert writer.write(snapshot()) is not None
+    assert time == [48.0]
 
 
 def test_leftovers_of_another_attempt_are_not_mistaken(folder):
@@ -331,9 +342,11 @@ def test_what_was_just_saved_stays_whatever_the_order_of_saves(saves, keep, best
         reported = {"saved": step, "uncommitted_before": step} if reports else {}
         prune(folder, retention, **reported)
         left = set(steps_in(folder))
+        branch = {each.step for each in branch_of_last(there)}
         assert step in left
-        assert left >= {each.step for each in there[-keep:]}
-        assert len(left) <= keep + 1 + (best is not None)
+        assert left >= {each.step for each in branch_of_last(there)[-keep:]}
+        assert left - branch == {each.step for each in there} - branch  # abandoned
+        assert len(left & branch) <= keep + 1 + (best is not None)
         read(folder, step)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from phalanx.checkpoint.reader import manifest_of, steps_in
+from phalanx.checkpoint.history import steps_in
+from phalanx.checkpoint.reader import manifest_of
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import ShardWriter, Snapshot
 from phalanx.cli.app import app

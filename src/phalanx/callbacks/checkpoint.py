@@ -14,6 +14,7 @@ from phalanx.callbacks.triggers import Trigger, every_n_epochs
 from phalanx.checkpoint.retention import Mode, Retention
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.checkpoint.writer import PEER_TIMEOUT
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import ConfigurationError
 
@@ -32,6 +33,7 @@ class CheckpointOptions:
         retention: which checkpoints stay.
         async_save: whether writing continues in parallel to training.
         retry_policy: how often to try again.
+        peer_timeout: seconds that worker 0 waits for the shares of the others, after the last came.
         resume: whether to resume from the newest; "restart": and to train from the beginning where
             all are damaged.
         on_failure: what a checkpoint that could not be written does.
@@ -45,6 +47,7 @@ class CheckpointOptions:
     retention: Retention
     async_save: bool
     retry_policy: RetryPolicy
+    peer_timeout: float
     resume: Resume
     on_failure: OnFailure
     data: Data
@@ -94,10 +97,12 @@ class Checkpoint(Callback):
         async_save: False to wait for each checkpoint to be on disk.
         max_retries: how often a write that storage refuses is tried again, after waits of 0.5 s,
             1 s, 2 s ... and some chance.
+        peer_timeout: seconds that worker 0 waits for the shares of the other workers; each share
+            that comes starts the time again. A checkpoint that misses one counts as failed.
         resume: False to refuse a directory that has checkpoints. Training stops where all are
             damaged; "restart" trains from the beginning then.
         on_failure: "warn" to continue training without a checkpoint that could not be written,
-            "raise" to end.
+            unless the first three of a `fit` all fail; "raise" to end at the first.
         data: how the place within a pass over a `tf.data` pipeline is found again: "iterator"
             saves what the pipeline holds (shuffle buffers too), "skip" reads the data again
             up to there. Arrays need neither.
@@ -118,6 +123,7 @@ class Checkpoint(Callback):
         best: tuple[str, Mode] | None = None,
         async_save: bool = True,
         max_retries: int = 5,
+        peer_timeout: float = PEER_TIMEOUT,
         resume: Resume = True,
         on_failure: OnFailure = "warn",
         data: Data = "iterator",
@@ -138,12 +144,17 @@ class Checkpoint(Callback):
             if value not in known:
                 wanted = " or ".join(map(repr, known))
                 raise ConfigurationError(f"Checkpoint takes {name}={wanted}; found {value!r}.")
+        if not peer_timeout > 0:
+            raise ConfigurationError(
+                f"Checkpoint needs a peer_timeout above 0 seconds; found {peer_timeout!r}."
+            )
         self.options = CheckpointOptions(
             directory=None if directory is None else os.fspath(directory),
             every=every or every_n_epochs(),
             retention=Retention(max_to_keep=max_to_keep, best=best),
             async_save=async_save,
             retry_policy=RetryPolicy(max_retries=max_retries),
+            peer_timeout=peer_timeout,
             resume=resume,
             on_failure=on_failure,
             data=data,

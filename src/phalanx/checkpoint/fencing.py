@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
 
-from phalanx.checkpoint.manifest import MANIFEST, Manifest
+from phalanx.checkpoint.manifest import MANIFEST, Manifest, is_manifest, name_beside
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.cluster.spec import WorkerSpec
+from phalanx.errors import CheckpointError
 from phalanx.lease.lease import Lease, LeaseTimes, acquire
 from phalanx.lease.owner import ProcessTable, this_process
 from phalanx.lease.records import LEASE_DIR, CommitId, LeaseRecord, head_of
@@ -135,9 +136,17 @@ def acceptance_of(folder: StorageDir) -> Callable[[Manifest], bool]:
     return accepts
 
 
+def _remove_unconfirmed(place: StorageDir, names: Iterable[str], commit: CommitId) -> None:
+    """Remove what this owner published under the number that it takes next, and never confirmed."""
+    for name in names:
+        with suppress(FileNotFoundError, CheckpointError):
+            if Manifest.from_json(place.read(name), str(place)).lease == str(commit):
+                place.remove(name)
+
+
 def publish(
     place: StorageDir, manifest: Manifest, lease: Fence | None, retry_policy: RetryPolicy
-) -> Manifest:
+) -> tuple[Manifest, str]:
     """Publish a manifest; with a lease, as its owner only.
 
     With a lease the commit is the last of three steps, which storage grants to one process: look
@@ -146,7 +155,7 @@ def publish(
     pass over its manifest.
 
     Returns:
-        The manifest that was written.
+        The manifest that was written, and the name of its file.
 
     Raises:
         LeaseLostError: another process has taken over the directory; nothing was committed.
@@ -155,21 +164,20 @@ def publish(
     ask = retry_policy.call_with_retry
     if lease is None:
         ask(f"commit {place}", lambda: place.write(MANIFEST, manifest.to_json()))
-        return manifest
-    # Looked for before the lease is checked: the manifest of whoever takes over is then not
-    # overwritten.
-    is_new = not ask(f"look for {place}", lambda: place.has(MANIFEST))
+        return manifest, MANIFEST
+    there = ask(f"list {place}", lambda: list(filter(is_manifest, place.names())))
     commit = ask(f"check the lease of {place}", lease.check)
+    ask(f"clear {place}", lambda: _remove_unconfirmed(place, there, commit))
     manifest = replace(manifest, lease=str(commit))
     content = manifest.to_json()
 
-    def write() -> None:
-        if not is_new:
-            place.write(MANIFEST, content)
-        elif not place.create(MANIFEST, content) and place.read(MANIFEST) != content:
-            lease.check()  # another process has taken over, and has been here
-            place.write(MANIFEST, content)
+    def write() -> str:
+        for name in (MANIFEST, name_beside(commit.fence)):
+            if place.create(name, content) or place.read(name) == content:
+                return name
+        lease.check()  # another process has taken over, and has been here
+        raise OSError(f"{place / name_beside(commit.fence)} exists with another content")
 
-    ask(f"commit {place}", write)
+    name = ask(f"commit {place}", write)
     ask(f"confirm {place}", lambda: lease.confirm(commit))
-    return manifest
+    return manifest, name

@@ -1,12 +1,13 @@
 """What a checkpoint holds, and which bytes hold it: its `manifest.json`.
 
-A checkpoint is there when its manifest is: it is written last, in one atomic step.
+A checkpoint exists when its manifest does. The manifest is written last, in one atomic step.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,6 +17,24 @@ from phalanx.lease.records import CommitId
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+_NAME = re.compile(r"manifest(-\d+)?\.json")
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a file of a checkpoint is a manifest."""
+    return _NAME.fullmatch(name) is not None
+
+
+def name_beside(fence: int) -> str:
+    """The name of a manifest where the step has one already.
+
+    A manifest is never overwritten: it may be the last that was committed, and the process that
+    writes the new one may end before the commit is confirmed.
+
+    Args:
+        fence: the number of the commit.
+    """
+    return f"manifest-{fence}.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,21 +12,19 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from phalanx.checkpoint.dtypes import from_storage
-from phalanx.checkpoint.fencing import acceptance_of
-from phalanx.checkpoint.manifest import MANIFEST, Manifest, Shard
+from phalanx.checkpoint.history import branch_of_last, entries, entry_of, steps_in
+from phalanx.checkpoint.manifest import Manifest, Shard
 from phalanx.checkpoint.sharding import TensorSpecs
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP
 from phalanx.errors import (
     CheckpointCorruptedError,
-    CheckpointError,
     CheckpointMismatchError,
     CheckpointNotFoundError,
     CheckpointVersionError,
 )
 
 _log = logging.getLogger(__name__)
-_NAME = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,70 +35,6 @@ class LoadedCheckpoint:
     arrays: Mapping[str, np.ndarray]
 
 
-def steps_in(folder: StorageDir) -> list[int]:
-    """The steps of all committed checkpoints, oldest first.
-
-    Those that a writer published after another one had replaced it are left out.
-    """
-    found = map(step_of, folder.names())
-    steps = sorted(step for step in found if step is not None)
-    steps = [step for step in steps if (folder / STEP.format(step)).has(MANIFEST)]
-    accepts = acceptance_of(folder)
-    return [step for step in steps if _is_accepted(folder, step, accepts)]
-
-
-def step_of(name: str) -> int | None:
-    """The step of a checkpoint's directory; None where the name is of something else."""
-    match = _NAME.fullmatch(name)
-    return None if match is None else int(match.group(1))
-
-
-def in_order_of_commit(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """The manifests of a directory, the last commit last.
-
-    A training that was restored from an older checkpoint, or that started again, commits smaller
-    steps after larger ones, so steps do not tell which checkpoint is the newest. The number of a
-    commit (`phalanx.lease`) does. Times order only what no lease orders: checkpoints of a writer
-    without one, and those of different leases, where a lease was removed.
-    """
-    manifests = list(manifests)
-    last: dict[str, float] = {}
-    for each in manifests:
-        lease = each.commit.lease if each.commit else ""
-        last[lease] = max(each.written, last.get(lease, each.written))
-
-    def order(each: Manifest) -> tuple[float, int, float, int]:
-        commit = each.commit
-        if commit is None:
-            return last[""], 0, each.written, each.step
-        return last[commit.lease], commit.fence, 0.0, each.step
-
-    return sorted(manifests, key=order)
-
-
-def _by_commit(folder: StorageDir) -> list[int]:
-    """The steps of all committed checkpoints, the last commit last, then unreadable ones."""
-    manifests, unreadable = [], []
-    for step in steps_in(folder):
-        try:
-            manifests.append(manifest_of(folder, step))
-        except CheckpointNotFoundError:  # removed since
-            continue
-        except (CheckpointCorruptedError, CheckpointVersionError):
-            unreadable.append(step)
-    return [*(each.step for each in in_order_of_commit(manifests)), *unreadable]
-
-
-def _is_accepted(folder: StorageDir, step: int, accepts: Callable[[Manifest], bool]) -> bool:
-    place = folder / STEP.format(step)
-    try:
-        return accepts(Manifest.from_json(place.read(MANIFEST), str(place)))
-    except FileNotFoundError:  # removed since
-        return False
-    except CheckpointError:  # damaged, or of a newer version: whoever reads it says so
-        return True
-
-
 def manifest_of(folder: StorageDir, step: int) -> Manifest:
     """What the checkpoint of `step` holds.
 
@@ -110,15 +43,16 @@ def manifest_of(folder: StorageDir, step: int) -> Manifest:
         CheckpointCorruptedError: its manifest cannot be read.
         CheckpointVersionError: a newer Phalanx wrote it.
     """
-    place = folder / STEP.format(step)
-    try:
-        content = place.read(MANIFEST)
-    except FileNotFoundError as error:
+    entry = entry_of(folder, step)
+    if entry is None:
         there = ", ".join(map(str, steps_in(folder))) or "none"
         raise CheckpointNotFoundError(
             f"Asked for the checkpoint of step {step} in {folder}; there are: {there}."
-        ) from error
-    return Manifest.from_json(content, str(place))
+        )
+    if entry.manifest is None:
+        assert entry.error is not None
+        raise entry.error
+    return entry.manifest
 
 
 def read(folder: StorageDir, step: int) -> LoadedCheckpoint:
@@ -146,14 +80,19 @@ def read(folder: StorageDir, step: int) -> LoadedCheckpoint:
 def latest(folder: StorageDir) -> LoadedCheckpoint:
     """The checkpoint that was committed last and is complete; damaged ones are reported.
 
+    Where the last one is damaged, it is the one that its training followed: never one of a branch
+    that was abandoned.
+
     Raises:
         CheckpointNotFoundError: there is no complete one.
         CheckpointVersionError: the newest was written by a newer Phalanx.
     """
-    steps = _by_commit(folder)
-    for step in reversed(steps):
+    steps = newest_first(folder)
+    for step in steps:
         try:
             return read(folder, step)
+        except CheckpointNotFoundError:  # removed since
+            continue
         except CheckpointCorruptedError as error:
             _log.warning("passing over a checkpoint: %s", error)
     damaged = f" ({len(steps)} damaged)" if steps else ""
@@ -162,6 +101,17 @@ def latest(folder: StorageDir) -> LoadedCheckpoint:
         "Is that the "
         "directory?"
     )
+
+
+def newest_first(folder: StorageDir) -> list[int]:
+    """The steps to resume from, in the order in which to try them.
+
+    Those whose manifest cannot be read come first: nobody knows when they were committed.
+    """
+    found = entries(folder)
+    unreadable = [entry.step for entry in found if entry.manifest is None]
+    branch = branch_of_last(entry.manifest for entry in found if entry.manifest is not None)
+    return [*reversed(unreadable), *(manifest.step for manifest in reversed(branch))]
 
 
 def verify(folder: StorageDir) -> Iterator[tuple[int, str | None]]:

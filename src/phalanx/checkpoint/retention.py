@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from phalanx.checkpoint.manifest import MANIFEST, Manifest
-from phalanx.checkpoint.reader import in_order_of_commit, manifest_of, step_of, steps_in
+from phalanx.checkpoint.history import abandoned_in, branch_of_last, entries, step_of
+from phalanx.checkpoint.manifest import Manifest, is_manifest
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP
-from phalanx.errors import CheckpointError, ConfigurationError
+from phalanx.errors import ConfigurationError
 
 Mode = Literal["min", "max"]
 
@@ -39,14 +39,17 @@ class Retention:
             )
 
     def to_delete(self, manifests: Sequence[Manifest], saved: int | None = None) -> list[int]:
-        """The steps of those that may go, oldest first.
+        """The steps of those that may go, the smallest first.
+
+        Checkpoints of an abandoned branch neither count nor go: a rollback must lose nothing.
 
         Args:
             manifests: all that can be read.
             saved: the step that was just saved, which stays in any case.
         """
-        steps = [manifest.step for manifest in in_order_of_commit(manifests)]
-        staying = {*steps[-self.max_to_keep :], *self._best(manifests), saved}
+        branch = branch_of_last(manifests)
+        steps = [manifest.step for manifest in branch]
+        staying = {*steps[-self.max_to_keep :], *self._best(branch), saved}
         return sorted(step for step in steps if step not in staying)
 
     def _best(self, manifests: Sequence[Manifest]) -> Collection[int]:
@@ -69,11 +72,12 @@ def prune(
     saved: int | None = None,
     uncommitted: bool = False,
     uncommitted_before: int | None = None,
+    abandoned: bool = False,
 ) -> list[str]:
     """Remove checkpoints that `retention` lets go.
 
-    A manifest goes first, so that what is left is absent and not damaged. A checkpoint that
-    cannot be read stays: it is somebody else's to judge.
+    Manifests go first, so that what is left is absent and not damaged. A checkpoint that cannot
+    be read stays: a newer Phalanx may read it.
 
     Args:
         folder: of the checkpoints.
@@ -82,26 +86,26 @@ def prune(
         uncommitted: whether to remove directories that were never committed too; only when
             no process is writing.
         uncommitted_before: the same for steps before this one.
+        abandoned: whether to remove the branches that a rollback has abandoned too.
 
     Returns:
         The names of what was removed.
     """
-    readable: list[Manifest] = []
-    for step in steps_in(folder):
-        try:
-            readable.append(manifest_of(folder, step))
-        except CheckpointError:
-            continue
-    going = [STEP.format(step) for step in retention.to_delete(readable, saved)]
+    found = entries(folder)
+    manifests = [entry.manifest for entry in found if entry.manifest is not None]
+    steps = retention.to_delete(manifests, saved) + (abandoned_in(manifests) if abandoned else [])
+    going = [STEP.format(step) for step in steps]
     if uncommitted or uncommitted_before is not None:
         before = math.inf if uncommitted_before is None else uncommitted_before
+        committed = {entry.step for entry in found}
         names = {name: step_of(name) for name in folder.names()}
         going += [
             name
             for name, step in names.items()
-            if step is not None and step < before and not (folder / name).has(MANIFEST)
+            if step is not None and step < before and step not in committed
         ]
     for name in going:
-        (folder / name).remove(MANIFEST)
+        for manifest in filter(is_manifest, (folder / name).names()):
+            (folder / name).remove(manifest)
         folder.remove(name)
     return going

@@ -23,10 +23,10 @@ from safetensors.numpy import save
 from phalanx.checkpoint.dtypes import to_storage
 from phalanx.checkpoint.fencing import Fence, publish
 from phalanx.checkpoint.manifest import (
-    MANIFEST,
     Manifest,
     Piece,
     Shard,
+    is_manifest,
     shard_from_json,
     shard_to_json,
 )
@@ -85,6 +85,7 @@ def _chunks(to: np.ndarray, source: np.ndarray) -> list[tuple[np.ndarray, np.nda
 
 
 STEP = "step-{:08d}"
+PEER_TIMEOUT = 600.0
 FAILED_MARKER = ".failed"
 """Ends the name of the note of a worker that could not write its share."""
 
@@ -136,11 +137,12 @@ class ShardWriter:
         workers: how many write.
         attempt: tells this start of the worker group from others, whose leftovers may lie there.
         retry_policy: how often to try again.
-        peer_timeout: seconds that the chief waits for the others' shards.
+        peer_timeout: seconds that the chief waits for the others' shares after the last one came.
         is_given_up: whether the chief is to wait for the others no longer.
         lease: the chief's lease of the folder; None to publish without one.
         staging: the memory that a share is copied to; the next one is copied over it.
-        clock: seconds since the epoch.
+        clock: seconds since the epoch, for the manifest.
+        timer: seconds, increasing, for waits.
         sleep: waits.
     """
 
@@ -149,11 +151,12 @@ class ShardWriter:
     workers: int = 1
     attempt: str = "0"
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
-    peer_timeout: float = 120.0
+    peer_timeout: float = PEER_TIMEOUT
     is_given_up: Callable[[], bool] = lambda: False
     lease: Fence | None = None
     staging: Staging = field(default_factory=Staging)
     clock: Callable[[], float] = time.time
+    timer: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def write(self, snapshot: Snapshot) -> Manifest | None:
@@ -199,7 +202,7 @@ class ShardWriter:
             with suppress(OSError):  # so that the chief need not wait for it
                 place.write(self._file(self.rank) + FAILED_MARKER, str(error).encode())
             raise
-        return self._commit(place, share.snapshot) if self.rank == 0 else None
+        return self._commit(place, share.snapshot, shard) if self.rank == 0 else None
 
     def _write_shard(self, place: StorageDir, share: ShardSnapshot) -> Shard:
         content = save({key: to_storage(value) for key, value in share.values.items()})
@@ -208,31 +211,35 @@ class ShardWriter:
         digest = hashlib.sha256(content).hexdigest()
         return Shard(file=name, bytes=len(content), sha256=digest, pieces=share.pieces)
 
-    def _commit(self, place: StorageDir, snapshot: Snapshot) -> Manifest:
+    def _commit(self, place: StorageDir, snapshot: Snapshot, own: Shard) -> Manifest:
         manifest = Manifest(
             step=snapshot.step,
             epoch=snapshot.epoch,
             written=self.clock(),
-            shards=tuple(self._shards(place)),
+            shards=tuple(self._shards(place, own)),
             state=snapshot.state,
             metrics=snapshot.metrics,
         )
-        manifest = publish(place, manifest, self.lease, self.retry_policy)
-        self._remove_leftovers(place, manifest)
+        # Listed before the commit: what comes later is of a process that has taken over.
+        before = self._names(place)
+        manifest, name = publish(place, manifest, self.lease, self.retry_policy)
+        self._remove_leftovers(place, before - {name}, manifest)
         return manifest
 
-    def _remove_leftovers(self, place: StorageDir, manifest: Manifest) -> None:
+    def _remove_leftovers(self, place: StorageDir, names: set[str], manifest: Manifest) -> None:
         """Of writings of the same step that were given up, or that this one replaces."""
         files = {shard.file for shard in manifest.shards}
-        known = {MANIFEST, *files, *(f"{file}.json" for file in files)}
+        leftovers = names - files - {f"{file}.json" for file in files}
         with suppress(OSError):
-            for name in set(place.names()) - known:
+            for name in sorted(leftovers, key=is_manifest, reverse=True):  # before their shards
                 place.remove(name)
 
-    def _shards(self, place: StorageDir) -> list[Shard]:
-        notes = [f"{self._file(rank)}.json" for rank in self._ranks]
-        deadline = self.clock() + self.peer_timeout
+    def _shards(self, place: StorageDir, own: Shard) -> list[Shard]:
+        notes = [f"{self._file(rank)}.json" for rank in self._ranks if rank != self.rank]
+        deadline, waits_for = self.timer() + self.peer_timeout, len(notes)
         while missing := sorted(set(notes) - (there := self._names(place))):
+            if len(missing) < waits_for:
+                deadline, waits_for = self.timer() + self.peer_timeout, len(missing)
             if self.is_given_up() or any(
                 self._file(r) + FAILED_MARKER in there for r in self._ranks
             ):
@@ -240,16 +247,16 @@ class ShardWriter:
                     f"Asked to write the checkpoint {place}; another worker could not write its "
                     f"share (missing: {', '.join(missing)}). Its log says why."
                 )
-            if self.clock() > deadline:
+            if self.timer() > deadline:
                 raise CheckpointError(
-                    f"Asked to write the checkpoint {place}; after {self.peer_timeout:.0f} s "
-                    f"{len(missing)} of {self.workers} workers have not written their share "
-                    f"(missing: {', '.join(missing)}). Is it one directory, on storage that all "
-                    "workers share?"
+                    f"Asked to write the checkpoint {place}; "
+                    f"{len(missing)} of {self.workers} workers have not written their share, and "
+                    f"none came for {self.peer_timeout:.0f} s (missing: {', '.join(missing)}). Is "
+                    "the storage slow? Give Checkpoint a larger peer_timeout."
                 )
             self.sleep(0.05)
         found = (self._try(f"read {note}", partial(place.read, note)) for note in notes)
-        shards = [shard_from_json(content, str(place)) for content in found]
+        shards = [own, *(shard_from_json(content, str(place)) for content in found)]
         lost = sorted({shard.file for shard in shards} - self._names(place))
         if lost:
             raise CheckpointError(

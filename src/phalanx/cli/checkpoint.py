@@ -40,24 +40,24 @@ app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
 def list_(directory: Directory) -> None:
     """Show every checkpoint: its step, when it was written, its size and metrics.
 
-    "resumed" is the step of the checkpoint that its training was resumed from.
+    "resumed" is the step of the checkpoint that its training was resumed from. A checkpoint is
+    "abandoned" if a later training continued from an older one. No training resumes from it.
     """
-    from phalanx.checkpoint.reader import manifest_of, steps_in
+    from phalanx.checkpoint.history import abandoned_in, entries
     from phalanx.checkpoint.storage_dir import StorageDir
-    from phalanx.errors import CheckpointError
 
     with _storage_of(directory):
-        folder = StorageDir.at(directory)
-        steps = steps_in(folder)
-        if not steps:
-            info(f"no checkpoint in {directory}")
-            return
-        table = Table("step", "epoch", "written", "size", "resumed", "metrics")
-        for step in steps:
-            try:
-                table.add_row(*_row(manifest_of(folder, step)))
-            except CheckpointError as error:
-                table.add_row(str(step), *[""] * 4, f"[red]{error}[/red]")
+        found = entries(StorageDir.at(directory))
+    if not found:
+        info(f"no checkpoint in {directory}")
+        return
+    abandoned = abandoned_in([entry.manifest for entry in found if entry.manifest is not None])
+    table = Table("step", "epoch", "written", "size", "resumed", "metrics")
+    for entry in found:
+        if entry.manifest is None:
+            table.add_row(str(entry.step), *[""] * 4, f"[red]{entry.error}[/red]")
+        else:
+            table.add_row(*_row(entry.manifest, is_abandoned=entry.step in abandoned))
     Console().print(table)
 
 
@@ -92,6 +92,10 @@ def prune_(
         bool,
         typer.Option(help="Remove uncommitted checkpoints too; only while nothing writes."),
     ] = False,
+    abandoned: Annotated[
+        bool,
+        typer.Option(help="Remove the checkpoints of abandoned branches too; see 'list'."),
+    ] = False,
 ) -> None:
     """Remove old checkpoints."""
     from phalanx.checkpoint.retention import Retention, prune
@@ -100,7 +104,9 @@ def prune_(
     named = None if best_metric is None else tuple(best_metric.rpartition(":")[::2])
     retention = Retention(max_to_keep=max_to_keep, best=named)  # type: ignore[arg-type]  # it checks
     with _storage_of(directory):
-        removed = prune(StorageDir.at(directory), retention, uncommitted=uncommitted)
+        removed = prune(
+            StorageDir.at(directory), retention, uncommitted=uncommitted, abandoned=abandoned
+        )
     info(f"removed {', '.join(removed) or 'nothing'}")
 
 
@@ -118,7 +124,7 @@ def _storage_of(directory: str) -> Iterator[None]:
         ) from error
 
 
-def _row(manifest: Manifest) -> tuple[str, ...]:
+def _row(manifest: Manifest, *, is_abandoned: bool) -> tuple[str, ...]:
     lineage = manifest.state.get("lineage", {})
     metrics = (f"{name}: {float(value):.4g}" for name, value in manifest.metrics.items())
     return (
@@ -126,6 +132,6 @@ def _row(manifest: Manifest) -> tuple[str, ...]:
         str(manifest.epoch),
         datetime.fromtimestamp(manifest.written).strftime("%Y-%m-%d %H:%M:%S"),
         decimal(manifest.size),
-        str(lineage.get("resumed_from") or ""),
+        "abandoned" if is_abandoned else str(lineage.get("resumed_from") or ""),
         ", ".join(metrics),
     )

@@ -18,14 +18,19 @@ from phalanx.checkpoint.retention import prune
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP, ShardSnapshot, ShardWriter, Snapshot
+from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.errors import CheckpointError, ConfigurationError, LeaseLostError
+from phalanx.lease.records import LEASE_DIR, record_name
 from phalanx.monitoring.event_log import worker_event_log
 from phalanx.monitoring.events import CheckpointEvent, CheckpointFailed
 from phalanx.training.context import CallContext, broadcast_int
 
 _log = logging.getLogger(__name__)
 _SECONDS_TO_FINISH = 15.0  # for a write under way when training ends in an error
+_FIRST = 3
+"""Training ends after as many failed checkpoints if none was written before."""
+_SECONDS_TO_SEE_LEASE = 90.0  # NFS clients keep a listing for up to 60 s (acdirmax, nfs(5))
 
 
 class AsyncCheckpointer:
@@ -48,10 +53,19 @@ class AsyncCheckpointer:
         self._gives_up = False
         self._count = 0
         self._step = 0
+        self._last_saved: int | None = None
+        self._failures = 0
         self._writer = replace(
-            writer_of(stage, folder, options.retry_policy), is_given_up=lambda: self._gives_up
+            writer_of(stage, folder, options.retry_policy),
+            is_given_up=lambda: self._gives_up,
+            peer_timeout=options.peer_timeout,
         )
         stage.exit.push(self._leave)
+
+    @property
+    def training(self) -> str:
+        """What tells the checkpoints of this `fit` from those of others; equal on all workers."""
+        return self._writer.attempt
 
     def prepare(self, arrays: Mapping[str, Any]) -> None:
         """Have memory ready for this worker's share of these, in parallel to training."""
@@ -61,10 +75,12 @@ class AsyncCheckpointer:
         """Copy the state that `read` gives, when the checkpoint before is written.
 
         Raises:
-            CheckpointError: one could not be written, and the user has asked to end then.
+            CheckpointError: one could not be written, and the user has asked to end then; or the
+                first ones all failed.
         """
         began = self._clock()
         self.finish()
+        self._end_if_nothing_is_saved()
         self._count += 1
         writer = replace(self._writer, attempt=f"{self._writer.attempt}-{self._count}")
         share = writer.take(read())
@@ -88,11 +104,22 @@ class AsyncCheckpointer:
             self._report(error)
         self._on_any_worker(False)  # no worker continues before the chief has committed
 
+    def _end_if_nothing_is_saved(self) -> None:
+        is_chief = self._stage.place.is_chief  # which alone knows whether it has committed
+        if self._on_any_worker(is_chief and self._last_saved is None and self._failures >= _FIRST):
+            raise CheckpointError(
+                f"Asked to save checkpoints in {self._folder}; the first {_FIRST} could not be "
+                "written, so this training saves nothing. The log of worker 0 says why. Look at "
+                "the directory's permissions, space and address."
+            )
+
     def _store(self, writer: ShardWriter, share: ShardSnapshot, blocking_seconds: float) -> None:
         began = self._clock()
         manifest = writer.store(share)
+        self._failures = 0
         if manifest is None:
             return
+        self._last_saved = manifest.step
         if (event_log := worker_event_log(os.environ)) is not None:
             saved = CheckpointEvent(
                 step=manifest.step,
@@ -116,14 +143,23 @@ class AsyncCheckpointer:
                 f'({error}), and Checkpoint was given on_failure="raise". The last complete one is '
                 "still there."
             ) from error
-        _log.warning(
-            "the checkpoint of step %d in %s could not be written, training continues: %s",
-            self._step,
-            self._folder,
-            error,
-        )
+        self._failures += 1
+        if self._failures.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... in a row
+            _log.warning(
+                "the checkpoint of step %d in %s could not be written, training continues: %s%s",
+                self._step,
+                self._folder,
+                error,
+                self._what_is_lost(),
+            )
         if (event_log := worker_event_log(os.environ)) is not None:
             event_log.append(CheckpointFailed(step=self._step, error=str(error)))
+
+    def _what_is_lost(self) -> str:
+        if self._failures == 1:
+            return ""
+        last = "none" if self._last_saved is None else f"that of step {self._last_saved}"
+        return f" ({self._failures} in a row have failed; the last that was written is {last})"
 
     def _leave(self, kind: type[BaseException] | None, *_: object) -> None:
         """Training ends in an error: a write under way may still become whole."""
@@ -141,7 +177,8 @@ def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy)
     The chief holds the lease of the folder until the call ends.
 
     Raises:
-        ConfigurationError: another process writes there.
+        ConfigurationError: another process writes there, or a worker does not see the chief's
+            files there.
     """
     lease = _lease_of(stage, folder)
     return ShardWriter(
@@ -158,17 +195,51 @@ def _lease_of(stage: CallContext, folder: StorageDir) -> Fence | None:
     """The lease on the chief, None on others; storage that fails now may not when it is written."""
     lease: Fence | None = None
     refused: ConfigurationError | None = None
+    there = 0
     if stage.place.is_chief:
         try:
-            lease = stage.exit.enter_context(held(folder))
+            own = stage.exit.enter_context(held(folder))
+            lease, there = own, own.fence
         except ConfigurationError as error:
             refused = error
         except OSError as error:
             _log.warning("cannot take the lease of %s yet: %s", folder, error)
             lease = LateLease(lambda: stage.exit.enter_context(held(folder)))
-    if not broadcast_int(stage, int(refused is None)):
+    there = broadcast_int(stage, -1 if refused else there)
+    if there < 0:
         raise refused or ConfigurationError(
             f"Worker 0 could not take the checkpoint directory {folder} for this training. Its log "
             "says why."
         )
+    if there:
+        _assert_shared(stage, folder, there)
     return lease
+
+
+def _assert_shared(stage: CallContext, folder: StorageDir, number: int) -> None:
+    """Refuse a directory that is another one on another host, before anything is trained.
+
+    Args:
+        stage: the call.
+        folder: of the checkpoints.
+        number: of the lease's record that the chief has there.
+    """
+    name = record_name(number)
+    spec = WorkerSpec.from_environment(os.environ)
+    hosts = {address.rpartition(":")[0] for address in spec.addresses} if spec else set()
+    end = time.monotonic() + (0.0 if len(hosts) == 1 else _SECONDS_TO_SEE_LEASE)
+    sees = stage.place.is_chief
+    while not sees:
+        with suppress(OSError):  # what storage refuses now, it may take when there is a checkpoint
+            sees = (folder / LEASE_DIR).has(name)
+        if time.monotonic() > end:
+            break
+        if not sees:
+            time.sleep(0.2)
+    if on_any_worker(stage.strategy, stage.place, not sees)[0]:
+        who = "another worker" if sees else f"worker {stage.place.rank}"
+        raise ConfigurationError(
+            f"Asked for checkpoints in {folder}; worker 0 took that directory, and {who} does not "
+            "see there what it wrote. Give a directory on storage that all hosts share, such as "
+            "NFS or s3://."
+        )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import builtins
 import os
+import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from phalanx.checkpoint import reader
+from phalanx.checkpoint.history import entries
 from phalanx.checkpoint.manifest import Manifest
 from phalanx.checkpoint.replica_values import Rows, assign
 from phalanx.checkpoint.retention import Retention, prune
@@ -24,6 +27,9 @@ from phalanx.errors import CheckpointError
 from phalanx.keras_compat.model_access import steps_trained, strategy_of
 from phalanx.training.async_checkpointer import writer_of
 from phalanx.training.context import CallContext
+
+_lineages: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""What the saves of a model follow, as `training.checkpoint_manager.lineage` has it for a `fit`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +90,11 @@ def save(
             step=steps_trained(model) if step is None else step,
             epoch=epoch,
             arrays={name: Rows(variable) for name, variable in variables.items()},
-            state={"user": dict(state or {}), "paths": paths_of(variables)},
+            state={
+                "user": dict(state or {}),
+                "paths": paths_of(variables),
+                "lineage": _lineages.get(model, {}),
+            },
             metrics=dict(metrics or {}),
         )
         if writer.write(snapshot) is not None:
@@ -133,6 +143,7 @@ def restore(
     for name, variable in variables.items():
         assign(variable, loaded.arrays[name])
     manifest = loaded.manifest
+    _lineages[model] = {"training": uuid.uuid4().hex[:8], "began_at": manifest.step}
     return Restored(
         step=manifest.step,
         epoch=manifest.epoch,
@@ -144,15 +155,9 @@ def restore(
 def list(  # read as `phalanx.checkpoint.list`
     directory: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> builtins.list[Manifest]:
-    """What the checkpoints in a directory hold, the oldest first; damaged manifests left out."""
+    """What the checkpoints in a directory hold, by step; damaged manifests are left out."""
     folder = StorageDir.at(directory, **dict(storage_options or {}))
-    found = []
-    for step in reader.steps_in(folder):
-        try:
-            found.append(reader.manifest_of(folder, step))
-        except CheckpointError:
-            continue
-    return found
+    return [entry.manifest for entry in entries(folder) if entry.manifest is not None]
 
 
 def verify(

@@ -12,7 +12,7 @@ from typing import Any
 
 import phalanx
 from phalanx.callbacks.checkpoint import Checkpoint, Resume, find_checkpoint
-from phalanx.checkpoint.reader import LoadedCheckpoint, latest, read, steps_in
+from phalanx.checkpoint.reader import LoadedCheckpoint, newest_first, read
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
@@ -21,6 +21,7 @@ from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.distributed.step_sync import StepSync
 from phalanx.errors import (
     CheckpointCorruptedError,
+    CheckpointError,
     CheckpointNotFoundError,
     ConfigurationError,
     WorkerMismatchError,
@@ -80,6 +81,7 @@ class CheckpointManager:
         self._schedule = SavePolicy(self._options.every, self._options.retention.best, clock=clock)
         self._step = steps_trained(self._model)
         self._resumed_from: int | None = None
+        self._began_at = self._step
         self._schedule.saved(self._step)
         callback.is_driven = True
         stage.exit.callback(setattr, callback, "is_driven", False)
@@ -114,7 +116,7 @@ class CheckpointManager:
                 self._capture.check_data(found, str(self._folder), allow_change=allowed)
             self._capture.write_variables(found)
             self._loaded = found
-            self._step = self._resumed_from = found.manifest.step
+            self._step = self._resumed_from = self._began_at = found.manifest.step
             self._schedule.saved(self._step)
             self._schedule.best = state["best"]
             self._has_started = state["fit"] == self._fit and not state["complete"]
@@ -219,7 +221,12 @@ class CheckpointManager:
             fit=self._fit,
             best=self._schedule.best,
             logs=logs or {},
-            lineage=lineage(os.environ, resumed_from=self._resumed_from),
+            lineage=lineage(
+                os.environ,
+                training=self._writes.training,
+                began_at=self._began_at,
+                resumed_from=self._resumed_from,
+            ),
         )
         with phase_tracker.during("checkpoint"):
             self._check()
@@ -236,10 +243,21 @@ class CheckpointManager:
         raise SystemExit(RESUME_EXIT_CODE)
 
 
-def lineage(environment: Mapping[str, str], *, resumed_from: int | None) -> dict[str, Any]:
-    """Who writes a checkpoint, and which one its training was resumed from; as JSON knows it."""
+def lineage(
+    environment: Mapping[str, str], *, training: str, began_at: int, resumed_from: int | None
+) -> dict[str, Any]:
+    """Who writes a checkpoint, and which ones its training follows; as JSON knows it.
+
+    Args:
+        environment: of this process.
+        training: tells one `fit` from others.
+        began_at: the step where it began.
+        resumed_from: the step of the checkpoint that it was resumed from, if it was.
+    """
     spec = WorkerSpec.from_environment(environment)
     return {
+        "training": training,
+        "began_at": began_at,
         "run": "" if spec is None else spec.run_id,
         "attempt": 0 if spec is None else spec.attempt,
         "resumed_from": resumed_from,
@@ -323,7 +341,7 @@ def latest_on_all_workers(
 ) -> LoadedCheckpoint | None:
     """The newest complete checkpoint, None where there is none; all workers must ask together.
 
-    The chief looks for it, so that a damaged one is passed over by all.
+    The chief names one after the other, and all read it, so that all take the same.
 
     Args:
         stage: the call.
@@ -334,25 +352,74 @@ def latest_on_all_workers(
     Raises:
         CheckpointVersionError: the newest was written by a newer Phalanx.
         CheckpointCorruptedError: there are checkpoints, and none is complete.
-        CheckpointCorruptedError: another worker reads something else there than the chief.
+        CheckpointCorruptedError: some workers read a complete one, and others do not.
     """
-    found: LoadedCheckpoint | None = None
-    damaged = 0
+    steps: list[int] = []
     if stage.place.is_chief:
-        try:
-            found = retry_policy.call_with_retry(f"read {folder}", lambda: latest(folder))
-        except CheckpointNotFoundError:
-            damaged = len(steps_in(folder))
-    step = broadcast_int(stage, -1 - damaged if found is None else found.manifest.step)
-    if step < -1 and resume != "restart":
+        steps = retry_policy.call_with_retry(f"list {folder}", lambda: newest_first(folder))
+    candidates = broadcast_int(stage, len(steps))
+    for number in range(candidates):
+        step = broadcast_int(stage, steps[number] if steps else 0)
+        found = _read_on_all_workers(stage, folder, step, retry_policy)
+        if found is not None:
+            return found
+    if candidates and resume != "restart":
         raise CheckpointCorruptedError(
-            f"Asked to resume from {folder}; all of its {-1 - step} checkpoints are damaged. "
+            f"Asked to resume from {folder}; all of its {candidates} checkpoints are damaged. "
             "`phalanx checkpoint verify` says how. Restore a copy of one, give another directory, "
             'or give Checkpoint resume="restart" to train from the beginning.'
         )
-    if step < 0:
+    return None
+
+
+def _read_on_all_workers(
+    stage: CallContext, folder: StorageDir, step: int, retry_policy: RetryPolicy
+) -> LoadedCheckpoint | None:
+    """The checkpoint of a step, None where it is damaged on all workers."""
+    found, error = _read(folder, step, retry_policy)
+    damaged, complete = on_any_worker(stage.strategy, stage.place, error is not None, not error)
+    if damaged and complete:
+        # The listing of a network file system can be older than the checkpoint. Others have read
+        # it, so this one is read again after a while.
+        if error is not None:
+            found, error = _read(folder, step, retry_policy, again=True)
+        damaged = on_any_worker(stage.strategy, stage.place, error is not None)[0]
+        if damaged:
+            raise CheckpointCorruptedError(
+                f"Asked to resume from step {step} of {folder}; some workers read it, and "
+                f"{'this one does not' if error else 'others do not'}"
+                f"{f' ({error})' if error else ''}. Is it one directory, on storage that all "
+                "workers share?"
+            ) from error
+    if damaged:
+        _log.warning("passing over a checkpoint: %s", error)
         return None
-    return found or retry_policy.call_with_retry(f"read {folder}", lambda: read(folder, step))
+    return found
+
+
+def _read(
+    folder: StorageDir, step: int, retry_policy: RetryPolicy, *, again: bool = False
+) -> tuple[LoadedCheckpoint | None, CheckpointError | None]:
+    """A checkpoint, or what is wrong with it; with `again` that is tried again too."""
+    wrong: CheckpointError | None = None
+
+    def action() -> LoadedCheckpoint | None:
+        nonlocal wrong
+        try:
+            return read(folder, step)
+        except (CheckpointCorruptedError, CheckpointNotFoundError) as error:
+            wrong = error
+            if again:
+                raise OSError(str(error)) from error
+            return None
+
+    try:
+        found = retry_policy.call_with_retry(f"read step {step} of {folder}", action)
+    except OSError:
+        if wrong is None:
+            raise
+        found = None
+    return found, None if found is not None else wrong
 
 
 def assert_of_a_fit(found: LoadedCheckpoint, folder: StorageDir) -> None:

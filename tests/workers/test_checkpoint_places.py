@@ -1,0 +1,76 @@
+"""What workers do where they do not see the same checkpoints."""
+
+import os
+
+import pytest
+
+from phalanx.testing import WorkerGroupFailedError
+
+
+def train(directory, *, epochs=2):
+    """The step where training began, and where it ended."""
+    import keras
+    import numpy as np
+
+    import phalanx
+    from phalanx.callbacks import Checkpoint
+
+    began = []
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            began.append(int(self.model.optimizer.iterations.numpy()))
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((8, 2), "float32")
+    keep = Checkpoint(directory, async_save=False)
+    phalanx.fit(
+        model, x, x[:, :1], batch_size=4, epochs=epochs, verbose=0, callbacks=[keep, Note()]
+    )
+    return began[:1], int(model.optimizer.iterations.numpy())
+
+
+def train_apart():
+    import tempfile
+
+    return train(tempfile.mkdtemp())
+
+
+def test_a_directory_of_each_worker_is_refused_before_training(pool):
+    with pytest.raises(WorkerGroupFailedError) as caught:
+        pool(2).run(train_apart, deadline=120)
+    assert "ConfigurationError" in str(caught.value)
+    assert "does not see there what it wrote" in str(caught.value)
+
+
+def resume_late(directory, often):
+    """Worker 1 does not see the newest checkpoint when it first looks."""
+    import phalanx
+    from phalanx.checkpoint.retry import RetryPolicy
+    from phalanx.errors import CheckpointNotFoundError
+    from phalanx.training import checkpoint_manager
+
+    train(directory)
+    real, looks = checkpoint_manager.read, []
+
+    def read(folder, step):
+        looks.append(step)
+        if phalanx.rank() == 1 and len(looks) <= often:
+            raise CheckpointNotFoundError("an old listing")
+        return real(folder, step)
+
+    checkpoint_manager.forget_fits()  # as in a process that begins
+    checkpoint_manager.read = read
+    kept, RetryPolicy.first, RetryPolicy.jitter = RetryPolicy.first, 0.01, 0.01
+    try:
+        return [*train(directory, epochs=3), looks]
+    finally:
+        checkpoint_manager.read, RetryPolicy.first = real, kept
+
+
+def test_a_worker_whose_listing_is_old_looks_again(pool, tmp_path):
+    of_each = pool(2).run(resume_late, args=[os.fspath(tmp_path), 2], deadline=300)
+    assert [began for began, _, _ in of_each] == [[4], [4]]
+    assert [ended for _, ended, _ in of_each] == [6, 6]
+    assert [looks for _, _, looks in of_each] == [[4], [4, 4, 4]]
