@@ -62,7 +62,7 @@ def test_a_launcher_of_another_command_is_refused_and_both_say_which_part_differ
         other = start(1, key, epochs)
         _, err = other.communicate(timeout=120)
         assert other.returncode == 2, err
-        assert f"sends this one away: {part}. Start the same command on all hosts" in err
+        assert f"rejects this one: {part}. Start the same command on all hosts" in err
         assert "s3cr3t" not in err
     right = start(1, "s3cr3t-0", "3")
     first, second = command.finish(leader), command.finish(right)

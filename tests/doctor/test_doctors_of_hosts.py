@@ -181,11 +181,11 @@ class Added:
 
 
 def doctors(root, index, hosts=("127.0.0.1", "127.0.0.2"), **options):
-    places = ClusterEnvironment(hosts=hosts, index=index, kind="hosts", why="a test")
+    node_group = ClusterEnvironment(hosts=hosts, index=index, kind="hosts", why="a test")
     found = [ok("memory", "enough"), warning("Horovod", f"not built on {index}")]
     options = {"rendezvous_timeout": 60.0, "start": Added, **options}
     return NodeClients(
-        places=places, root=root, look=lambda: found, announce=lambda text: None, **options
+        node_group=node_group, root=root, look=lambda: found, announce=lambda text: None, **options
     )
 
 

@@ -325,9 +325,14 @@ FOUND = {
     ("environment", "kind", "index", "hosts", "job"), FOUND.values(), ids=FOUND
 )
 def test_a_cluster_is_found(environment, kind, index, hosts, job):
-    places = detect(environment, me=ME)
-    assert (places.kind, places.index, places.hosts, places.job) == (kind, index, hosts, job)
-    assert places.why
+    node_group = detect(environment, me=ME)
+    assert (node_group.kind, node_group.index, node_group.hosts, node_group.job) == (
+        kind,
+        index,
+        hosts,
+        job,
+    )
+    assert node_group.why
 
 
 ALONE = {
@@ -462,9 +467,9 @@ def test_a_look_reports_every_kind():
     looks = probe_all({**STEP, "PMI_RANK": "1"}, me=ME)
     assert tuple(one.kind for one in looks) == CLUSTER_NAMES[2:]
     said = {one.kind: one for one in looks}
-    assert said["slurm"].places.index == 3
+    assert said["slurm"].node_group.index == 3
     assert "PMI_SIZE" in str(said["mpi"].error)
-    assert said["torchrun"].places is None
+    assert said["torchrun"].node_group is None
 
 
 def test_hosts_of_the_command_line():

@@ -174,6 +174,6 @@ def test_another_environment_has_a_fresh_process(server, tmp_path, other):
 
 def test_another_command_keeps_nothing_ready():
     warm = PreforkPool()
-    warm.get_ready((sys.executable, "-c", "pass"), ENV)
+    warm.prewarm((sys.executable, "-c", "pass"), ENV)
     assert warm._server is None
     warm.close()

@@ -51,28 +51,28 @@ def until(condition):
 """
 
 
-def wires(**options):
+def channels(**options):
     ours, theirs = Pipe()
     return Channel(ours, **options), Channel(theirs, **options)
 
 
-def test_what_is_sent_comes():
-    one, other = wires()
+def test_a_message_arrives_at_the_other_end():
+    one, other = channels()
     one.send({"do": "start", "ports": [1, 2]})
-    assert other.take(5.0) == {"do": "start", "ports": [1, 2]}
-    assert other.take() is None
+    assert other.receive(5.0) == {"do": "start", "ports": [1, 2]}
+    assert other.receive() is None
     other.close()
     one.close()
 
 
-def test_a_wire_is_lost_when_the_other_end_hangs_up():
-    one, other = wires(beat=0.01)
+def test_a_channel_is_lost_when_the_other_end_closes():
+    one, other = channels(beat=0.01)
     other.close()
     wait(lambda: one.is_lost)
     one.send({"do": "nothing"})  # and no one is hurt
 
 
-def test_a_wire_is_lost_without_a_sign_of_life():
+def test_a_channel_without_heartbeats_is_lost():
     ours, theirs = Pipe()
     one = Channel(ours, silence=0.1)
     wait(lambda: one.is_lost)
@@ -99,7 +99,7 @@ class Stopped:
         pass
 
 
-def test_a_wire_counts_a_wait_once_however_long_the_process_was_stopped_in_it():
+def test_a_channel_counts_a_wait_once_if_the_process_is_stopped_meanwhile():
     # Nine waits of 2 s without a sign of life, each as long as one likes; then a sign.
     connection = Stopped([*[False] * 9, True])
     one = Channel(connection, beat=2.0, silence=20.0)
@@ -114,7 +114,7 @@ def wait(condition, seconds=60.0):
         time.sleep(0.01)
 
 
-def test_the_meeting_is_for_this_user_alone(tmp_path):
+def test_only_this_user_can_read_the_rendezvous_file(tmp_path):
     path = rendezvous_path(tmp_path, HERE)
     assert path == rendezvous_path(tmp_path, THERE)
     assert path != rendezvous_path(tmp_path, replace(HERE, job="another"))
@@ -139,11 +139,11 @@ class Two:
             **options,
         )
 
-    def follower(self, places=THERE, versions=VERSIONS, **options):
-        home = LocalNode(command=(sys.executable, "-c", ""), environment=os.environ)
+    def follower(self, node_group=THERE, versions=VERSIONS, **options):
+        node = LocalNode(command=(sys.executable, "-c", ""), environment=os.environ)
         signals, clock, announce = SignalCatcher(()), MonotonicClock(), self.said.append
-        joining = RendezvousClient(
-            places,
+        client = RendezvousClient(
+            node_group,
             self.root,
             machine=Machine(cores=3, gpus=("0",)),
             versions=versions,
@@ -153,11 +153,11 @@ class Two:
             **options,
         )
         return RendezvousFollower(
-            joining, self.root, home, signals=signals, clock=clock, announce=announce
+            client, self.root, node, signals=signals, clock=clock, announce=announce
         )
 
 
-def test_who_does_not_come_is_named(tmp_path):
+def test_a_launcher_that_does_not_connect_is_named(tmp_path):
     two = Two(tmp_path, rendezvous_timeout=0.3)
     with pytest.raises(LaunchError, match=r"launcher on localhost \(1\); found no sign") as caught:
         two.leader.gather()
@@ -173,17 +173,19 @@ def test_a_follower_that_finds_no_leader_says_where_it_looked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("places", "versions", "why"),
+    ("node_group", "versions", "why"),
     [
         (THERE, {"keras": "4"}, "keras 4 there and 3 on the first host"),
         (HERE, VERSIONS, "its index must be 1 to 1; found 0"),
     ],
 )
-def test_who_does_not_fit_is_sent_away_and_both_are_reported(tmp_path, places, versions, why):
+def test_a_launcher_that_does_not_match_is_rejected_on_both_sides(
+    tmp_path, node_group, versions, why
+):
     two = Two(tmp_path, rendezvous_timeout=1.0)
     with pytest.raises(LaunchError, match=why):
-        two.follower(places, versions).run()
-    if places is THERE:
+        two.follower(node_group, versions).run()
+    if node_group is THERE:
         with pytest.raises(LaunchError, match=why):
             two.leader.gather()
 
@@ -210,7 +212,7 @@ GIVEN = {"arguments": ("--lr", "1", "--api-key", "s3cr3t-too"), "env": {"KEY": "
 
 
 @pytest.mark.parametrize(("what", "asked"), DIFFERENCES.items(), ids=DIFFERENCES)
-def test_a_launcher_of_another_command_is_sent_away_and_both_say_the_part(tmp_path, what, asked):
+def test_a_launcher_of_another_command_is_rejected_and_both_name_the_part(tmp_path, what, asked):
     own = identity(tmp_path / "a", **GIVEN)
     two = Two(tmp_path, rendezvous_timeout=1.0, identity=own)
     other = identity(tmp_path / "b", **{**GIVEN, **asked})
@@ -218,16 +220,16 @@ def test_a_launcher_of_another_command_is_sent_away_and_both_say_the_part(tmp_pa
         two.follower(identity=other).run()
     with pytest.raises(LaunchError, match=what) as waited:
         two.leader.gather()
-    assert any("sent away the launcher with index 1" in line and what in line for line in two.said)
+    assert any("rejected the launcher with index 1" in line and what in line for line in two.said)
     said = "\n".join([str(refused.value), str(waited.value), *two.said])
     assert "s3cr3t" not in said
     for other_part in DIFFERENCES:
         assert other_part == what or other_part not in said
-    sent = json.dumps(other.hashes(two.leader.meeting.key))
+    sent = json.dumps(other.hashes(two.leader.info.key))
     assert "s3cr3t" not in sent
 
 
-def test_launchers_may_differ_in_what_is_their_host_s_own(tmp_path):
+def test_launchers_may_differ_in_options_of_their_own_host(tmp_path):
     own = identity(tmp_path / "a", tee="all", max_restarts=1, hang_timeout=3.0, run_dir=tmp_path)
     other = identity(tmp_path / "b", tee="none", grace_period=5.0, rendezvous_timeout=9.0)
     two = Two(tmp_path, identity=own)
@@ -263,7 +265,7 @@ def test_a_module_s_contents_are_compared(tmp_path, monkeypatch):
     assert made[0].difference(b"k", made[1].hashes(b"k")) == ["the script's contents"]
 
 
-def test_who_comes_when_the_run_is_over_looks_for_the_next_leader(tmp_path):
+def test_a_launcher_that_connects_after_the_run_looks_for_the_next_leader(tmp_path):
     two = Two(tmp_path, identity=identity(tmp_path))
     two.leader.end(0, None)
     next_one = identity(tmp_path, arguments=("--next",))
@@ -271,10 +273,10 @@ def test_who_comes_when_the_run_is_over_looks_for_the_next_leader(tmp_path):
         two.follower(identity=next_one, rendezvous_timeout=0.5).run()
 
 
-def test_no_one_speaks_to_the_leader_without_the_token(tmp_path):
+def test_a_connection_without_the_token_is_refused(tmp_path):
     two = Two(tmp_path)
-    meeting = RendezvousInfo.read(rendezvous_path(tmp_path, HERE))
-    RendezvousInfo(host=meeting.host, port=meeting.port, token="00").write(
+    info = RendezvousInfo.read(rendezvous_path(tmp_path, HERE))
+    RendezvousInfo(host=info.host, port=info.port, token="00").write(
         rendezvous_path(tmp_path, HERE)
     )
     with pytest.raises(LaunchError, match="but no launcher that knows this run"):
@@ -299,7 +301,7 @@ def test_a_clock_that_is_off_is_reported_and_decides_nothing(tmp_path, monkeypat
     assert line.startswith(f"the clock of localhost (1) is {words} this host's: ")
 
 
-def test_of_two_launchers_with_one_index_the_first_stays(tmp_path):
+def test_the_first_of_two_launchers_with_one_index_stays(tmp_path):
     two = Two(tmp_path)
     with ThreadPoolExecutor() as pool:
         first = pool.submit(two.follower().run)
@@ -310,9 +312,9 @@ def test_of_two_launchers_with_one_index_the_first_stays(tmp_path):
         assert first.result(60).code == 0
 
 
-def test_a_stranger_that_says_nothing_keeps_no_one_away(tmp_path):
+def test_a_silent_connection_does_not_block_others(tmp_path):
     two = Two(tmp_path)
-    silent = socket.create_connection(("127.0.0.1", two.leader.arrivals.port))
+    silent = socket.create_connection(("127.0.0.1", two.leader.server.port))
     with silent, ThreadPoolExecutor() as pool:
         following = pool.submit(two.follower().run)
         assert two.leader.gather() == [Machine(cores=3, gpus=("0",))]
@@ -338,7 +340,7 @@ class Scene:
             command=lambda *a, **k: (sys.executable, "-c", PRELUDE + source),
             timeouts=Timeouts(poll_interval=0.02, failure_settle=0.5, self_exit=1.0, sigkill=0.5),
             announce=self.said[index].append,
-            places=HERE if index == 0 else THERE,
+            node_group=HERE if index == 0 else THERE,
         )
         options = {"tee": "all", "run_dir": self.directory / "runs", "name": "both", **asked}
         return run(RunOptions(target=str(self.script), **options), surroundings)
@@ -370,7 +372,7 @@ def test_two_launchers_make_one_run(scene):
 
 
 @pytest.mark.process
-def test_a_failure_on_the_other_host_is_the_run_s(scene):
+def test_a_failure_on_the_other_host_fails_the_run(scene):
     first, second = scene.both("sys.exit(7 * spec.rank)")
     assert (first.exit_code, second.exit_code) == (7, 7)
     assert "Worker 1 failed first: it ended with exit code 7" in first.report
@@ -389,8 +391,8 @@ if spec.attempt == 0: until(lambda: False)
 
 
 @pytest.mark.process
-def test_a_host_that_is_lost_comes_back(scene):
-    """The leader's wire to it breaks; its workers end before both begin again together."""
+def test_a_lost_host_can_reconnect(scene):
+    """The leader's channel to it breaks; its workers end before both begin again together."""
     source = """
 import psutil
 first = Path(spec.run_dir) / f"first-{spec.rank}"
@@ -404,17 +406,17 @@ if any(each.status() != psutil.STATUS_ZOMBIE for each in before): sys.exit(9)
         runs = [pool.submit(scene.launch, i, source, max_restarts=2) for i in (0, 1)]
         files = [scene.directory / f"runs/both/first-{rank}" for rank in (0, 1)]
         wait(lambda: all(each.exists() and each.read_text() for each in files))
-        cut_all_wires()
+        close_all_channels()
         assert [each.result(120).exit_code for each in runs] == [0, 0]
     assert any("its host or the launcher there is lost" in line for line in scene.said[0])
-    assert any("is gone: the workers here are stopped" in line for line in scene.said[1])
+    assert any("the workers here are stopped" in line for line in scene.said[1])
 
 
-def cut_all_wires():
+def close_all_channels():
     import gc
 
-    for wire in [each for each in gc.get_objects() if isinstance(each, Channel)]:
-        wire.close()
+    for channel in [each for each in gc.get_objects() if isinstance(each, Channel)]:
+        channel.close()
 
 
 STANDS = """
@@ -434,7 +436,7 @@ until(lambda: False)
 
 
 @pytest.mark.process
-def test_workers_of_all_hosts_write_their_stacks_when_a_run_makes_no_progress(scene, monkeypatch):
+def test_workers_of_all_hosts_write_their_stacks_in_a_hang(scene, monkeypatch):
     # On another host the number is another process's, or no one's, as this one.
     monkeypatch.setattr(RemoteWorker, "pid", property(lambda self: 2**22 + 1))
     first, second = scene.both(STANDS, hang_timeout=1.0)
@@ -466,12 +468,12 @@ def test_a_follower_signals_the_worker_that_it_started(tmp_path):
     two, workers = Two(tmp_path), [Asked(), Asked()]
     follower = two.follower()
     free = list(workers)
-    home = SimpleNamespace(start=lambda spec, gpus: free.pop(0), cool=lambda: None)
-    follower._home = home
+    node = SimpleNamespace(start=lambda spec, gpus: free.pop(0), shutdown_pool=lambda: None)
+    follower._node = node
     with ThreadPoolExecutor() as pool:
         following = pool.submit(follower.run)
         two.leader.gather()
-        handles = [two.leader.homes[0].start(each, None) for each in specs(tmp_path)]
+        handles = [two.leader.nodes[0].start(each, None) for each in specs(tmp_path)]
         handles[1].ask(signal.SIGUSR2)
         wait(lambda: workers[1].alone)
         two.leader.end(0, None)
@@ -489,15 +491,15 @@ def specs(root):
 def test_workers_are_spread_evenly():
     machines = [Machine(cores=4), Machine(cores=2)]
     asked = {"strategy": "auto", "devices": None, "threads": None}
-    shares, homes = allocate_over_nodes(machines, workers=4, **asked)
-    assert homes == [0, 0, 1, 1]
+    shares, nodes = allocate_over_nodes(machines, workers=4, **asked)
+    assert nodes == [0, 0, 1, 1]
     assert [share.threads for share in shares] == [2, 2, 1, 1]
     assert allocate_over_nodes(machines, workers=None, **asked)[1] == [0, 1]
     with pytest.raises(ConfigurationError, match="a multiple of 2"):
         allocate_over_nodes(machines, workers=3, **asked)
 
 
-def test_a_lost_host_is_reported_in_words():
+def test_a_lost_host_is_reported_as_text():
     from phalanx.launch.root_cause import WorkerExit
 
     ending = WorkerExit(rank=1, exit_code=EXIT_NODE_LOST, at=0.0)

@@ -78,11 +78,11 @@ def test_pods_of_a_train_job_find_each_other():
 
     environment = {entry["name"]: entry["value"] for entry in container["env"]}
     for index in range(3):
-        places = detect({**environment, "JOB_COMPLETION_INDEX": str(index)}, kind="kubernetes")
+        node_group = detect({**environment, "JOB_COMPLETION_INDEX": str(index)}, kind="kubernetes")
         # A JobSet calls pods by its own name, its Job's, the Job's index, and theirs.
         subdomain = runtime["spec"]["template"]["spec"]["network"]["subdomain"]
         names = tuple(f"{job['metadata']['name']}-node-0-{at}.{subdomain}" for at in range(3))
-        assert (places.hosts, places.index, places.job) == (names, index, "mnist")
+        assert (node_group.hosts, node_group.index, node_group.job) == (names, index, "mnist")
 
 
 def test_a_train_job_names_its_runtime():

@@ -152,10 +152,10 @@ def test_pods_find_each_other(place):
     (container,) = pod["containers"]
     for index in range(3):
         environment = {**environment_of(container), "JOB_COMPLETION_INDEX": str(index)}
-        places = detect(environment, kind="kubernetes")
+        node_group = detect(environment, kind="kubernetes")
         # Kubernetes calls a pod by its Job and index, under the Service that is its subdomain.
         names = tuple(f"{job['metadata']['name']}-{at}.{pod['subdomain']}" for at in range(3))
-        assert (places.hosts, places.index, places.job) == (names, index, "mnist")
+        assert (node_group.hosts, node_group.index, node_group.job) == (names, index, "mnist")
     assert pod["subdomain"] == service["metadata"]["name"]
     assert (
         service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
@@ -243,8 +243,8 @@ def test_other_kinds(place):
         strict=True,
     )
     environment = environment_of(spec["template"]["spec"]["containers"][0])
-    places = detect({**environment, "JOB_COMPLETION_INDEX": "1"})
-    assert places.hosts == ("mnist-all-0-0.mnist", "mnist-all-0-1.mnist")
+    node_group = detect({**environment, "JOB_COMPLETION_INDEX": "1"})
+    assert node_group.hosts == ("mnist-all-0-0.mnist", "mnist-all-0-1.mnist")
     assert job_set["spec"]["network"] == {"enableDNSHostnames": True, "subdomain": "mnist"}
 
     tf_job = objects("--workers", "2", "--kind", "tfjob", "train.py")[-1]

@@ -101,8 +101,12 @@ def test_values_of_variables_are_not_in_the_entrypoint_and_reach_the_launchers(p
 def test_launchers_find_each_other_and_their_gpus():
     plan = RayPlan(name="it", run_dir="/shared/runs", words=("run",), least=2, most=2)
     environment = plan.variables(("10.0.0.1", "10.0.0.2"), 1, 3)
-    places = detect(environment, kind="ray")
-    assert (places.hosts, places.index, places.job) == (("10.0.0.1", "10.0.0.2"), 1, "it-3")
+    node_group = detect(environment, kind="ray")
+    assert (node_group.hosts, node_group.index, node_group.job) == (
+        ("10.0.0.1", "10.0.0.2"),
+        1,
+        "it-3",
+    )
     assert Machine.here(environment).gpus == ()
     assert "CUDA_VISIBLE_DEVICES" not in replace(plan, gpus=1).variables(("a",), 0, 0)
 

@@ -14,14 +14,14 @@ from phalanx.errors import ConfigurationError
 def resolve_cluster(
     hosts: str | None, index: int | None, cluster: str
 ) -> ClusterEnvironment | None:
-    """What `--hosts`, `--node-rank` and `--cluster` come to; None for this host alone.
+    """The nodes that `--hosts`, `--node-rank` and `--cluster` name; None for this host alone.
 
     Raises:
         ConfigurationError: they do not go together.
         ClusterError: what the environment says cannot be used.
     """
     if hosts is None and index is not None:
-        raise ConfigurationError(f"--node-rank {index} is a place in --hosts: give both.")
+        raise ConfigurationError(f"--node-rank {index} is an index in --hosts: give both.")
     if hosts is not None:
         return from_hosts(parse_hosts(hosts), index, LocalHost.here())
     return detect(os.environ, me=LocalHost.here(), kind=cluster)

@@ -109,15 +109,15 @@ def doctor(
                 "same command on each host."
             )
         raise typer.Exit(this_machine(wish))
-    places = resolve_cluster(hosts, node_rank, "auto")
-    if places is None or len(places.hosts) == 1:
+    node_group = resolve_cluster(hosts, node_rank, "auto")
+    if node_group is None or len(node_group.hosts) == 1:
         raise ConfigurationError(
             "--cluster looks at several hosts; found "
-            f"{'no cluster' if places is None else f'one host by {places.kind}'}. Start it as "
-            "phalanx run is started on each host: with --hosts a,b,c, or by srun, mpiexec or in "
-            "the pods."
+            f"{'no cluster' if node_group is None else f'one host by {node_group.kind}'}. "
+            "Start it as you start phalanx run on each host: with --hosts a,b,c, or by srun, "
+            "mpiexec or in the pods."
         )
-    raise typer.Exit(all_hosts(wish, places))
+    raise typer.Exit(all_hosts(wish, node_group))
 
 
 def _script(kind: str, script: str | None, arguments: list[str]) -> int:
@@ -181,23 +181,23 @@ def this_machine(wish: DoctorOptions) -> int:
     return told.end("fit for training")
 
 
-def all_hosts(wish: DoctorOptions, places: ClusterEnvironment) -> int:
+def all_hosts(wish: DoctorOptions, node_group: ClusterEnvironment) -> int:
     """Look at all hosts; gives the exit code."""
     from phalanx.diagnostics.doctor.cluster_check.coordinator import NodeClients
     from phalanx.diagnostics.doctor.run_checks import run_checks
 
-    info(f"{places.kind}: {places.why}")
+    info(f"{node_group.kind}: {node_group.why}")
     doctors = NodeClients(
-        places=places,
+        node_group=node_group,
         root=wish.directory,
         look=lambda: list(run_checks(_here(wish))),
         announce=info,
         parameters=wish.parameters,
         rendezvous_timeout=wish.rendezvous_timeout,
     )
-    if not places.leads:
+    if not node_group.is_leader:
         code = doctors.follow()
-        info(f"what was found on all hosts is told on {places.hosts[0] or 'the first of them'}")
+        info(f"what was found on all hosts is told on {node_group.hosts[0] or 'the first of them'}")
         return code
     told = _Reporter(as_json=wish.as_json)
     links = doctors.lead(told.take)

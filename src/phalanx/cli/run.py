@@ -51,7 +51,7 @@ def run(asked: RunCommand) -> None:
             argv=sys.argv,
             terminal=output.isatty(),
             announce=info,
-            places=resolve_cluster(asked.hosts, asked.node_rank, asked.cluster),
+            node_group=resolve_cluster(asked.hosts, asked.node_rank, asked.cluster),
         ),
     )
     if result.report is not None:

@@ -42,16 +42,16 @@ CLUSTER_NAMES = ("auto", "none", *(name for name, _ in DETECTORS))
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """What one kind of cluster makes of an environment.
+    """The result of one cluster environment's detection.
 
     Attributes:
         kind: its name.
-        places: what it found; None for nothing.
-        error: why what it found cannot be used.
+        node_group: the nodes that it found; None if it found no such cluster.
+        error: why the nodes that it found cannot be used.
     """
 
     kind: str
-    places: ClusterEnvironment | None = None
+    node_group: ClusterEnvironment | None = None
     error: ClusterError | None = None
 
 
@@ -80,14 +80,14 @@ def detect(
     if WORKER_VARIABLE in environment:
         return None  # a run inside a worker is one of its own
     detections = probe_all(environment, me=me)
-    chosen = next((one for one in detections if one.places or one.error), None)
+    chosen = next((one for one in detections if one.node_group or one.error), None)
     if chosen is None:
         return None
     if chosen.error is not None:
         raise chosen.error
     if chosen.kind not in INNERMOST:
         _check_conflict(chosen, detections)
-    return _with_job(chosen.places, environment)
+    return _with_job(chosen.node_group, environment)
 
 
 def probe_all(environment: Mapping[str, str], *, me: LocalHost | None = None) -> list[Detection]:
@@ -99,7 +99,7 @@ def _probe(
     kind: str, detector: Detector, environment: Mapping[str, str], me: LocalHost | None
 ) -> Detection:
     try:
-        return Detection(kind=kind, places=detector(environment, me))
+        return Detection(kind=kind, node_group=detector(environment, me))
     except ClusterError as error:
         return Detection(kind=kind, error=error)
 
@@ -118,31 +118,31 @@ def _detect_only(
 
 
 def _with_job(
-    places: ClusterEnvironment | None, environment: Mapping[str, str]
+    node_group: ClusterEnvironment | None, environment: Mapping[str, str]
 ) -> ClusterEnvironment | None:
     """PHALANX_RUN_ID names the run where the cluster does not."""
-    if places is None or places.job is not None:
-        return places
-    return replace(places, job=environment.get(host_list.JOB) or None)
+    if node_group is None or node_group.job is not None:
+        return node_group
+    return replace(node_group, job=environment.get(host_list.JOB) or None)
 
 
 def _check_conflict(chosen: Detection, detections: list[Detection]) -> None:
     """A second cluster must say the same, or be of one launcher, which says nothing."""
-    assert chosen.places is not None
+    assert chosen.node_group is not None
     for other in detections:
         if other.kind == chosen.kind:
             continue
         if other.error is not None:
             raise other.error
-        if other.places is None or len(other.places.hosts) == 1:
+        if other.node_group is None or len(other.node_group.hosts) == 1:
             continue
-        if _identity(other.places) != _identity(chosen.places):
+        if _identity(other.node_group) != _identity(chosen.node_group):
             raise ClusterError(
-                f"Two clusters at once: {chosen.kind} ({chosen.places.why}) and {other.kind} "
-                f"({other.places.why}). Say which counts by --cluster {chosen.kind} or --cluster "
-                f"{other.kind}, or unset the variables of the other."
+                f"Two clusters at once: {chosen.kind} ({chosen.node_group.why}) and {other.kind} "
+                f"({other.node_group.why}). Say which counts by --cluster {chosen.kind} or "
+                f"--cluster {other.kind}, or unset the variables of the other."
             )
 
 
-def _identity(places: ClusterEnvironment) -> tuple[int, int]:
-    return places.index, len(places.hosts)
+def _identity(node_group: ClusterEnvironment) -> tuple[int, int]:
+    return node_group.index, len(node_group.hosts)

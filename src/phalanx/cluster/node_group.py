@@ -1,4 +1,4 @@
-"""Where the launchers of one run are: each `phalanx run` of a run on several hosts has a place."""
+"""The nodes of one run: each `phalanx run` of a run on several hosts has a node rank."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class ClusterEnvironment:
     """All launchers of a run, and which of them this process is.
 
     Each starts workers of its own on its host. Two may share a host, as two tasks of a Slurm
-    job on one node do. The launcher at place 0 leads the others.
+    job on one node do. The launcher of node rank 0 leads the others.
 
     Attributes:
         hosts: the host of each launcher, by index: names or addresses that the others can reach;
             "" where the cluster does not say, as under MPI, and that launcher must report itself.
-        index: this launcher's.
+        index: the node rank of this launcher.
         kind: the source of this, such as "slurm" or "hosts".
-        why: the evidence, in words: "SLURM_PROCID is 3 of 4".
+        why: the evidence as text: "SLURM_PROCID is 3 of 4".
         job: names the run where the cluster has a name for it; the same on all hosts.
     """
 
@@ -37,6 +37,6 @@ class ClusterEnvironment:
             )
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this launcher leads the others."""
         return self.index == 0

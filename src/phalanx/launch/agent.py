@@ -78,7 +78,7 @@ class Agent:
         try:
             return self._until_it_ends()
         finally:
-            self.runner.cool()
+            self.runner.shutdown_pool()
 
     def _until_it_ends(self) -> RunResult:
         most = len(self.runner.plan.shares)
@@ -114,7 +114,7 @@ class Agent:
         if result.exit_code == RESUME_EXIT_CODE:
             return result
         if not self.runner.plan.paths(attempt).any_first_step:
-            self.runner.cool()  # Whatever it was: no fork will be part of it next time.
+            self.runner.shutdown_pool()  # Whatever it was: no fork will be part of it next time.
         if cause is not None and is_port_conflict(cause) and course.port_tries > 1:
             course.port_tries -= 1
             self._record_restart(attempt + 1, cause, seconds=0.0)
@@ -279,7 +279,7 @@ class WorkerGroupRunner:
         if self.options.max_restarts:
             # Now, at low priority, so that it does not slow the start.
             for home, spec in {plan.node_of(spec.rank): spec for spec in specs}.items():
-                self.homes[home].get_ready(spec, plan.shares[spec.rank].gpus)
+                self.homes[home].prewarm(spec, plan.shares[spec.rank].gpus)
         watch = HangDetector(
             timeout=self.options.hang_timeout,
             handles=handles,
@@ -341,10 +341,10 @@ class WorkerGroupRunner:
         self.data_servers.poll()
         self.on_each_poll()
 
-    def cool(self) -> None:
+    def shutdown_pool(self) -> None:
         """End the pre-forked processes."""
         for home in self.homes:
-            home.cool()
+            home.shutdown_pool()
 
     def _start(self, plan: WorkerGroupSpec, spec: WorkerSpec) -> WorkerHandle:
         return self.homes[plan.node_of(spec.rank)].start(spec, plan.shares[spec.rank].gpus)

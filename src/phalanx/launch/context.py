@@ -27,7 +27,7 @@ class LaunchContext:
         command: gives a worker's command.
         timeouts: how long to wait for what.
         announce: says something to the user.
-        places: where the launchers of the run are; None for one on this host.
+        node_group: where the launchers of the run are; None for one on this host.
     """
 
     environment: Mapping[str, str]
@@ -39,4 +39,4 @@ class LaunchContext:
     command: WorkerCommand = worker_command
     timeouts: Timeouts = field(default_factory=Timeouts)
     announce: Callable[[str], None] = lambda text: None
-    places: ClusterEnvironment | None = None
+    node_group: ClusterEnvironment | None = None

@@ -28,7 +28,7 @@ class PreforkPool:
         """Start without a fork server."""
         self._server: ForkServer | None = None
 
-    def get_ready(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+    def prewarm(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Start the fork server, unless there is one.
 
         Args:

@@ -50,16 +50,16 @@ def run(options: RunOptions, surroundings: LaunchContext) -> RunResult:
         check_module(options.target)
     else:
         check_script(Path(options.target))
-    places = surroundings.places
-    if places is not None:
-        surroundings.announce(f"{places.kind}: {places.why}")
-    if places is None or len(places.hosts) == 1:
+    node_group = surroundings.node_group
+    if node_group is not None:
+        surroundings.announce(f"{node_group.kind}: {node_group.why}")
+    if node_group is None or len(node_group.hosts) == 1:
         result = _run(options, surroundings, None)
         print_summary(result, options.switches, surroundings.announce)
         return result
-    if not places.leads:
-        return run_follower(options, surroundings, places)
-    with run_leader(options, surroundings, places) as leader:
+    if not node_group.is_leader:
+        return run_follower(options, surroundings, node_group)
+    with run_leader(options, surroundings, node_group) as leader:
         result = _run(options, surroundings, leader)
         leader.end(result.exit_code, result.report)
     print_summary(result, options.switches, surroundings.announce)

@@ -25,7 +25,7 @@ def detect(
     index = environment.get(INDEX, "").strip()
     if index and not index.isdecimal():
         raise ClusterError(
-            f"PHALANX_NODE_RANK must be a number from 0, the place of this host in PHALANX_HOSTS; "
+            f"PHALANX_NODE_RANK must be a number from 0, the rank of this host in PHALANX_HOSTS; "
             f"found {index!r}."
         )
     return from_hosts(
@@ -66,8 +66,8 @@ def from_hosts(
 
     Args:
         hosts: names or addresses, the leader's first.
-        index: which is this one; None finds it by the machine's names and addresses.
-        me: this machine; None where only `index` is to tell.
+        index: the node rank of this host; None finds it by the machine's names and addresses.
+        me: this machine; None uses `index` only.
         job: names the run, where it has a name.
         detected_by: where the names come from.
 
@@ -77,16 +77,16 @@ def from_hosts(
     if index is not None:
         if not 0 <= index < len(hosts):
             raise ClusterError(
-                f"--node-rank must be 0 to {len(hosts) - 1}, a place in {detected_by} "
+                f"--node-rank must be 0 to {len(hosts) - 1}, an index in {detected_by} "
                 f"{','.join(hosts)}; found {index}."
             )
-        return _places(
+        return _node_group(
             hosts, index, job, f"{detected_by} has {len(hosts)} hosts, the index is {index}"
         )
     mine = [] if me is None else [at for at, host in enumerate(hosts) if me.is_host(host)]
     if len(mine) == 1:
         why = f"{hosts[mine[0]]} of {detected_by} is this machine"
-        return _places(hosts, mine[0], job, why)
+        return _node_group(hosts, mine[0], job, why)
     asked = f"{detected_by} {','.join(hosts)}"
     if mine:
         several = ", ".join(f"{at} ({hosts[at]})" for at in mine)
@@ -100,7 +100,7 @@ def from_hosts(
     )
 
 
-def _places(hosts: Sequence[str], index: int, job: str | None, why: str) -> ClusterEnvironment:
+def _node_group(hosts: Sequence[str], index: int, job: str | None, why: str) -> ClusterEnvironment:
     return ClusterEnvironment(hosts=tuple(hosts), index=index, kind="hosts", why=why, job=job)
 
 

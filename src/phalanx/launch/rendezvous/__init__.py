@@ -1,5 +1,5 @@
-"""One run on several hosts: a launcher on each, of which the first leads.
+"""One run on several nodes: a launcher on each, of which the first is the leader.
 
-The leader decides everything (attempts, restarts, hangs, signals) as it does on one machine. The
-others follow: they start workers when it asks, tell it how those end, and end with it.
+The leader makes all decisions (attempts, restarts, hangs, signals) as it does on one machine. The
+followers start workers on its request, report how those end, and end with the leader.
 """

@@ -17,25 +17,25 @@ from typing import Any
 from phalanx.cluster.authenticated_connection import MAX_MESSAGE_BYTES
 
 BEAT = 2.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 SILENCE = 20.0
-"""Seconds without a sign of life after which the other end counts as gone."""
+"""Seconds without a heartbeat after which the other end counts as lost."""
 
 Message = Mapping[str, Any]
 
 
 class Channel:
-    """One end of a connection that tells soon when the other end is gone."""
+    """One end of a connection that detects soon when the other end is lost."""
 
     def __init__(
         self, connection: Connection[Any, Any], *, beat: float = BEAT, silence: float = SILENCE
     ) -> None:
-        """Begin to listen and to give signs of life.
+        """Start to listen and to send heartbeats.
 
         Args:
             connection: authenticated.
-            beat: seconds between signs of life.
-            silence: seconds without one after which the wire is lost.
+            beat: seconds between heartbeats.
+            silence: seconds without one after which the channel is lost.
         """
         self._connection = connection
         self._beat = beat
@@ -43,31 +43,31 @@ class Channel:
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._sending = threading.Lock()
         self._ended = threading.Event()
-        for work in (self._listen, self._give_signs):
-            threading.Thread(target=work, name="phalanx-wire", daemon=True).start()
+        for work in (self._listen, self._send_heartbeats):
+            threading.Thread(target=work, name="phalanx-channel", daemon=True).start()
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing more will come or go."""
+        """Whether the connection is closed or the other end is lost."""
         return self._ended.is_set()
 
     def send(self, message: Message) -> None:
-        """Send, unless the wire is lost: who waits for an answer finds that out."""
+        """Send, unless the channel is lost. A caller that waits for an answer detects the loss."""
         with self._sending, suppress(OSError):
             if not self.is_lost:
                 self._connection.send_bytes(json.dumps(message).encode())
                 return
         self._ended.set()
 
-    def take(self, seconds: float = 0.0) -> Message | None:
-        """The next message; None where none has come within so many seconds."""
+    def receive(self, seconds: float = 0.0) -> Message | None:
+        """The next message; None if none arrives within `seconds`."""
         try:
             return self._inbox.get(timeout=seconds) if seconds else self._inbox.get_nowait()
         except Empty:
             return None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._ended.set()
         with suppress(OSError):
             self._connection.close()
@@ -75,7 +75,7 @@ class Channel:
     def _listen(self) -> None:
         with suppress(OSError, EOFError, ValueError, RecursionError):
             silent = 0.0
-            # In short waits: of a wait in which this process was stopped, one alone counts.
+            # In short waits: if the process is stopped (SIGSTOP) meanwhile, only one counts.
             while not self._ended.is_set() and silent < self._silence:
                 if not self._connection.poll(wait := min(self._beat, self._silence)):
                     silent += wait
@@ -88,6 +88,6 @@ class Channel:
                     self._inbox.put(message)
         self._ended.set()
 
-    def _give_signs(self) -> None:
+    def _send_heartbeats(self) -> None:
         while not self._ended.wait(self._beat):
             self.send({})

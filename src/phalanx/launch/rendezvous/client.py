@@ -1,4 +1,4 @@
-"""How a launcher finds the leader: by the file that it left, again and again until it answers."""
+"""A launcher connects to the leader: reads its rendezvous file and retries until it answers."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from phalanx.launch.supervisor import Clock
 _WELCOME = 30.0
 
 OnUnreachable = Callable[[RendezvousInfo, str], None]
-"""Told where the leader should be, and how it could not be reached there."""
+"""Called with the leader's address and the reason why it could not be reached there."""
 
 
-def _nothing(meeting: RendezvousInfo, why: str) -> None:
+def _nothing(info: RendezvousInfo, why: str) -> None:
     pass
 
 
 class RendezvousClient:
-    """Joins the leader of one run, as often as it is lost.
+    """Connects to the leader of one run, and again after each loss.
 
     Attributes:
-        leader: what its host is called.
+        leader: the host name or address of the leader.
     """
 
     def __init__(
         self,
-        places: ClusterEnvironment,
+        node_group: ClusterEnvironment,
         root: Path,
         *,
         machine: Machine,
@@ -49,29 +49,29 @@ class RendezvousClient:
         clock: Clock,
         announce: Callable[[str], None],
         rendezvous_timeout: float = STARTUP_TIMEOUT,
-        on_silence: OnUnreachable = _nothing,
+        on_unreachable: OnUnreachable = _nothing,
         gives_up: Callable[[], bool] = bool,
         identity: CommandIdentity | None = None,
     ) -> None:
         """Prepare.
 
         Args:
-            places: where the launchers are.
+            node_group: where the launchers are.
             root: the directory of all runs, which the hosts share.
-            machine: what this host has.
-            versions: of the packages here.
+            machine: the resources of this host.
+            versions: of the packages on this host.
             signals: those that reached this launcher: one ends the search.
             clock: the time.
             announce: says something to the user.
             rendezvous_timeout: seconds to look for the leader.
-            on_silence: told of each try that came to nothing.
-            gives_up: whether to look no longer, asked after each try.
+            on_unreachable: called after each try that fails.
+            gives_up: whether to stop retrying; called after each try.
             identity: of the command, which the leader compares with its own.
         """
-        self.leader = places.hosts[0] or "the first host"
-        self._path = rendezvous_path(root.absolute(), places)
+        self.leader = node_group.hosts[0] or "the first host"
+        self._path = rendezvous_path(root.absolute(), node_group)
         self._hello = {
-            "index": places.index,
+            "index": node_group.index,
             "machine": asdict(machine),
             "versions": versions,
             "host": socket.gethostname(),
@@ -81,74 +81,74 @@ class RendezvousClient:
         self._clock = clock
         self._announce = announce
         self._timeout = rendezvous_timeout
-        self._on_silence = on_silence
+        self._on_unreachable = on_unreachable
         self._gives_up = gives_up
         self._identity = identity or CommandIdentity()
-        self._sent_away = ""
+        self._rejection = ""
 
     def join(self) -> tuple[Channel, RendezvousInfo]:
-        """The wire to the leader, and where it is.
+        """Connect to the leader; gives the channel and the leader's rendezvous file.
 
         Raises:
-            LaunchError: there is no leader, it refuses this launcher, or a signal came.
+            LaunchError: there is no leader, it rejects this launcher, or a signal came.
         """
         waiting = WaitReporter(self._clock, self._announce, self._timeout)
         while True:
-            meeting = RendezvousInfo.read(self._path)
-            wire = None if meeting is None else self._connect(meeting)
-            if meeting is not None and wire is not None:
-                return wire, meeting
+            info = RendezvousInfo.read(self._path)
+            channel = None if info is None else self._connect(info)
+            if info is not None and channel is not None:
+                return channel, info
             if waiting.is_over or self._signals.count() or self._gives_up():
-                there = self._sent_away or ", but no launcher that knows this run"
-                found = "no such file" if meeting is None else f"port {meeting.port}{there}"
+                there = self._rejection or ", but no launcher that knows this run"
+                found = "no such file" if info is None else f"port {info.port}{there}"
                 raise LaunchError(
                     f"Waited {waiting.seconds:.0f} s for the leading launcher on {self.leader}, "
                     f"which says where it is in {self._path}; found {found}. Start the same "
                     "command there, with the same --run-dir, a directory that all hosts share; "
                     "--rendezvous-timeout waits longer."
                 )
-            waiting.tell(f"the leading launcher on {self.leader}")
+            waiting.report(f"the leading launcher on {self.leader}")
             self._clock.sleep(0.2)
 
-    def _connect(self, meeting: RendezvousInfo) -> Channel | None:
+    def _connect(self, info: RendezvousInfo) -> Channel | None:
         try:
-            wire = Channel(connect((meeting.host, meeting.port), key=meeting.key))
+            channel = Channel(connect((info.host, info.port), key=info.key))
         except (OSError, AuthenticationError) as error:
-            self._on_silence(meeting, str(error) or type(error).__name__)
+            self._on_unreachable(info, str(error) or type(error).__name__)
             return None
-        hashes = self._identity.hashes(meeting.key)
-        wire.send({**self._hello, "identity": hashes, "time": time.time()})
-        answer = wire.take(_WELCOME)
+        hashes = self._identity.hashes(info.key)
+        channel.send({**self._hello, "identity": hashes, "time": time.time()})
+        answer = channel.receive(_WELCOME)
         if answer is None:
-            wire.close()
-            self._on_silence(meeting, f"no answer within {_WELCOME:.0f} s")
+            channel.close()
+            self._on_unreachable(info, f"no answer within {_WELCOME:.0f} s")
             return None
         if answer["do"] == "welcome":
-            return wire
-        wire.close()
+            return channel
+        channel.close()
         if differ := answer.get("differ"):
             raise LaunchError(
-                f"The leading launcher on {meeting.host} sends this one away: "
+                f"The leading launcher on {info.host} rejects this one: "
                 f"{self._identity.describe(differ)}. Start the same command on all hosts."
             )
-        self._sent_away = f", which sends this one away: {answer['why']}"
+        self._rejection = f", which rejects this one: {answer['why']}"
         if not answer["for_now"]:
             raise LaunchError(
-                f"The leading launcher on {meeting.host} sends this one away: {answer['why']}."
+                f"The leading launcher on {info.host} rejects this one: {answer['why']}."
             )
         return None
 
 
 _REPORT_EVERY = 10.0
-_AS_IF_TOLD = 9.0
-"""Seconds before the wait: the first word comes after one second, as most come within it."""
+_FIRST_REPORT_EARLIER = 9.0
+"""Seconds: the first message comes 1 s after the start, as most launchers arrive within it."""
 
 
 class WaitReporter:
-    """One wait, from now on."""
+    """Reports a wait to the user: how long it takes, and for whom."""
 
     def __init__(self, clock: Clock, announce: Callable[[str], None], timeout: float) -> None:
-        """Begin to wait.
+        """Start the wait.
 
         Args:
             clock: the time.
@@ -159,21 +159,21 @@ class WaitReporter:
         self._announce = announce
         self._timeout = timeout
         self._began = clock.now()
-        self._told = self._began - _AS_IF_TOLD
+        self._reported = self._began - _FIRST_REPORT_EARLIER
 
     @property
     def seconds(self) -> float:
-        """How long it has taken."""
+        """The duration of the wait so far."""
         return self._clock.now() - self._began
 
     @property
     def is_over(self) -> bool:
-        """Whether it has taken too long."""
+        """Whether the wait has timed out."""
         return self.seconds > self._timeout
 
-    def tell(self, whom: str) -> None:
-        """Say for whom, unless that was said a moment ago."""
+    def report(self, whom: str) -> None:
+        """Announce the wait, at most every 10 s."""
         now = self._clock.now()
-        if now - self._told > _REPORT_EVERY:
-            self._told = now
+        if now - self._reported > _REPORT_EVERY:
+            self._reported = now
             self._announce(f"waiting for {whom}: {now - self._began:.0f} s so far")

@@ -1,4 +1,4 @@
-"""A following launcher: starts workers on its host when the leader asks, and ends with it."""
+"""A follower: starts workers on its node when the leader requests them, and ends with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded:
-    """How the leader ended the run."""
+    """The result of the run, as the leader reports it."""
 
     code: int
     report: str | None
@@ -35,9 +35,9 @@ class RendezvousFollower:
 
     def __init__(
         self,
-        joining: RendezvousClient,
+        client: RendezvousClient,
         root: Path,
-        home: LocalNode,
+        node: LocalNode,
         *,
         signals: SignalCatcher,
         clock: Clock,
@@ -46,16 +46,16 @@ class RendezvousFollower:
         """Prepare.
 
         Args:
-            joining: finds the leader, at the start and when it was lost.
+            client: connects to the leader, at the start and after a loss.
             root: the directory of all runs, which the hosts share.
-            home: starts workers here.
+            node: starts workers here.
             signals: those that reached this launcher.
             clock: the time.
             announce: says something to the user.
         """
         self._root = root.absolute()
-        self._home = home
-        self._joining = joining
+        self._node = node
+        self._client = client
         self._signals = signals
         self._clock = clock
         self._announce = announce
@@ -63,81 +63,81 @@ class RendezvousFollower:
         self._workers: dict[int, WorkerHandle] = {}
 
     def run(self) -> RunEnded:
-        """Serve the leader until it says that the run is over.
+        """Serve the leader until it ends the run.
 
         Raises:
-            LaunchError: there is no leader, it refuses this launcher, or a signal came
+            LaunchError: there is no leader, it rejects this launcher, or a signal came
                 while there was none.
         """
         try:
             while True:
-                wire, _ = self._joining.join()
-                ended = self._serve(wire)
+                channel, _ = self._client.join()
+                ended = self._serve(channel)
                 if ended is not None:
                     return ended
                 self._stop_workers()
                 self._announce(
-                    f"the leading launcher on {self._joining.leader} is gone: the workers here are "
+                    f"lost the leading launcher on {self._client.leader}: the workers here are "
                     "stopped; looking for it again"
                 )
         finally:
             self._stop_workers()
-            self._home.cool()
+            self._node.shutdown_pool()
 
-    def _serve(self, wire: Channel) -> RunEnded | None:
-        """Do what is asked; None where the leader was lost."""
-        told = self._signals.count()
-        while not wire.is_lost:
-            message = wire.take(_POLL)
+    def _serve(self, channel: Channel) -> RunEnded | None:
+        """Handle the leader's messages until it ends the run; None if the leader is lost."""
+        forwarded = self._signals.count()
+        while not channel.is_lost:
+            message = channel.receive(_POLL)
             while message is not None:
                 if message["do"] == "end":
                     return RunEnded(code=message["code"], report=message["report"])
-                self._do(wire, message)
-                message = wire.take()
-            self._report_exits(wire)
-            if self._signals.count() > told:
-                told = self._signals.count()
-                wire.send({"do": "signal", "number": self._signals.first})
+                self._handle(channel, message)
+                message = channel.receive()
+            self._report_exits(channel)
+            if self._signals.count() > forwarded:
+                forwarded = self._signals.count()
+                channel.send({"do": "signal", "number": self._signals.first})
         return None
 
-    def _do(self, wire: Channel, message: Message) -> None:
+    def _handle(self, channel: Channel, message: Message) -> None:
         if message["do"] == "pick_ports":
-            self._answer(wire, message, ports=self._home.pick_ports(message["count"]))
+            self._answer(channel, message, ports=self._node.pick_ports(message["count"]))
         elif message["do"] == "start":
-            self._start(wire, message)
-        elif message["do"] == "get_ready":
-            self._home.get_ready(*self._worker(message))
-        elif message["do"] == "cool":
-            self._home.cool()
+            self._start(channel, message)
+        elif message["do"] == "prewarm":
+            self._node.prewarm(*self._worker(message))
+        elif message["do"] == "shutdown_pool":
+            self._node.shutdown_pool()
         elif message["do"] == "signal" and message["number"] in self._workers:
             worker, number = self._workers[message["number"]], signal.Signals(message["signal"])
             (worker.signal if message["family"] else worker.ask)(number)
 
-    def _start(self, wire: Channel, message: Message) -> None:
+    def _start(self, channel: Channel, message: Message) -> None:
         try:
-            worker = self._home.start(*self._worker(message))
+            worker = self._node.start(*self._worker(message))
         except (LaunchError, OSError) as error:
-            self._answer(wire, message, error=str(error))
+            self._answer(channel, message, error=str(error))
             return
         number = next(self._numbers)
         self._workers[number] = worker
-        self._answer(wire, message, number=number, pid=worker.pid)
+        self._answer(channel, message, number=number, pid=worker.pid)
 
     def _worker(self, message: Message) -> tuple[WorkerSpec, GPUs]:
         spec = WorkerSpec.from_fields(message["spec"])
         run = self._root / Path(str(spec.run_dir)).name
         return replace(spec, run_dir=str(run)), message["gpus"]
 
-    def _answer(self, wire: Channel, message: Message, **fields: Any) -> None:
-        wire.send({"do": "answer", "to": message["ask"], **fields})
+    def _answer(self, channel: Channel, message: Message, **fields: Any) -> None:
+        channel.send({"do": "answer", "to": message["ask"], **fields})
 
-    def _report_exits(self, wire: Channel) -> None:
+    def _report_exits(self, channel: Channel) -> None:
         for number, worker in list(self._workers.items()):
             code = worker.poll()
             if code is not None:
                 del self._workers[number]
                 remove_scratch([worker.pid])
-                wire.send({"do": "ended", "number": number, "code": code})
+                channel.send({"do": "ended", "number": number, "code": code})
 
     def _stop_workers(self) -> None:
         for worker in self._workers.values():

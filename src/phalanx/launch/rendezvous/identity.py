@@ -1,8 +1,8 @@
-"""What all launchers of a run must agree on: the command, compared by hashes, part by part.
+"""The identity of a command, which must be the same on all nodes: a hash for each part.
 
 A launcher that was started with another script, other arguments or other variables would train
-something else with the same run. The hashes say which part differs, and no more: their key is the
-run's token, so they mean nothing to who does not know it.
+something else in the same run. The hashes show only which part differs: their key is the run's
+token, without which they reveal nothing.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ _OPTIONS = {
 }
 """Options that the leader decides on for all hosts, by the field of `RunOptions`.
 
-Not here: what a host may have for itself (`--run-dir`, `--node-rank`, `--tee`), and what changes no
-number of a training and is the leader's (`--max-restarts`, `--hang-timeout`, `--resume`).
+Not included: options that may differ between hosts (`--run-dir`, `--node-rank`, `--tee`), and
+options of the leader that change no number of a training (`--max-restarts`, `--hang-timeout`,
+`--resume`).
 """
 
 
 @dataclass(frozen=True)
 class CommandIdentity:
-    """The parts of a command, by the words that name them.
+    """The parts of a command, by name.
 
     Attributes:
-        parts: what each comes to.
+        parts: the content of each.
         shown: those that messages may show.
     """
 

@@ -1,4 +1,4 @@
-"""A host on which workers of a worker group are started: this one, or another that follows it."""
+"""A node, on which workers of the worker group are started: the leader's own, or a follower's."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ GPUs = Sequence[str] | None
 
 
 class Node(Protocol):
-    """Where workers live."""
+    """Starts workers on one host."""
 
     @property
     def address(self) -> str:
-        """A name or an address by which workers of all homes reach those of this one."""
+        """A name or an address by which workers of all nodes reach those of this one."""
 
     def pick_ports(self, count: int) -> list[int]:
-        """So many distinct ports that are free there now."""
+        """`count` distinct ports that are free there now."""
 
     def start(self, spec: WorkerSpec, gpus: GPUs) -> WorkerHandle:
         """Start a worker.
@@ -37,11 +37,11 @@ class Node(Protocol):
             LaunchError: it did not start.
         """
 
-    def get_ready(self, spec: WorkerSpec, gpus: GPUs) -> None:
-        """Have a process stand ready for the next start; `spec` is one of the workers there."""
+    def prewarm(self, spec: WorkerSpec, gpus: GPUs) -> None:
+        """Prepare a process for the next start; `spec` is one of the workers there."""
 
-    def cool(self) -> None:
-        """End the process that stands ready."""
+    def shutdown_pool(self) -> None:
+        """End the prepared process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,21 +79,21 @@ class LocalNode:
             reads_terminal=spec.has_terminal,
         )
 
-    def get_ready(self, spec: WorkerSpec, gpus: GPUs) -> None:
+    def prewarm(self, spec: WorkerSpec, gpus: GPUs) -> None:
         """See `Node`."""
-        self.warm.get_ready(self.command, worker_environment(self.environment, spec, gpus))
+        self.warm.prewarm(self.command, worker_environment(self.environment, spec, gpus))
 
-    def cool(self) -> None:
+    def shutdown_pool(self) -> None:
         """See `Node`."""
         self.warm.close()
 
 
-def allocate_addresses(homes: Sequence[Node], of_workers: Sequence[int]) -> tuple[str, ...]:
+def allocate_addresses(nodes: Sequence[Node], of_workers: Sequence[int]) -> tuple[str, ...]:
     """`host:port` for each worker, with ports that are free now.
 
     Args:
-        homes: all homes.
-        of_workers: each worker's home, by rank.
+        nodes: all nodes.
+        of_workers: each worker's node, by rank.
     """
-    ports = {home: iter(homes[home].pick_ports(n)) for home, n in Counter(of_workers).items()}
-    return tuple(f"{homes[home].address}:{next(ports[home])}" for home in of_workers)
+    ports = {node: iter(nodes[node].pick_ports(n)) for node, n in Counter(of_workers).items()}
+    return tuple(f"{nodes[node].address}:{next(ports[node])}" for node in of_workers)

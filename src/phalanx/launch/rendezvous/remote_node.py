@@ -1,4 +1,4 @@
-"""Another host as a home of workers, and a worker there as the supervisor knows workers."""
+"""The node of a follower, and its workers with the interface that the supervisor expects."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _ANSWER = 60
 
 
 class RemoteNode:
-    """Another host, as a home of workers; see `phalanx.launch.rendezvous.node.Node`."""
+    """The node of a follower; see `phalanx.launch.rendezvous.node.Node`."""
 
     def __init__(
         self,
         index: int,
         *,
-        arrivals: RendezvousServer,
+        server: RendezvousServer,
         wait_for: Callable[[Sequence[int]], None],
     ) -> None:
-        """Begin with nothing heard.
+        """Prepare.
 
         Args:
-            index: the place of the launcher there.
-            arrivals: has the wire to it.
-            wait_for: waits for launchers, by place.
+            index: the node rank of the follower.
+            server: has the channel to it.
+            wait_for: waits for launchers, by node rank.
         """
         self.index = index
         self.signals: list[int] = []
-        self._arrivals = arrivals
+        self._server = server
         self._wait_for = wait_for
         self._numbers = itertools.count()
         self._answers: dict[int, Message] = {}
@@ -47,10 +47,10 @@ class RemoteNode:
     @property
     def address(self) -> str:
         """The host's name or address."""
-        return self._arrivals.address(self.index)
+        return self._server.address(self.index)
 
     def pick_ports(self, count: int) -> list[int]:
-        """Ports that are free there; waits for the host to come back where it was lost."""
+        """Ports that are free there; waits for the host to reconnect if it is lost."""
         return list(self._ask({"do": "pick_ports", "count": count})["ports"])
 
     def start(self, spec: WorkerSpec, gpus: GPUs) -> RemoteWorker:
@@ -61,29 +61,29 @@ class RemoteNode:
                 f"On {self.address} worker {spec.rank} could not be started: {answer['error']}",
                 rank=spec.rank,
             )
-        wire = self._arrivals.wire(self.index)
-        return RemoteWorker(self, wire, number=answer["number"], pid=answer["pid"])
+        channel = self._server.channel(self.index)
+        return RemoteWorker(self, channel, number=answer["number"], pid=answer["pid"])
 
-    def get_ready(self, spec: WorkerSpec, gpus: GPUs) -> None:
-        """Have a process stand ready there."""
-        self._tell({"do": "get_ready", **_worker(spec, gpus)})
+    def prewarm(self, spec: WorkerSpec, gpus: GPUs) -> None:
+        """Prepare a process there."""
+        self._send({"do": "prewarm", **_worker(spec, gpus)})
 
-    def cool(self) -> None:
-        """End the process that stands ready there."""
-        self._tell({"do": "cool"})
+    def shutdown_pool(self) -> None:
+        """End the prepared process there."""
+        self._send({"do": "shutdown_pool"})
 
-    def look(self) -> None:
-        """Take in what the host has sent."""
-        wire = self._arrivals.wire(self.index)
-        while wire is not None and (message := wire.take()) is not None:
-            self._take(message)
+    def poll(self) -> None:
+        """Handle the messages that the follower has sent."""
+        channel = self._server.channel(self.index)
+        while channel is not None and (message := channel.receive()) is not None:
+            self._handle(message)
 
     def code_of(self, number: int) -> int | None:
-        """The exit code of a process there; None as long as it is not known."""
-        self.look()
+        """The exit code of a process there; None until it is known."""
+        self.poll()
         return self._codes.get(number)
 
-    def _take(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         if message["do"] == "answer":
             self._answers[message["to"]] = message
         elif message["do"] == "ended":
@@ -91,27 +91,27 @@ class RemoteNode:
         elif message["do"] == "signal":
             self.signals.append(message["number"])
 
-    def _tell(self, message: dict[str, Any]) -> None:
-        if (wire := self._arrivals.wire(self.index)) is not None:
-            wire.send(message)
+    def _send(self, message: dict[str, Any]) -> None:
+        if (channel := self._server.channel(self.index)) is not None:
+            channel.send(message)
 
     def _ask(self, message: dict[str, Any], rank: int | None = None) -> Message:
-        """Ask, and wait for the answer.
+        """Send a request and wait for the answer.
 
         Raises:
-            LaunchError: the host is lost, and does not come back in time.
+            LaunchError: the host is lost, and does not reconnect in time.
         """
         try:
             self._wait_for([self.index])
         except LaunchError as error:
             error.rank = rank
             raise
-        wire = self._arrivals.wire(self.index)
+        channel = self._server.channel(self.index)
         number = next(self._numbers)
-        if wire is not None:
-            wire.send({**message, "ask": number})
-            while not wire.is_lost and (answer := _next_message(wire)) is not None:
-                self._take(answer)
+        if channel is not None:
+            channel.send({**message, "ask": number})
+            while not channel.is_lost and (answer := _next_message(channel)) is not None:
+                self._handle(answer)
                 if number in self._answers:
                     return self._answers.pop(number)
         raise LaunchError(
@@ -123,9 +123,9 @@ class RemoteNode:
 class RemoteWorker:
     """A worker on another host; see `phalanx.launch.process.WorkerHandle`."""
 
-    def __init__(self, home: RemoteNode, wire: Channel | None, *, number: int, pid: int) -> None:
-        self._home = home
-        self._wire = wire
+    def __init__(self, node: RemoteNode, channel: Channel | None, *, number: int, pid: int) -> None:
+        self._node = node
+        self._channel = channel
         self._number = number
         self._pid = pid
 
@@ -137,12 +137,12 @@ class RemoteWorker:
     @property
     def host(self) -> str:
         """The host's name or address."""
-        return self._home.address
+        return self._node.address
 
     def poll(self) -> int | None:
         """The exit code, `EXIT_NODE_LOST` where its host is lost, None while it runs."""
-        code = self._home.code_of(self._number)
-        if code is None and (self._wire is None or self._wire.is_lost):
+        code = self._node.code_of(self._number)
+        if code is None and (self._channel is None or self._channel.is_lost):
             return EXIT_NODE_LOST
         return code
 
@@ -151,20 +151,20 @@ class RemoteWorker:
         self._send(number, family=False)
 
     def signal(self, number: Signals) -> None:
-        """Send a signal to the worker and all that it started."""
+        """Send a signal to the worker and all its child processes."""
         self._send(number, family=True)
 
     def _send(self, number: Signals, *, family: bool) -> None:
-        if self._wire is not None:
-            self._wire.send(
+        if self._channel is not None:
+            self._channel.send(
                 {"do": "signal", "number": self._number, "signal": int(number), "family": family}
             )
 
 
-def _next_message(wire: Channel) -> Message | None:
-    # In short waits: of a wait in which this process was stopped, one alone counts.
+def _next_message(channel: Channel) -> Message | None:
+    # In short waits: if the process is stopped (SIGSTOP) meanwhile, only one counts.
     for _ in range(_ANSWER):
-        if (message := wire.take(1.0)) is not None or wire.is_lost:
+        if (message := channel.receive(1.0)) is not None or channel.is_lost:
             return message
     return None
 

@@ -1,4 +1,4 @@
-"""The two parts that a launcher can have in a run on several hosts."""
+"""The two roles of a launcher in a run on several nodes: leader and follower."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _ANY_ADDRESS = partial(pick_free_ports, host="")
 
 
 def run_leader(
-    options: RunOptions, surroundings: LaunchContext, places: ClusterEnvironment
+    options: RunOptions, surroundings: LaunchContext, node_group: ClusterEnvironment
 ) -> Leader:
-    """Begin to lead the launchers of the other places.
+    """Start to lead the launchers of the other nodes.
 
     Raises:
-        LaunchError: this one cannot listen for them.
+        LaunchError: this launcher cannot listen for them.
     """
     return Leader(
-        places,
+        node_group,
         options.run_dir,
         versions=versions(),
         clock=MonotonicClock(longest_gap=_LONGEST_GAP),
@@ -47,24 +47,24 @@ def run_leader(
 
 
 def run_follower(
-    options: RunOptions, surroundings: LaunchContext, places: ClusterEnvironment
+    options: RunOptions, surroundings: LaunchContext, node_group: ClusterEnvironment
 ) -> RunResult:
     """Start workers for the leader, until the run is over.
 
     Raises:
-        LaunchError: there is no leader, or it sends this launcher away.
+        LaunchError: there is no leader, or it rejects this launcher.
     """
     command = surroundings.command(options.target, options.arguments, as_module=options.as_module)
-    home = LocalNode(
+    node = LocalNode(
         command=command,
         environment={**surroundings.environment, **options.env},
-        address=places.hosts[places.index],
+        address=node_group.hosts[node_group.index],
         picks=_ANY_ADDRESS,
     )
     with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals:
         clock, announce = MonotonicClock(longest_gap=_LONGEST_GAP), surroundings.announce
-        joining = RendezvousClient(
-            places,
+        client = RendezvousClient(
+            node_group,
             options.run_dir,
             machine=surroundings.machine,
             versions=versions(),
@@ -75,7 +75,7 @@ def run_follower(
             identity=CommandIdentity.of(options),
         )
         ended = RendezvousFollower(
-            joining, options.run_dir, home, signals=signals, clock=clock, announce=announce
+            client, options.run_dir, node, signals=signals, clock=clock, announce=announce
         ).run()
     return RunResult(exit_code=ended.code, run_dir=options.run_dir, report=ended.report)
 
@@ -83,14 +83,14 @@ def run_follower(
 def nodes_of(
     plan: WorkerGroupSpec, surroundings: LaunchContext, leader: Leader | None
 ) -> list[Node]:
-    """Where workers are started: here, and on every host that is led."""
+    """The nodes on which workers are started: the leader's own and those of all followers."""
     here = partial(LocalNode, command=plan.command, environment=plan.environment)
     if leader is None:
         return [here(picks=surroundings.pick_ports)]
-    return [here(address=leader.address, picks=_ANY_ADDRESS), *leader.homes]
+    return [here(address=leader.address, picks=_ANY_ADDRESS), *leader.nodes]
 
 
 def forward_signals(leader: Leader | None, signals: SignalCatcher) -> None:
-    """Take what reached other launchers for what reached this one."""
+    """Treat signals that reached followers as signals to this launcher."""
     for launcher, number in leader.signals() if leader is not None else ():
         signals.add(number, launcher)

@@ -1,4 +1,4 @@
-"""Where the leader listens for the launchers of the other hosts, now and after they were away."""
+"""The leader's rendezvous server: followers connect at the start, and again after a loss."""
 
 from __future__ import annotations
 
@@ -15,143 +15,145 @@ from phalanx.launch.rendezvous.identity import CommandIdentity
 from phalanx.launch.resources import Machine
 
 _FIRST_MESSAGE = 10.0
-"""Seconds that a launcher has to say who it is."""
+"""Seconds within which a launcher must send its hello message."""
 
 
 class RendezvousServer:
-    """Takes launchers in, in a thread of its own; the newest of each place counts."""
+    """Accepts launchers in a thread; the newest connection of each node rank counts."""
 
     def __init__(
         self,
-        places: ClusterEnvironment,
+        node_group: ClusterEnvironment,
         *,
         key: bytes,
         versions: Mapping[str, str],
         identity: CommandIdentity | None = None,
-        make_wire: Callable[[Connection[Any, Any]], Channel] = Channel,
+        make_channel: Callable[[Connection[Any, Any]], Channel] = Channel,
     ) -> None:
-        """Listen, on a port that is free, on all of this host's addresses.
+        """Listen on a free port, on all addresses of this host.
 
         Args:
-            places: where the launchers are; this one leads.
-            key: what a launcher must know.
-            versions: of the packages here; all hosts must have the same.
+            node_group: where the launchers are; this one leads.
+            key: the secret that a launcher must know.
+            versions: of the packages on this host; all hosts must have the same.
             identity: of the command; all launchers must have the same.
-            make_wire: makes a wire of a connection.
+            make_channel: makes a channel of a connection.
 
         Raises:
             OSError: there is no free port.
         """
-        self._places = places
+        self._node_group = node_group
         self._versions = dict(versions)
         self._identity = identity or CommandIdentity()
-        self._make_wire = make_wire
+        self._make_channel = make_channel
         self._there = threading.Condition()
-        self._wires: dict[int, Channel] = {}
+        self._channels: dict[int, Channel] = {}
         self._machines: dict[int, Machine] = {}
         self._hosts: dict[int, str] = {}
         self._who: dict[int, str] = {}
         self._skews: dict[int, float] = {}
-        self._refused: dict[int, str] = {}
+        self._rejected: dict[int, str] = {}
         self._is_over = False
         self._key = key
-        self._listener = AuthenticatedListener(("", 0), key=key, on_connection=self._greet)
+        self._listener = AuthenticatedListener(("", 0), key=key, on_connection=self._handshake)
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return self._listener.port
 
-    def wire(self, index: int) -> Channel | None:
-        """The wire to the launcher at a place; None where none is there."""
+    def channel(self, index: int) -> Channel | None:
+        """The channel to the launcher of a node rank; None if it is not connected."""
         with self._there:
-            wire = self._wires.get(index)
-        return None if wire is None or wire.is_lost else wire
+            channel = self._channels.get(index)
+        return None if channel is None or channel.is_lost else channel
 
     def machine(self, index: int) -> Machine:
-        """What the launcher at a place has said of its machine."""
+        """The resources that the launcher of a node rank has reported."""
         with self._there:
             return self._machines[index]
 
     def address(self, index: int) -> str:
-        """The host of a place, by its own word where the cluster does not tell."""
+        """The host of a node rank, as it reports it where the cluster environment does not."""
         with self._there:
-            return self._places.hosts[index] or self._hosts.get(index, "")
+            return self._node_group.hosts[index] or self._hosts.get(index, "")
 
     def skew(self, index: int) -> float:
-        """Seconds that the wall clock of a place is ahead of this host's, less the message's way.
+        """Seconds that a node's wall clock is ahead of this host's, including the message's delay.
 
-        Nothing is decided by it: people compare times in logs and records of several hosts.
+        No decision depends on it: people compare times in logs and records of several hosts.
         """
         with self._there:
             return self._skews.get(index, 0.0)
 
     def missing(self) -> list[int]:
-        """The places whose launchers are not there."""
-        return [i for i in range(1, len(self._places.hosts)) if self.wire(i) is None]
+        """The node ranks whose launchers are not connected."""
+        return [i for i in range(1, len(self._node_group.hosts)) if self.channel(i) is None]
 
-    def refused(self) -> dict[int, str]:
-        """Why launchers were sent away, by place."""
+    def rejected(self) -> dict[int, str]:
+        """Why launchers were rejected, by node rank."""
         with self._there:
-            return dict(self._refused)
+            return dict(self._rejected)
 
     def wait(self, seconds: float) -> None:
-        """Wait until somebody comes, at most so long."""
+        """Wait until a launcher connects, at most `seconds`."""
         with self._there:
             self._there.wait(seconds)
 
-    def refuse_all(self) -> None:
-        """Send everybody away for now: the run is over, and the next one has another leader."""
+    def reject_all(self) -> None:
+        """Reject every launcher for now: the run is over, and the next one has another leader."""
         self._is_over = True
 
     def close(self) -> None:
-        """Take nobody in any more, and hang up."""
+        """Stop listening and close all channels."""
         self._listener.close()
-        for wire in self._wires.values():
-            wire.close()
+        for channel in self._channels.values():
+            channel.close()
 
-    def _greet(self, connection: Connection[Any, Any]) -> None:
-        wire = self._make_wire(connection)
-        hello = wire.take(_FIRST_MESSAGE) or {}
+    def _handshake(self, connection: Connection[Any, Any]) -> None:
+        channel = self._make_channel(connection)
+        hello = channel.receive(_FIRST_MESSAGE) or {}
         arrived = time.time()
         index = hello.get("index")
-        why = self._why_not(hello)
+        why = self._rejection(hello)
         if self._is_over:
             why = "its run is over"
-            wire.send({"do": "refused", "why": why, "for_now": True})
+            channel.send({"do": "rejected", "why": why, "for_now": True})
         elif why is None and (
             differ := self._identity.difference(self._key, hello.get("identity"))
         ):
             why = self._identity.describe(differ)
-            # Without the words of this host: the other launcher has its own.
-            wire.send({"do": "refused", "why": "", "differ": differ, "for_now": False})
+            # Without this host's description: the other launcher makes its own.
+            channel.send({"do": "rejected", "why": "", "differ": differ, "for_now": False})
         elif why is None and self._is_taken(hello):
             why = f"there is a launcher with index {index} already"
-            wire.send({"do": "refused", "why": why, "for_now": True})
+            channel.send({"do": "rejected", "why": why, "for_now": True})
         else:
-            wire.send({"do": "refused", "why": why, "for_now": False} if why else {"do": "welcome"})
+            channel.send(
+                {"do": "rejected", "why": why, "for_now": False} if why else {"do": "welcome"}
+            )
         with self._there:
             if why:
-                self._refused[index if isinstance(index, int) else -1] = why
+                self._rejected[index if isinstance(index, int) else -1] = why
             else:
                 machine = hello["machine"]
-                self._refused.pop(int(hello["index"]), None)
+                self._rejected.pop(int(hello["index"]), None)
                 self._machines[hello["index"]] = Machine(
                     cores=machine["cores"], gpus=tuple(machine["gpus"])
                 )
                 self._hosts[hello["index"]] = str(hello["host"])
                 self._who[hello["index"]] = hello["who"]
                 self._skews[hello["index"]] = float(hello.get("time", arrived)) - arrived
-                self._wires[hello["index"]] = wire
+                self._channels[hello["index"]] = channel
             self._there.notify_all()
 
     def _is_taken(self, hello: Mapping[str, Any]) -> bool:
-        """Whether another process has that place; one that lost its wire may come back at once."""
+        """Whether another process has that node rank; one that lost its channel may reconnect."""
         index = hello["index"]
-        return self.wire(index) is not None and self._who.get(index) != hello["who"]
+        return self.channel(index) is not None and self._who.get(index) != hello["who"]
 
-    def _why_not(self, hello: Mapping[str, Any]) -> str | None:
-        index, count = hello.get("index"), len(self._places.hosts)
+    def _rejection(self, hello: Mapping[str, Any]) -> str | None:
+        index, count = hello.get("index"), len(self._node_group.hosts)
         if not isinstance(index, int) or not 0 < index < count:
             return f"its index must be 1 to {count - 1}; found {index!r}"
         theirs = hello.get("versions", {})

@@ -1,7 +1,7 @@
-"""How launchers find each other: a file that the leader writes into the directory of all runs.
+"""The rendezvous file, which the leader writes into the directory of all runs.
 
-That directory has to be shared anyway, for logs, records and checkpoints. So whoever can read the
-file shares it, and its token lets no other process speak to the leader.
+All hosts share that directory for logs, records and checkpoints. So every launcher can read the
+file, and its token keeps other processes from the leader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RendezvousInfo:
     Attributes:
         host: the leader's name or address.
         port: its port.
-        token: what both ends must know, in hexadecimal digits.
+        token: the secret that both ends must know, in hexadecimal digits.
     """
 
     host: str
@@ -31,11 +31,11 @@ class RendezvousInfo:
 
     @property
     def key(self) -> bytes:
-        """The token as the connection wants it."""
+        """The token as the bytes that the connection takes."""
         return bytes.fromhex(self.token)
 
     def write(self, path: Path) -> None:
-        """Write the file, whole or not at all, for this user's eyes."""
+        """Write the file atomically, readable by this user only."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.part")
         partial.touch(mode=0o600)
@@ -44,19 +44,19 @@ class RendezvousInfo:
 
     @classmethod
     def read(cls, path: Path) -> RendezvousInfo | None:
-        """What the file says; None where there is none that can be read."""
+        """The content of the file; None if it cannot be read."""
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 
 
-def rendezvous_path(root: Path, places: ClusterEnvironment) -> Path:
-    """The file of a run on these places: all their launchers come to the same name.
+def rendezvous_path(root: Path, node_group: ClusterEnvironment) -> Path:
+    """The rendezvous file of a run on these nodes: all their launchers compute the same name.
 
     Args:
         root: the directory of all runs.
-        places: where the launchers are.
+        node_group: where the launchers are.
     """
-    named = json.dumps([places.kind, places.job, places.hosts])
+    named = json.dumps([node_group.kind, node_group.job, node_group.hosts])
     return root / ".rendezvous" / f"{hashlib.sha256(named.encode()).hexdigest()[:16]}.json"

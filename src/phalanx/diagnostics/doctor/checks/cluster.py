@@ -24,23 +24,25 @@ def check(here: MachineInfo) -> Iterator[Result]:
 def _place(here: MachineInfo) -> Result:
     looks = probe_all(here.environment, me=here.me)
     try:
-        places = detect(here.environment, me=here.me)
+        node_group = detect(here.environment, me=here.me)
     except (ClusterError, ConfigurationError) as problem:
         first = str(problem).splitlines()[0]
-        kinds = " or ".join(f"--cluster {one.kind}" for one in looks if one.places is not None)
+        kinds = " or ".join(f"--cluster {one.kind}" for one in looks if one.node_group is not None)
         fix = f"phalanx run {kinds or '--cluster none'}; or fix the variables that it names"
         return failed(_CHECK, first, fix)
-    if places is None:
+    if node_group is None:
         asked = ", ".join(one.kind for one in looks)
         return ok(_CHECK, f"none: no variables of {asked}; phalanx run is alone here")
-    who = f"launcher {places.index} of {len(places.hosts)}"
-    lead = "" if len(places.hosts) == 1 else f", led by {places.hosts[0] or 'the first'}"
-    return ok(_CHECK, f"{places.kind}: {places.why}; {who}{lead}{_others(looks, places.kind)}")
+    who = f"launcher {node_group.index} of {len(node_group.hosts)}"
+    lead = "" if len(node_group.hosts) == 1 else f", led by {node_group.hosts[0] or 'the first'}"
+    return ok(
+        _CHECK, f"{node_group.kind}: {node_group.why}; {who}{lead}{_others(looks, node_group.kind)}"
+    )
 
 
 def _others(looks: list[Detection], chosen: str) -> str:
     """Kinds that were found too, and do not count."""
-    also = [one.kind for one in looks if one.kind != chosen and (one.places or one.error)]
+    also = [one.kind for one in looks if one.kind != chosen and (one.node_group or one.error)]
     return f" ({', '.join(also)} found too, {chosen} comes first)" if also else ""
 
 

@@ -1,7 +1,7 @@
 """One link between two hosts, measured by a plain connection: how long there and back, how much.
 
 Every host listens, and measures towards others when it is asked. Both ends prove that they know the
-meeting's token, as launchers do.
+info's token, as launchers do.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Probe:
                 connection.send_bytes(chunk)
 
 
-def measure(meeting: RendezvousInfo) -> Measured:
+def measure(info: RendezvousInfo) -> Measured:
     """The link to a host whose probe listens there.
 
     Raises:
         OSError, EOFError, AuthenticationError: the link is broken; says how.
     """
-    with connect((meeting.host, meeting.port), key=meeting.key, timeout=PATIENCE) as connection:
+    with connect((info.host, info.port), key=info.key, timeout=PATIENCE) as connection:
         _be_impatient(connection)
         trips = [_there_and_back(connection) for _ in range(_TRIPS)]
         connection.send_bytes(b"and now a flood")

@@ -28,7 +28,7 @@ class CheckFollower:
 
     def __init__(
         self,
-        places: ClusterEnvironment,
+        node_group: ClusterEnvironment,
         root: Path,
         *,
         results: Sequence[Result],
@@ -41,7 +41,7 @@ class CheckFollower:
         """Prepare.
 
         Args:
-            places: where the doctors are.
+            node_group: where the doctors are.
             root: the directory of all runs, which the hosts share.
             results: what was found on this host.
             versions: of the packages here.
@@ -50,16 +50,16 @@ class CheckFollower:
             rendezvous_timeout: seconds to look for the leader.
             start: starts one of two processes that add up.
         """
-        self._places = places
+        self._node_group = node_group
         self._root = root.absolute()
-        self._path = rendezvous_path(self._root, places)
+        self._path = rendezvous_path(self._root, node_group)
         self._results = results
         self._versions = versions
         self._start = start
         self._probes: dict[str, Probe] = {}
         self._sign: Sign | None = None
-        self._joining = RendezvousClient(
-            places,
+        self._client = RendezvousClient(
+            node_group,
             root,
             machine=Machine(),
             versions=versions,
@@ -67,7 +67,7 @@ class CheckFollower:
             clock=clock,
             announce=announce,
             rendezvous_timeout=rendezvous_timeout,
-            on_silence=self._leave_sign,
+            on_unreachable=self._leave_sign,
             gives_up=lambda: self._sign is not None and not self._path.exists(),
         )
 
@@ -85,51 +85,51 @@ class CheckFollower:
 
     def _join(self) -> tuple[Channel, RendezvousInfo]:
         try:
-            return self._joining.join()
+            return self._client.join()
         except LaunchError as problem:
             if self._sign is None:
                 raise
             raise LaunchError(
-                f"This host ({self._places.index}) does not reach the leading doctor on "
-                f"{self._places.hosts[0] or 'the first host'}, port {self._sign.to}: "
+                f"This host ({self._node_group.index}) does not reach the leading doctor on "
+                f"{self._node_group.hosts[0] or 'the first host'}, port {self._sign.to}: "
                 f"{self._sign.why}. The leading doctor was told so by the shared directory, and "
                 "names the link."
             ) from problem
 
-    def _serve(self, wire: Channel, meeting: RendezvousInfo) -> int:
+    def _serve(self, channel: Channel, info: RendezvousInfo) -> int:
         answers = Answers(
-            self._places.index,
+            self._node_group.index,
             results=self._results,
             versions=self._versions,
-            probe=self._probe(meeting),
-            token=meeting.token,
+            probe=self._probe(info),
+            token=info.token,
             root=self._root,
             start=self._start,
         )
-        while not wire.is_lost:
-            asked = wire.take(_POLL)
+        while not channel.is_lost:
+            asked = channel.receive(_POLL)
             if asked is None:
                 continue
             if asked["do"] == "end":
                 return int(asked["code"])
-            wire.send({"do": "answer", "to": asked["ask"], **answers.answer(asked)})
+            channel.send({"do": "answer", "to": asked["ask"], **answers.answer(asked)})
         raise LaunchError(
-            f"The leading doctor on {self._places.hosts[0] or 'the first host'} is gone before its "
-            "end. Start it again on all hosts."
+            f"Lost the leading doctor on {self._node_group.hosts[0] or 'the first host'}. Start it "
+            "again on all hosts."
         )
 
-    def _leave_sign(self, meeting: RendezvousInfo, why: str) -> None:
+    def _leave_sign(self, info: RendezvousInfo, why: str) -> None:
         """The leader cannot be reached: leave word where it may look."""
         self._sign = Sign(
-            index=self._places.index,
+            index=self._node_group.index,
             host=socket.gethostname(),
-            port=self._probe(meeting).port,
+            port=self._probe(info).port,
             why=why,
-            to=meeting.port,
+            to=info.port,
         )
-        self._sign.leave(self._path.parent, meeting)
+        self._sign.leave(self._path.parent, info)
 
-    def _probe(self, meeting: RendezvousInfo) -> Probe:
-        if meeting.token not in self._probes:
-            self._probes[meeting.token] = Probe(meeting.key)
-        return self._probes[meeting.token]
+    def _probe(self, info: RendezvousInfo) -> Probe:
+        if info.token not in self._probes:
+            self._probes[info.token] = Probe(info.key)
+        return self._probes[info.token]

@@ -35,7 +35,7 @@ class NodeClients:
     """One examination of several hosts, as the doctor of one of them knows it.
 
     Attributes:
-        places: where the doctors are.
+        node_group: where the doctors are.
         root: the directory of all runs, which the hosts share.
         look: looks at this host.
         announce: says something to the user.
@@ -45,7 +45,7 @@ class NodeClients:
         start: starts one of two processes that add up.
     """
 
-    places: ClusterEnvironment
+    node_group: ClusterEnvironment
     root: Path
     look: Callable[[], Sequence[Result]]
     announce: Callable[[str], None]
@@ -61,7 +61,7 @@ class NodeClients:
             LaunchError: there is no leader, it is not reached, or it is gone.
         """
         return CheckFollower(
-            _apart(self.places),
+            _apart(self.node_group),
             self.root,
             results=self.look(),
             versions=versions(),
@@ -82,7 +82,7 @@ class NodeClients:
         """
         fit = True
         with Leader(
-            _apart(self.places),
+            _apart(self.node_group),
             self.root,
             versions={},  # That they differ is a finding, and no reason to send anybody away.
             clock=self.clock,
@@ -91,7 +91,7 @@ class NodeClients:
             began, own = time.monotonic(), self.look()
             gathered = gather(
                 leader,
-                self._meetings,
+                self._directory,
                 clock=self.clock,
                 announce=self.announce,
                 rendezvous_timeout=self.rendezvous_timeout,
@@ -105,19 +105,19 @@ class NodeClients:
         return examination.links
 
     @property
-    def _meetings(self) -> Path:
-        return rendezvous_path(self.root.absolute(), _apart(self.places)).parent
+    def _directory(self) -> Path:
+        return rendezvous_path(self.root.absolute(), _apart(self.node_group)).parent
 
     @contextmanager
     def _probe(self, leader: Leader, gathered: Gathered) -> Iterator[Probe]:
         """This host's, while it is needed; takes the signs away that others have left."""
-        probe = Probe(leader.meeting.key)
+        probe = Probe(leader.info.key)
         try:
             yield probe
         finally:
             probe.close()
             for at in gathered.signs:
-                Sign.remove(self._meetings, leader.meeting, at)
+                Sign.remove(self._directory, leader.info, at)
 
     def _examination(
         self, leader: Leader, gathered: Gathered, own: Sequence[Result], probe: Probe
@@ -127,7 +127,7 @@ class NodeClients:
             results=own,
             versions=versions(),
             probe=probe,
-            token=leader.meeting.token,
+            token=leader.info.token,
             root=self.root.absolute(),
             start=self.start,
         )
@@ -140,6 +140,6 @@ class NodeClients:
         )
 
 
-def _apart(places: ClusterEnvironment) -> ClusterEnvironment:
+def _apart(node_group: ClusterEnvironment) -> ClusterEnvironment:
     """Places of their own: a run on the same hosts may use the same directory now."""
-    return replace(places, job=f"doctor of {places.job}")
+    return replace(node_group, job=f"doctor of {node_group.job}")

@@ -1,4 +1,4 @@
-"""A host that the leading doctor can ask: its own, or another over the wire."""
+"""A host that the leading doctor can ask: its own, or another over the channel."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class OwnHost:
 class OtherHost:
     """Another, to be asked one thing at a time."""
 
-    def __init__(self, wire: Channel) -> None:
-        self._wire = wire
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._numbers = itertools.count()
 
     def ask(self, do: str, **fields: Any) -> Mapping[str, Any]:
         """See `Asked`."""
         number, end = next(self._numbers), time.monotonic() + LONGEST
-        self._wire.send({"do": do, "ask": number, **fields})
+        self._channel.send({"do": do, "ask": number, **fields})
         while time.monotonic() < end:
-            answer = self._wire.take(0.5)
+            answer = self._channel.receive(0.5)
             if answer is not None and answer.get("to") == number:
                 return answer
-            if answer is None and self._wire.is_lost:
+            if answer is None and self._channel.is_lost:
                 return {"error": "its connection to the first host broke"}
         return {"error": f"no answer within {LONGEST:.0f} s"}

@@ -38,7 +38,7 @@ class Gathered:
 
 def gather(
     leader: Leader,
-    meetings: Path,
+    directory: Path,
     *,
     clock: Clock,
     announce: Callable[[str], None],
@@ -48,26 +48,26 @@ def gather(
 
     Args:
         leader: listens.
-        meetings: where signs are left.
+        directory: where signs are left.
         clock: the time.
         announce: says something to the user.
         rendezvous_timeout: seconds that it may take.
     """
     waiting = WaitReporter(clock, announce, rendezvous_timeout)
     signs: dict[int, Sign] = {}
-    while missing := [at for at in leader.arrivals.missing() if at not in signs]:
-        found = {at: Sign.find(meetings, leader.meeting, at) for at in missing}
+    while missing := [at for at in leader.server.missing() if at not in signs]:
+        found = {at: Sign.find(directory, leader.info, at) for at in missing}
         signs |= {at: sign for at, sign in found.items() if sign is not None}
         if waiting.is_over:
             break
-        told = ", ".join(f"{leader.arrivals.address(at) or 'a host'} ({at})" for at in missing)
-        waiting.tell(f"the doctors on {told}")
-        leader.arrivals.wait(_POLL)
-    count = len(leader.places.hosts)
-    wires = {at: leader.arrivals.wire(at) for at in range(1, count)}
-    others = {at: OtherHost(wire) for at, wire in wires.items() if wire is not None}
+        told = ", ".join(f"{leader.server.address(at) or 'a host'} ({at})" for at in missing)
+        waiting.report(f"the doctors on {told}")
+        leader.server.wait(_POLL)
+    count = len(leader.node_group.hosts)
+    channels = {at: leader.server.channel(at) for at in range(1, count)}
+    others = {at: OtherHost(channel) for at, channel in channels.items() if channel is not None}
     own = {0: leader.address, **{at: sign.host for at, sign in signs.items()}}
-    names = [leader.arrivals.address(at) or own.get(at, f"host {at}") for at in range(count)]
+    names = [leader.server.address(at) or own.get(at, f"host {at}") for at in range(count)]
     return Gathered(
         names=names,
         others=others,
@@ -83,7 +83,7 @@ def missing(gathered: Gathered, leader: Leader, began: float) -> Iterator[Result
         leader: listens.
         began: when the wait began, by `time.monotonic`.
     """
-    refused = leader.arrivals.refused()
+    refused = leader.server.rejected()
     for at in range(1, len(gathered.names)):
         if at in gathered.others:
             continue

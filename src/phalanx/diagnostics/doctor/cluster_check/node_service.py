@@ -1,4 +1,4 @@
-"""What one host answers when the leading doctor asks: over the wire, or its own."""
+"""What one host answers when the leading doctor asks: over the channel, or its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Answers:
             results: what the doctor found here.
             versions: of the packages here.
             probe: listens for the others.
-            token: the meeting's.
+            token: the info's.
             root: the directory of all runs, as this host calls it.
             start: starts one of two processes that add up.
         """

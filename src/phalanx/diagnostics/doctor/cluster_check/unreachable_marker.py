@@ -32,29 +32,29 @@ class Sign:
     why: str
     to: int
 
-    def leave(self, meetings: Path, meeting: RendezvousInfo) -> None:
+    def leave(self, directory: Path, info: RendezvousInfo) -> None:
         """Write it, whole or not at all; a directory that is full gets none."""
-        path = _path(meetings, meeting, self.index)
+        path = _path(directory, info, self.index)
         with suppress(OSError):
             partial = path.with_suffix(f".{os.getpid()}.part")
             partial.write_text(json.dumps(asdict(self)), encoding="utf-8")
             partial.replace(path)
 
     @classmethod
-    def find(cls, meetings: Path, meeting: RendezvousInfo, index: int) -> Sign | None:
+    def find(cls, directory: Path, info: RendezvousInfo, index: int) -> Sign | None:
         """That of a host; None where it has left none for this leader."""
         try:
-            found = cls(**json.loads(_path(meetings, meeting, index).read_text(encoding="utf-8")))
+            found = cls(**json.loads(_path(directory, info, index).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
-        return found if found.to == meeting.port and found.index == index else None
+        return found if found.to == info.port and found.index == index else None
 
     @staticmethod
-    def remove(meetings: Path, meeting: RendezvousInfo, index: int) -> None:
+    def remove(directory: Path, info: RendezvousInfo, index: int) -> None:
         """Take it away."""
         with suppress(OSError):
-            _path(meetings, meeting, index).unlink()
+            _path(directory, info, index).unlink()
 
 
-def _path(meetings: Path, meeting: RendezvousInfo, index: int) -> Path:
-    return meetings / f"sign-{meeting.port}-{index}.json"
+def _path(directory: Path, info: RendezvousInfo, index: int) -> Path:
+    return directory / f"sign-{info.port}-{index}.json"
