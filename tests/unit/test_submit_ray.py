@@ -67,7 +67,12 @@ def test_a_dry_run_prints_a_command_of_rays_own(place):
     *program, text = shlex.split(entrypoint)
     assert program == ["/venv/bin/python", "-m", "phalanx.submit.ray_driver"]
     plan = RayPlan.from_json(text)
-    assert (plan.least, plan.most, plan.max_node_failures, plan.placement_timeout) == (2, 4, 3, 5)
+    assert (
+        plan.min_launchers,
+        plan.max_launchers,
+        plan.max_node_failures,
+        plan.placement_timeout,
+    ) == (2, 4, 3, 5)
     assert plan.bundle == {"CPU": 8, "GPU": 1}
     assert plan.directory == str(place)
 
@@ -99,7 +104,9 @@ def test_values_of_variables_are_not_in_the_entrypoint_and_reach_the_launchers(p
 
 
 def test_launchers_find_each_other_and_their_gpus():
-    plan = RayPlan(name="it", run_dir="/shared/runs", words=("run",), least=2, most=2)
+    plan = RayPlan(
+        name="it", run_dir="/shared/runs", words=("run",), min_launchers=2, max_launchers=2
+    )
     environment = plan.variables(("10.0.0.1", "10.0.0.2"), 1, 3)
     node_group = detect(environment, kind="ray")
     assert (node_group.hosts, node_group.index, node_group.job) == (
@@ -189,7 +196,7 @@ def test_a_job_is_noted_and_found(tmp_path):
     ray_client.cancel(found, server)
     assert ray_client.status(found, server) == "STOPPED"
 
-    # Gone on with: Ray takes each job's name but once.
+    # Resumed: Ray takes each job's name only once.
     again = ray_client.submit(job, server)
     assert again.job == "mnist-2"
     server.jobs.clear()
@@ -251,13 +258,13 @@ class Request:
     def __init__(self, cluster, count):
         self.cluster, self.count, self.has = cluster, count, False
 
-    def is_there(self):
+    def is_ready(self):
         if not self.has and self.cluster.room >= self.count:
             self.cluster.room -= self.count
             self.has = True
         return self.has
 
-    def drop(self):
+    def release(self):
         if self.has:
             self.cluster.room += self.count
         self.has = False
@@ -269,16 +276,16 @@ class Launchers:
     def __init__(self, count):
         self.hosts = tuple(f"n{index}" for index in range(count))
         self.codes = [None] * count
-        self.lost, self.asked, self.silent = set(), [], set()
+        self.lost, self.signals, self.silent = set(), [], set()
 
-    def look(self, seconds):
+    def poll(self, seconds):
         pass
 
     def check(self, seconds):
         self.lost |= self.silent
 
-    def ask(self, number):
-        self.asked.append(number)
+    def signal(self, number):
+        self.signals.append(number)
         self.codes = [75] * len(self.codes)
 
     def end(self):
@@ -293,16 +300,16 @@ class Cluster:
 
     def __init__(self, room, clock, *script):
         self.room, self.clock, self.script = room, clock, list(script)
-        self.starts, self.times, self.wished = [], [], []
+        self.starts, self.times, self.requested = [], [], []
 
     def request(self, count):
-        self.wished.append(count)
+        self.requested.append(count)
         return Request(self, count)
 
-    def free(self):
+    def describe_resources(self):
         return f"room for {self.room}"
 
-    def begin(self, requests, number):
+    def start(self, requests, number):
         assert all(request.has for request in requests)
         launchers = Launchers(sum(request.count for request in requests))
         self.starts.append(launchers)
@@ -324,7 +331,14 @@ def loses(index, cluster_shrinks_to=None):
 
 
 def driven(
-    tmp_path, room, *script, least=2, most=2, max_node_failures=10, happens=(), signals=None
+    tmp_path,
+    room,
+    *script,
+    min_launchers=2,
+    max_launchers=2,
+    max_node_failures=10,
+    happens=(),
+    signals=None,
 ):
     clock = Clock()
     cluster = Cluster(room, clock, *script)
@@ -335,8 +349,8 @@ def driven(
         name="it",
         run_dir=str(tmp_path),
         words=("run",),
-        least=least,
-        most=most,
+        min_launchers=min_launchers,
+        max_launchers=max_launchers,
         max_node_failures=max_node_failures,
     )
     signals = signals or SignalCatcher(())
@@ -349,7 +363,7 @@ def sizes(cluster):
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_a_run_that_ends_by_itself(tmp_path, code):
+def test_a_run_that_ends_on_its_own(tmp_path, code):
     got, cluster, said = driven(tmp_path, 2, ends(code))
     assert (got, sizes(cluster)) == (code, [2])
     assert said == ["2 launchers on n0, n1"]
@@ -395,7 +409,7 @@ def test_a_job_waits_for_room(tmp_path):
 
 @pytest.mark.parametrize("room", range(2, 8))
 def test_fewer_are_taken_after_some_time(tmp_path, room):
-    got, cluster, said = driven(tmp_path, room, ends(0), least=2, most=8)
+    got, cluster, said = driven(tmp_path, room, ends(0), min_launchers=2, max_launchers=8)
     assert (got, sizes(cluster)) == (0, [room])
     assert f", {8 - room} fewer than wanted" in said[-1]
     assert cluster.room == room, "nothing is kept"
@@ -418,11 +432,13 @@ def test_it_grows_after_a_checkpoint(tmp_path):
     write(500.0)  # by an earlier start: what was trained since would be lost
     happens = [(100, there_is_room), (200, saved)]
     script = [(10_000, lambda launchers: None), ends(0)]
-    got, cluster, said = driven(tmp_path, 1, *script, least=1, happens=happens, max_node_failures=0)
+    got, cluster, said = driven(
+        tmp_path, 1, *script, min_launchers=1, happens=happens, max_node_failures=0
+    )
     assert (got, sizes(cluster)) == (0, [1, 2])
-    assert cluster.starts[0].asked == [signal.SIGUSR1]
+    assert cluster.starts[0].signals == [signal.SIGUSR1]
     assert cluster.times[1] >= 1200, "not before something was saved"
-    assert cluster.wished == [2, 1, 1], "what it has is not asked for again"
+    assert cluster.requested == [2, 1, 1], "what it has is not asked for again"
     assert cluster.room == 2
     assert "restarting with all launchers: resuming from the last checkpoint" in said
 
@@ -433,7 +449,7 @@ def test_asked_to_stop(tmp_path):
     script = [(10_000, lambda launchers: None)]
     got, cluster, _ = driven(tmp_path, 2, *script, happens=happens, signals=signals)
     assert (got, sizes(cluster)) == (75, [2])
-    assert cluster.starts[0].asked == [signal.SIGTERM]
+    assert cluster.starts[0].signals == [signal.SIGTERM]
 
 
 def test_asked_to_stop_while_it_waits(tmp_path):

@@ -133,8 +133,8 @@ class RayJob:
             name=self.run.name,
             run_dir=self.run.run_dir,
             words=tuple(self.run.words("--grace-period", grace, "--threads-per-worker", threads)),
-            least=most if least is None else least,
-            most=most,
+            min_launchers=most if least is None else least,
+            max_launchers=most,
             cpus=self.cpus_per_worker,
             gpus=self.gpus_per_worker,
             max_node_failures=self.max_node_failures,
@@ -168,7 +168,11 @@ def shell_text(job: RayJob) -> str:
     """The same job as a command of Ray's own, with what comes of it."""
     plan = job.plan
     bundle = ", ".join(f"{name} {count:g}" for name, count in plan.bundle.items())
-    count = str(plan.most) if plan.least == plan.most else f"{plan.least} to {plan.most}"
+    count = (
+        str(plan.max_launchers)
+        if plan.min_launchers == plan.max_launchers
+        else f"{plan.min_launchers} to {plan.max_launchers}"
+    )
     program = plan.python or "python"
     words = [
         *("ray", "job", "submit", "--address", job.address, "--submission-id", plan.name),
@@ -177,7 +181,7 @@ def shell_text(job: RayJob) -> str:
     ]
     lines = [
         f"# Ray places {count} bundles of {bundle}, spread over its nodes; in each is started",
-        f"#   {shlex.join([program, '-m', 'phalanx', *plan.launcher(plan.most)])}",
+        f"#   {shlex.join([program, '-m', 'phalanx', *plan.launcher(plan.max_launchers)])}",
         shlex.join(words),
     ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The driver of a Ray job: places launchers, watches them, and begins again after a loss."""
+"""The driver of a Ray job: acquires bundles, watches the launchers, and restarts after a loss."""
 
 from __future__ import annotations
 
@@ -17,59 +17,61 @@ from phalanx.submit.ray_driver.plan import RayPlan
 
 REPORT_SECONDS = 30.0
 TRY = 3.0
-"""Seconds in which bundles that are free now are given out."""
+"""Seconds within which Ray assigns bundles that are free now."""
 
 
 class PlacementRequest(Protocol):
-    """Bundles that are asked for."""
+    """Bundles that were requested."""
 
     @property
     def count(self) -> int:
         """How many."""
 
-    def is_there(self) -> bool:
-        """Whether all of them are there."""
+    def is_ready(self) -> bool:
+        """Whether all of them are assigned."""
 
-    def drop(self) -> None:
-        """Give them back, or ask for them no longer."""
+    def release(self) -> None:
+        """Release them, or cancel the request."""
 
 
-def place(
+def acquire(
     plan: RayPlan,
     request: Callable[[int], PlacementRequest],
     *,
     clock: Clock,
-    is_over: Callable[[], bool],
+    is_cancelled: Callable[[], bool],
     report: Callable[[float], None],
 ) -> PlacementRequest | None:
     """Wait for bundles.
 
     Args:
         plan: how many.
-        request: asks for bundles.
+        request: requests bundles.
         clock: the time.
-        is_over: whether they are no longer needed.
-        report: told how many seconds the wait has taken, now and then.
+        is_cancelled: whether they are no longer needed.
+        report: called now and then with the seconds that the wait has taken.
 
     Returns:
-        Bundles that are there; None where they are no longer needed.
+        Bundles that are assigned; None if they are no longer needed.
     """
     began = reported = clock.now()
     while True:
-        asked = request(plan.most)
+        wanted = request(plan.max_launchers)
         since = clock.now()
-        while not asked.is_there():
+        while not wanted.is_ready():
             now = clock.now()
-            if is_over() or (plan.least < plan.most and now - since > plan.placement_timeout):
+            if is_cancelled() or (
+                plan.min_launchers < plan.max_launchers and now - since > plan.placement_timeout
+            ):
                 break
             if now - reported > REPORT_SECONDS:
                 reported = now
                 report(now - began)
             clock.sleep(POLL)
         else:
-            return asked
-        asked.drop()
-        if is_over():
+            return wanted
+        wanted.release()
+        if is_cancelled():
             return None
         if (fewer := _largest_available(plan, request, clock)) is not None:
             return fewer
@@ -78,16 +80,16 @@ def place(
 def _largest_available(
     plan: RayPlan, request: Callable[[int], PlacementRequest], clock: Clock
 ) -> PlacementRequest | None:
-    """By halving: the most that are given out at once; None where not even the fewest are."""
+    """Find by bisection the most bundles that Ray assigns now; None if not even the fewest."""
     best: PlacementRequest | None = None
-    low, high = plan.least, plan.most - 1
+    low, high = plan.min_launchers, plan.max_launchers - 1
     while low <= high:
         if best is not None:
-            best.drop()
+            best.release()
         count = (low + high + 1) // 2
         best = _at_once(count, request, clock)
         low, high = (count + 1, high) if best is not None else (low, count - 1)
-    if best is None and high >= plan.least:
+    if best is None and high >= plan.min_launchers:
         best = _at_once(high, request, clock)
     return best
 
@@ -95,22 +97,22 @@ def _largest_available(
 def _at_once(
     count: int, request: Callable[[int], PlacementRequest], clock: Clock
 ) -> PlacementRequest | None:
-    asked, end = request(count), clock.now() + TRY
-    while not asked.is_there():
+    wanted, end = request(count), clock.now() + TRY
+    while not wanted.is_ready():
         if clock.now() > end:
-            asked.drop()
+            wanted.release()
             return None
         clock.sleep(POLL)
-    return asked
+    return wanted
 
 
 POLL = 0.5
 LOOK = 2.0
-"""Seconds to wait for an answer at each look; one that is late is taken at a later look."""
+"""Seconds to wait for an answer at each poll; a late answer is handled at a later poll."""
 LEAVE = 60.0
-"""Seconds that the others have to end after the leading launcher has."""
+"""Seconds within which the followers must end after the leader."""
 SETTLE = 60.0
-"""Seconds after a failure for Ray to notice that a node is gone."""
+"""Seconds after a failure for Ray to notice that a node is lost."""
 
 
 class Launchers(Protocol):
@@ -120,13 +122,13 @@ class Launchers(Protocol):
     codes: list[int | None]
     lost: set[int]
 
-    def look(self, seconds: float) -> object:
-        """Take news of those that answer within so many seconds."""
+    def poll(self, seconds: float) -> object:
+        """Update the status of those that answer within `seconds`."""
 
     def check(self, seconds: float) -> None:
-        """Who does not answer within so many seconds counts as lost."""
+        """Count those as lost that do not answer within `seconds`."""
 
-    def ask(self, number: int) -> None:
+    def signal(self, number: int) -> None:
         """Send a signal to the leading launcher, which passes it on."""
 
     def end(self) -> None:
@@ -134,15 +136,15 @@ class Launchers(Protocol):
 
 
 class RayClusterProtocol(Protocol):
-    """Where bundles come from."""
+    """Assigns bundles and starts launchers."""
 
     def request(self, count: int) -> PlacementRequest:
-        """Ask for so many."""
+        """Request `count` bundles."""
 
-    def free(self) -> str:
-        """What there is, in words."""
+    def describe_resources(self) -> str:
+        """The free resources as text."""
 
-    def begin(self, requests: Sequence[PlacementRequest], number: int) -> Launchers:
+    def start(self, requests: Sequence[PlacementRequest], number: int) -> Launchers:
         """Start a launcher in each bundle of all of them.
 
         Raises:
@@ -156,12 +158,12 @@ class StartResult:
 
     Attributes:
         code: the leading launcher's exit code.
-        gone: the hosts whose launchers were lost, with their index.
+        lost: the hosts whose launchers were lost, with their index.
         may_grow: whether it was stopped because there is room for all bundles again.
     """
 
     code: int = 1
-    gone: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     may_grow: bool = False
 
 
@@ -180,8 +182,8 @@ class Driver:
         """Prepare.
 
         Args:
-            plan: what is asked for.
-            cluster: where bundles come from.
+            plan: the bundles and the command.
+            cluster: assigns bundles.
             signals: those that reached the driver: `phalanx cancel` sends SIGTERM.
             clock: the time.
             announce: says something to the user.
@@ -204,12 +206,12 @@ class Driver:
         left = self._plan.max_node_failures
         try:
             while True:
-                if not self._held and (request := self._place()) is not None:
+                if not self._held and (request := self._acquire()) is not None:
                     self._held = [request]
                 if not self._held:
                     return 128 + (self._signals.first or signal.SIGTERM)
                 ended = self._start()
-                if self._signals.count() or not (ended.gone or ended.code == RESUME_EXIT_CODE):
+                if self._signals.count() or not (ended.lost or ended.code == RESUME_EXIT_CODE):
                     return ended.code
                 if not ended.may_grow:
                     if left == 0:
@@ -218,41 +220,41 @@ class Driver:
                         )
                         return ended.code
                     left -= 1
-                    self._drop()
-                self._announce(f"{_why(ended)}: resuming from the last checkpoint")
+                    self._release()
+                self._announce(f"{_reason(ended)}: resuming from the last checkpoint")
         finally:
-            self._drop()
+            self._release()
 
-    def _drop(self) -> None:
+    def _release(self) -> None:
         for request in self._held:
-            request.drop()
+            request.release()
         self._held = []
 
-    def _place(self) -> PlacementRequest | None:
+    def _acquire(self) -> PlacementRequest | None:
         plan = self._plan
         bundle = ", ".join(f"{name} {count:g}" for name, count in plan.bundle.items())
-        return place(
+        return acquire(
             plan,
             self._cluster.request,
             clock=self._clock,
-            is_over=lambda: self._signals.count() > 0,
+            is_cancelled=lambda: self._signals.count() > 0,
             report=lambda seconds: self._announce(
-                f"waiting for {plan.most} bundles of {bundle}: {seconds:.0f} s so far; "
-                f"{self._cluster.free()}"
+                f"waiting for {plan.max_launchers} bundles of {bundle}: {seconds:.0f} s so far; "
+                f"{self._cluster.describe_resources()}"
             ),
         )
 
     def _start(self) -> StartResult:
         try:
-            launchers = self._cluster.begin(self._held, self._starts)
+            launchers = self._cluster.start(self._held, self._starts)
         except LaunchError as error:
             if self._starts == 0:
                 raise
-            return StartResult(gone=(str(error),))
+            return StartResult(lost=(str(error),))
         finally:
             self._starts += 1
         count = len(launchers.hosts)
-        more = self._plan.most - count
+        more = self._plan.max_launchers - count
         self._announce(
             f"{count} launcher{'s' * (count != 1)} on {', '.join(launchers.hosts)}"
             + f", {more} fewer than wanted" * (more > 0)
@@ -266,28 +268,28 @@ class Driver:
         finally:
             launchers.end()
             if room is not None:
-                room.drop()
+                room.release()
 
     def _watch(self, launchers: Launchers, room: PlacementRequest | None) -> StartResult:
         reported = 0
         leave: float | None = None
         growth = ScaleUpMonitor(
-            lambda now: room is not None and room.is_there(), self._run_dir, now=self._clock.now
+            lambda now: room is not None and room.is_ready(), self._run_dir, now=self._clock.now
         )
         while True:
-            launchers.look(LOOK)
-            if (gone := _gone(launchers)) and not self._signals.count():
-                return StartResult(gone=gone)
+            launchers.poll(LOOK)
+            if (lost := _lost_launchers(launchers)) and not self._signals.count():
+                return StartResult(lost=lost)
             if launchers.codes[0] is not None:
                 leave = leave or self._clock.now() + LEAVE
                 if None not in launchers.codes or self._clock.now() > leave:
                     return self._ended(launchers, growth.wanted)
             if self._signals.count() > reported:
                 reported = self._signals.count()
-                launchers.ask(self._signals.first or signal.SIGTERM)
+                launchers.signal(self._signals.first or signal.SIGTERM)
             if not growth.wanted and growth.wants_save():
                 self._announce("there is room for all launchers again: training saves and stops")
-                launchers.ask(signal.SIGUSR1)
+                launchers.signal(signal.SIGUSR1)
             self._clock.sleep(POLL)
 
     def _ended(self, launchers: Launchers, may_grow: bool) -> StartResult:
@@ -296,17 +298,17 @@ class Driver:
         assert code is not None
         if code not in (0, 2, RESUME_EXIT_CODE) and not self._signals.count():
             launchers.check(SETTLE)
-        gone = _gone(launchers)
-        return StartResult(code=code, gone=gone, may_grow=may_grow and not gone)
+        lost = _lost_launchers(launchers)
+        return StartResult(code=code, lost=lost, may_grow=may_grow and not lost)
 
 
-def _gone(launchers: Launchers) -> tuple[str, ...]:
+def _lost_launchers(launchers: Launchers) -> tuple[str, ...]:
     """Launchers that Ray has lost, or that something has killed."""
     killed = {index for index, code in enumerate(launchers.codes) if code is not None and code < 0}
     return tuple(f"{launchers.hosts[index]} ({index})" for index in sorted(launchers.lost | killed))
 
 
-def _why(ended: StartResult) -> str:
-    if ended.gone:
-        return f"lost the launcher on {', '.join(ended.gone)}"
+def _reason(ended: StartResult) -> str:
+    if ended.lost:
+        return f"lost the launcher on {', '.join(ended.lost)}"
     return "restarting with all launchers" if ended.may_grow else "asked to save and stop"

@@ -1,4 +1,4 @@
-"""An actor of Ray in one bundle: starts a launcher beside itself, and tells how it goes."""
+"""An actor of Ray in one bundle: starts a launcher process, and reports its status."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 
 class LauncherStatus(NamedTuple):
-    """A launcher, as it was at one look.
+    """The status of a launcher at one poll.
 
     Attributes:
         code: its exit code (minus the signal's number when one killed it); None while it runs.
-        said: what it has said since the last look.
+        said: its output since the last poll.
     """
 
     code: int | None
@@ -52,14 +52,14 @@ class LauncherActor:
         Args:
             words: of `phalanx`.
             environment: added to this process's own.
-            log: the file that takes what the launcher says; at its end, where there is one.
-            python: the program; None takes this process's own.
-            directory: where the launcher works; not taken where there is no such directory.
+            log: the file to which the launcher's output is appended.
+            python: the Python executable; None takes this process's own.
+            directory: the working directory of the launcher; ignored if it does not exist.
         """
         program = python or sys.executable
         self._log = Path(log)
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._log, "ab", opener=_for_its_owner) as output:
+        with open(self._log, "ab", opener=_private) as output:
             self._read = output.tell()
             self._process = subprocess.Popen(
                 [
@@ -79,8 +79,8 @@ class LauncherActor:
                 start_new_session=True,
             )
 
-    def look(self) -> LauncherStatus:
-        """How the launcher is, and what it said."""
+    def poll(self) -> LauncherStatus:
+        """The status of the launcher, and its new output."""
         code = None if self._process is None else self._process.poll()
         with suppress(OSError), self._log.open("rb") as output:
             output.seek(self._read)
@@ -89,7 +89,7 @@ class LauncherActor:
             return LauncherStatus(code, said.decode(errors="replace"))
         return LauncherStatus(code, "")
 
-    def ask(self, number: int) -> None:
+    def signal(self, number: int) -> None:
         """Send the launcher a signal."""
         if self._process is not None:
             self._process.send_signal(number)
@@ -102,5 +102,5 @@ class LauncherActor:
             self._process.wait()
 
 
-def _for_its_owner(path: str, flags: int) -> int:
+def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)

@@ -14,7 +14,7 @@ from phalanx.submit.ray_driver.launcher_actor import LauncherActor, LauncherStat
 from phalanx.submit.ray_driver.plan import RayPlan
 
 _BEGIN = 120.0
-"""Seconds for an actor's process to begin."""
+"""Seconds for an actor's process to start."""
 _END = 10.0
 
 
@@ -25,7 +25,7 @@ class RayCluster:
         """Join the cluster.
 
         Args:
-            plan: what is asked for.
+            plan: the bundles and the command.
             on_output: takes what the launcher of a bundle has said, line by line.
         """
         self._plan = plan
@@ -33,20 +33,20 @@ class RayCluster:
         ray.init(log_to_driver=False)
 
     def request(self, count: int) -> LaunchRequest:
-        """Ask for so many bundles, which Ray may take some time to find or to make."""
+        """Request `count` bundles, for which Ray may have to wait or to add nodes."""
         return LaunchRequest(count, self._plan.bundle)
 
-    def free(self) -> str:
-        """What there is, in words."""
-        there, free = ray.cluster_resources(), ray.available_resources()
+    def describe_resources(self) -> str:
+        """The free resources as text."""
+        total, free = ray.cluster_resources(), ray.available_resources()
         alive = sum(node["Alive"] for node in ray.nodes())
         named = [
-            f"{free.get(name, 0):g} of {there.get(name, 0):g} {name}" for name in ("CPU", "GPU")
+            f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}" for name in ("CPU", "GPU")
         ]
         return f"{' and '.join(named)} free on {alive} nodes"
 
-    def begin(self, requests: Sequence[Any], number: int) -> LauncherGroup:
-        """Start a launcher in each bundle of wishes that came true.
+    def start(self, requests: Sequence[Any], number: int) -> LauncherGroup:
+        """Start a launcher in each bundle of the requests, which are all assigned.
 
         Args:
             requests: the bundles, as `request` gave them.
@@ -57,20 +57,20 @@ class RayCluster:
         """
         launchers = LauncherGroup(requests, self._on_output)
         try:
-            launchers.begin(self._plan, number)
+            launchers.start(self._plan, number)
         except (ray.exceptions.RayError, TimeoutError) as error:
             launchers.end()
-            why = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise LaunchError(
                 f"Asked Ray for a launcher in each of {len(launchers.codes)} bundles; found that "
-                f"one could not be started: {why}. Phalanx must be installed on every node, and "
+                f"one could not be started: {reason}. Phalanx must be installed on every node, and "
                 f"{self._plan.run_dir} be a directory that all may write to."
             ) from error
         return launchers
 
 
 class LaunchRequest:
-    """Bundles that are asked for: a placement group, spread over the nodes as far as can be.
+    """Bundles that were requested: a placement group, spread over the nodes as far as possible.
 
     https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html
     """
@@ -79,12 +79,12 @@ class LaunchRequest:
         self.count = count
         self.group = ray.util.placement_group([bundle] * count, strategy="SPREAD")
 
-    def is_there(self) -> bool:
-        """Whether all bundles are there."""
+    def is_ready(self) -> bool:
+        """Whether all bundles are assigned."""
         return bool(self.group.wait(timeout_seconds=0.1))
 
-    def drop(self) -> None:
-        """Give the bundles back, or ask for them no longer."""
+    def release(self) -> None:
+        """Release the bundles, or cancel the request."""
         ray.util.remove_placement_group(self.group)
 
 
@@ -95,7 +95,7 @@ class LauncherGroup:
         self, requests: Sequence[LaunchRequest], on_output: Callable[[int, str], None]
     ) -> None:
         self._on_output = on_output
-        self._asked: dict[int, Any] = {}
+        self._pending: dict[int, Any] = {}
         self._actors = [
             _actor(request, bundle) for request in requests for bundle in range(request.count)
         ]
@@ -103,8 +103,8 @@ class LauncherGroup:
         self.codes: list[int | None] = [None] * len(self._actors)
         self.lost: set[int] = set()
 
-    def begin(self, plan: RayPlan, number: int) -> None:
-        """Start them, once it is known where they are."""
+    def start(self, plan: RayPlan, number: int) -> None:
+        """Start them, once their nodes are known."""
         addresses = [actor.address.remote() for actor in self._actors]
         self.hosts = tuple(ray.get(addresses, timeout=_BEGIN))
         words = plan.launcher(len(self.hosts))
@@ -121,32 +121,32 @@ class LauncherGroup:
         ]
         ray.get(started, timeout=_BEGIN)
 
-    def look(self, seconds: float) -> set[int]:
-        """Take news of those that answer within so many seconds; says which did."""
+    def poll(self, seconds: float) -> set[int]:
+        """Update the status of those that answer within `seconds`; gives their indices."""
         for index, actor in enumerate(self._actors):
-            if index not in self.lost and index not in self._asked:
-                self._asked[index] = actor.look.remote()
-        if self._asked:
-            answers = list(self._asked.values())
+            if index not in self.lost and index not in self._pending:
+                self._pending[index] = actor.poll.remote()
+        if self._pending:
+            answers = list(self._pending.values())
             ray.wait(answers, num_returns=len(answers), timeout=seconds)
-        ready = {i for i, answer in self._asked.items() if ray.wait([answer], timeout=0)[0]}
-        return {index for index in ready if self._take(index, self._asked.pop(index))}
+        ready = {i for i, answer in self._pending.items() if ray.wait([answer], timeout=0)[0]}
+        return {index for index in ready if self._take(index, self._pending.pop(index))}
 
     def check(self, seconds: float) -> None:
-        """Who does not answer within so many seconds counts as lost."""
-        self.lost |= set(range(len(self._actors))) - self.look(seconds)
+        """Count those as lost that do not answer within `seconds`."""
+        self.lost |= set(range(len(self._actors))) - self.poll(seconds)
 
-    def ask(self, number: int) -> None:
+    def signal(self, number: int) -> None:
         """Send a signal to the leading launcher, which passes it on."""
-        self._actors[0].ask.remote(number)
+        self._actors[0].signal.remote(number)
 
     def end(self) -> None:
-        """Kill what runs, and hear its last words."""
+        """Kill what runs, and take its last output."""
         for index, actor in enumerate(self._actors):
             if index not in self.lost:
                 actor.end.remote()
-        self.look(_END)
-        self.look(_END)  # The first may have asked before the end.
+        self.poll(_END)
+        self.poll(_END)  # The first poll may have started before the end.
         for actor in self._actors:
             ray.kill(actor)
 
@@ -154,7 +154,7 @@ class LauncherGroup:
         try:
             seen: LauncherStatus = ray.get(answer)
         except ray.exceptions.ActorUnavailableError:
-            return False  # It may come back; asked again at the next look.
+            return False  # It may come back; polled again the next time.
         except ray.exceptions.RayActorError:
             self.lost.add(index)
             return False
@@ -165,7 +165,7 @@ class LauncherGroup:
 
 
 def _actor(request: LaunchRequest, index: int) -> Any:
-    """An actor that has a bundle for itself, and is not restarted elsewhere."""
+    """An actor that has a bundle of its own, and is not restarted on another node."""
     bundle = request.group.bundle_specs[index]
     return (
         ray.remote(LauncherActor)

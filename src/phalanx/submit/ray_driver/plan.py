@@ -1,4 +1,4 @@
-"""What the driver of a Ray job is asked for: handed over as JSON, in its command."""
+"""The plan that the driver of a Ray job gets, as JSON in its command."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from phalanx.submit.submit_spec import ENV_PREFIX
 
 @dataclass(frozen=True, kw_only=True)
 class RayPlan:
-    """A launcher in each of so many bundles.
+    """A launcher in each bundle.
 
     Attributes:
         name: the run's name.
         run_dir: the directory of all runs, which all nodes share.
         words: `phalanx run` as each launcher is started, but for the program and the number of
             workers.
-        least: the fewest bundles to continue with.
-        most: how many bundles are wanted.
+        min_launchers: the fewest bundles to continue with.
+        max_launchers: the wanted number of bundles.
         cpus: CPUs of each.
         gpus: GPUs of each.
         max_node_failures: how often to restart after a node was lost.
@@ -37,8 +37,8 @@ class RayPlan:
     name: str
     run_dir: str
     words: tuple[str, ...]
-    least: int
-    most: int
+    min_launchers: int
+    max_launchers: int
     cpus: float = 1.0
     gpus: float = 0.0
     max_node_failures: int = 10
@@ -47,9 +47,10 @@ class RayPlan:
     directory: str | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most:
+        if not 1 <= self.min_launchers <= self.max_launchers:
             raise ConfigurationError(
-                f"--workers {self.least}:{self.most} must be at least 1, and MIN at most MAX."
+                f"--workers {self.min_launchers}:{self.max_launchers} must be at least 1, and MIN "
+                "at most MAX."
             )
         if (
             self.cpus <= 0
@@ -69,20 +70,21 @@ class RayPlan:
         return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
 
     def launcher(self, workers: int) -> list[str]:
-        """The command of each of so many launchers, but for the program."""
+        """The command of each of `workers` launchers, without the program."""
         first, *rest = self.words
         return [first, "--cluster", "ray", "--workers", str(workers), *rest]
 
     def variables(self, hosts: Sequence[str], index: int, start: int) -> dict[str, str]:
-        """What a launcher finds in its environment.
+        """The environment variables of a launcher.
 
         Args:
             hosts: of all launchers.
             index: which of them this is.
-            start: which start of the run this is: no launcher of an earlier one is to be met.
+            start: counts the starts of the run: launchers must not connect to those of an earlier
+                one.
         """
         variables = {HOSTS: ",".join(hosts), INDEX: str(index), JOB: f"{self.name}-{start}"}
-        # Ray leaves all GPUs of a node to be seen by who has reserved none.
+        # Ray makes all GPUs of a node visible to processes that have reserved none.
         none = {} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""}
         return {**none, "PYTHONUNBUFFERED": "1", **_of_workers(os.environ), **variables}
 
