@@ -26,7 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 from markers import replace_between
-from progress import tell
+from progress import report
 from rich.console import Console
 from rich.table import Table
 from rounds import round_options
@@ -72,16 +72,16 @@ def main() -> None:
     options = round_options(__doc__, PAGE)
     model = _model()
     x = np.random.default_rng(0).normal(size=(8 * STEPS, WIDTH)).astype("float32")
-    tell("first steps")
+    report("first steps")
     _train(model, x, [])
     found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     for number in range(options.rounds):
         for kind, pairs in found.items():
-            tell(f"round {number + 1} of {options.rounds}: {KINDS[kind]}")
+            report(f"round {number + 1} of {options.rounds}: {KINDS[kind]}")
             plain = _plain(model, x)
             stall, whole = _saved(model, x, kind)
             pairs.append((stall, whole - plain))
-    tell("")
+    report("")
     rows = _rows(found)
     table = Table(*COLUMNS)
     for row in rows:

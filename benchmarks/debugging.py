@@ -8,7 +8,7 @@ check whether gradients are finite, with what could keep the step in which one i
 notes in the graph that a batch has come. Two like step functions differ by 1 to 3 per cent by
 chance, so each round traces its own, and the median of rounds counts; the table says how far they
 are apart. Beside the time that passed it has that of the processors, of which other programs take
-nothing. What the flight recorder is told in Python is measured on its own. The comparison of
+nothing. The Python calls to the flight recorder are measured on their own. The comparison of
 replicas is not among it: it limits itself to `max_overhead`, a hundredth of the time.
 """
 
@@ -22,7 +22,7 @@ from statistics import median
 
 from debugging_steps import STEPS, WORKERS, mnist, rounds_of
 from markers import replace_between
-from progress import tell
+from progress import report
 from recording import BATCH, convolutional, dense
 from rich.console import Console
 from rich.table import Table
@@ -64,9 +64,9 @@ def main() -> None:
 
 
 def _row(make: Callable, batch: int, rounds: int) -> Row:
-    tell(f"{make.__name__} with {batch} samples: {rounds} rounds")
+    report(f"{make.__name__} with {batch} samples: {rounds} rounds")
     found = run_workers(rounds_of, WORKERS, args=(make, batch, rounds), deadline=3600)[0]
-    tell("")
+    report("")
     passed, busy = (_shares([each[i] for each in found]) for i in range(2))
     low, high = passed.half
     return (

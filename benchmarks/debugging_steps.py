@@ -63,13 +63,13 @@ def _round(make: Callable, batch: int, number: int) -> list[list[float]]:
         stages.callback(flight.close)
         order = [*range(len(KINDS))][:: 1 if number % 2 else -1]
         actions = {kind: _step(make, batch, stages, *KINDS[kind]) for kind in order}
-        told = _told()
+        calls = _recorder_calls()
         python: list[Seconds] = []
         laps: dict[int, list[Seconds]] = {kind: [] for kind in order}
         for i in range(STEPS):
             for kind in order[:: 1 if i % 2 else -1]:
                 laps[kind].append(_seconds_of(actions[kind]))
-            python.append(_seconds_of(told))
+            python.append(_seconds_of(calls))
     bare, checked, both = (np.array(laps[kind][UNCOUNTED:]) for kind in range(len(KINDS)))
     parts = bare, checked - bare, both - checked, np.array(python[UNCOUNTED:])
     return np.median(parts, axis=1).T.tolist()
@@ -110,15 +110,15 @@ def _noting(notes: bool) -> Iterator[None]:
         yield
 
 
-def _told() -> Callable[[], None]:
-    """What a step tells the flight recorder in Python."""
+def _recorder_calls() -> Callable[[], None]:
+    """The Python calls of a step to the flight recorder."""
     phase_tracker, arrivals = PhaseTracker(), GraphBatchProbe()
     phase_tracker.follow(flight)
 
-    def told() -> None:
+    def calls() -> None:
         for phase in PHASES:
             phase_tracker.enter(phase)
         with flight.execution("train", 1, arrivals):
             pass
 
-    return told
+    return calls

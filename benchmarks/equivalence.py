@@ -25,7 +25,7 @@ from equivalence.table import COLUMNS, as_data, markdown, show
 from equivalence.trainings import mirrored, multiworker, on_one_device
 from equivalence.verdict import judge
 from markers import replace_between
-from progress import tell
+from progress import report
 
 PAGE = Path(__file__).parents[1] / "docs" / "equivalence-table.md"
 
@@ -34,14 +34,14 @@ def main() -> int:
     options = _options()
     cases = chosen()
     names = options.cases or list(cases)
-    tell("one device")
+    report("one device")
     expected = on_one_device(names)
     got = {}
     for column, title in COLUMNS.items():
-        tell(title)
+        report(title)
         system, kind = column.split("-")
         got[column] = (mirrored if kind == "mirrored" else multiworker)(names, system)
-    tell("")
+    report("")
     verdicts = {
         name: {c: judge(cases[name], expected[name], got[c][name]) for c in COLUMNS}
         for name in names

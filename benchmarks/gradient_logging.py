@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from markers import replace_between
-from progress import tell
+from progress import report
 from rich.console import Console
 from rich.table import Table
 from step_time.environment import ROOT, versions
@@ -58,11 +58,11 @@ def main() -> None:
             steps=options.steps,
             python=python,
             logs=logs,
-            tell=tell,
+            report=report,
         )
         for workers in options.workers
     ]
-    tell("")
+    report("")
     if failed := sorted({one.contender for series in worker_groups for one in series if one.error}):
         sys.exit(f"What {', '.join(failed)} printed is in {logs}")
     for series in worker_groups:

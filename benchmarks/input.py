@@ -26,7 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 from markers import replace_between
-from progress import tell
+from progress import report
 from rich.console import Console
 from rich.table import Table
 from rounds import round_options
@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="input-") as place:
         for kind, contenders in _kinds(x, y, place).items():
             rows += _rows(kind, _measured(kind, contenders, options.rounds))
-    tell("")
+    report("")
     table = Table(*COLUMNS)
     for row in rows:
         table.add_row(*row)
@@ -70,7 +70,7 @@ def main() -> None:
 
 def _kinds(x: np.ndarray, y: np.ndarray, place: str) -> dict[str, dict[str, tf.data.Dataset]]:
     """By kind of input the contenders, the one written by hand first."""
-    tell("writing files")
+    report("writing files")
     files = phalanx.data.write_tfrecords((x, y), f"{place}/records/train", shards=8)
     directory = Path(place) / "images"
     _write_images(directory, x[:IMAGES], y[:IMAGES])
@@ -145,7 +145,7 @@ def _measured(
     found: dict[str, list[Pass]] = {name: [] for name in contenders}
     for number in range(rounds):
         for name, dataset in contenders.items():
-            tell(f"{kind}, round {number + 1} of {rounds}: {name}")
+            report(f"{kind}, round {number + 1} of {rounds}: {name}")
             found[name].append(_pass(dataset))
     return found
 

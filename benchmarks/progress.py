@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     """Show `text`: in one line that is redrawn on a terminal, else in lines. "" ends it."""
     if sys.stderr.isatty():
         print(f"\r{text:<60}", end="" if text else "\r", file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import psutil
 from markers import replace_between
-from progress import tell
+from progress import report
 from rich.console import Console
 from rich.table import Table
 from rounds import round_options
@@ -31,7 +31,7 @@ from step_time.report import processor
 PAGE = ROOT / "docs" / "benchmarks.md"
 T = TypeVar("T")
 PACKAGES = ("phalanx", "keras", "tensorflow-cpu")
-PATIENCE = 300.0
+TIMEOUT = 300.0
 COLUMNS = ("restarted workers", "median s", "fastest", "slowest")
 KINDS = {
     "fresh": "new processes",
@@ -55,8 +55,8 @@ def main() -> None:
     for number in range(options.rounds):
         for kind, found in seconds.items():
             found.append(_recovery(kind))
-            tell(f"round {number + 1} of {options.rounds}: {found[-1]:.1f} s {KINDS[kind]}")
-    tell("")
+            report(f"round {number + 1} of {options.rounds}: {found[-1]:.1f} s {KINDS[kind]}")
+    report("")
     rows = [
         (KINDS[kind], f"{median(all_):.1f}", f"{min(all_):.1f}", f"{max(all_):.1f}")
         for kind, all_ in seconds.items()
@@ -117,7 +117,7 @@ def _children(run: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
 
 
 def _until(answer: Callable[[], list[T]], run: subprocess.Popen[bytes]) -> list[T]:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not (found := answer()):
         if run.poll() is not None or time.monotonic() > end:
             sys.exit(f"The run ended with {run.poll()} before it had recovered.")

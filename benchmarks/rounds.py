@@ -12,7 +12,7 @@ def round_options(about: str | None, page: Path, *, rounds: int = 5) -> argparse
     Args:
         about: what `--help` says first.
         page: what `--write` updates.
-        rounds: how many, unless told otherwise.
+        rounds: how many, unless given otherwise.
     """
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -105,12 +105,12 @@ def happened(outcomes: Sequence[Outcome]) -> Counter[str]:
 
 def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     """For each kind of fault: how many, in how many runs, and in how many that went wrong."""
-    told = []
+    results = []
     for kind, count in sorted(happened(outcomes).items()):
         runs = [outcome for outcome in outcomes if outcome.happened[kind]]
         bad = sum(bool(outcome.wrong) for outcome in runs)
-        told.append((kind, str(count), str(len(runs)), str(bad)))
-    return told
+        results.append((kind, str(count), str(len(runs)), str(bad)))
+    return results
 
 
 HEAD = ("fault", "happened", "in runs", "of these runs failed")

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from markers import replace_between
-from progress import tell
+from progress import report
 from step_time.environment import ROOT, contenders_python, versions
 from step_time.measure import measure
 from step_time.report import NAMES, as_data, describe, markdown, show
@@ -41,9 +41,9 @@ def main() -> None:
             steps=options.steps,
             python=python,
             logs=logs,
-            tell=tell,
+            report=report,
         )
-    tell("")
+    report("")
     if failed := sorted({one.contender for one in series if one.error}):
         print(f"What {', '.join(failed)} printed is in {logs}", file=sys.stderr)
     about = describe(

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from markers import replace_between
-from progress import tell
+from progress import report
 from rich.console import Console
 from rich.table import Table
 from step_time.environment import ROOT, versions
@@ -48,12 +48,12 @@ def main() -> None:
         for name in names if number % 2 else reversed(names):
             if name in failed:
                 continue
-            tell(f"{name}: round {number + 1} of {options.rounds}")
+            report(f"{name}: round {number + 1} of {options.rounds}")
             try:
                 took[name].append(run(name, options.steps))
             except RuntimeError as error:
                 failed[name] = str(error)
-    tell("")
+    report("")
     rows = [row(name, took[name]) for name in names if name not in failed]
     _show(rows)
     for name, text in failed.items():
@@ -78,10 +78,10 @@ def run(name: str, steps: int) -> float:
             check=False,
             timeout=600,
         )
-    told = [line.split("TOOK ")[1] for line in done.stdout.splitlines() if "TOOK " in line]
-    if done.returncode or not told:
+    found = [line.split("TOOK ")[1] for line in done.stdout.splitlines() if "TOOK " in line]
+    if done.returncode or not found:
         raise RuntimeError(done.stderr[-2000:])
-    return float(json.loads(told[0]))
+    return float(json.loads(found[0]))
 
 
 def row(name: str, seconds: list[float]) -> list[str]:

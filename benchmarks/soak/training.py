@@ -50,5 +50,8 @@ digest = hashlib.sha256()
 for variable in [*model.variables, *model.optimizer.variables]:
     digest.update(np.ascontiguousarray(variable.numpy()).tobytes())
 rank = tf.distribute.get_strategy().cluster_resolver.task_id
-told = {"history": {n: list(map(float, v)) for n, v in history.items()}, "sum": digest.hexdigest()}
-(Path(results) / f"result-{rank}.json").write_text(json.dumps(told, sort_keys=True))
+outcome = {
+    "history": {n: list(map(float, v)) for n, v in history.items()},
+    "sum": digest.hexdigest(),
+}
+(Path(results) / f"result-{rank}.json").write_text(json.dumps(outcome, sort_keys=True))

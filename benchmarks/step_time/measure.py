@@ -57,7 +57,7 @@ def measure(
     steps: int,
     python: Path,
     logs: Path,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[Series]:
     """Every contender on every model, interleaved; the order turns round each round."""
     all_series = []
@@ -72,7 +72,7 @@ def measure(
             series = [Series(contender=n, model=model, workers=workers) for n in contenders]
             all_series += series
             for number in range(-1, rounds):  # Round -1 traces and compiles; no one counts it.
-                tell(f"{workers} worker(s), {model}: round {number + 1} of {rounds}")
+                report(f"{workers} worker(s), {model}: round {number + 1} of {rounds}")
                 for one in series if number % 2 else reversed(series):
                     name = one.contender
                     one.error = dead.get(name)

@@ -28,6 +28,6 @@ def fit_block(
             laps.step_ended()
 
     x, y = samples(name, warm_up + steps)
-    told = [*callbacks, Meter()]
-    fit(model, x, y, batch_size=GLOBAL_BATCH, epochs=1, verbose=0, callbacks=told)
+    all_callbacks = [*callbacks, Meter()]
+    fit(model, x, y, batch_size=GLOBAL_BATCH, epochs=1, verbose=0, callbacks=all_callbacks)
     return laps.last(steps, of=warm_up + steps)
