@@ -23,7 +23,7 @@ SESSION_VARIABLE = "PHALANX_TEST_SESSION"
 """Every process that a test starts inherits it, so the strays among them can be found."""
 
 ENDING_SECONDS = 5
-"""What was just told to end may take so long for it."""
+"""Seconds that a process may take to end after it was signalled."""
 
 RECEIVED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Not SIGHUP: under nohup the session is to outlive its terminal, with all that it starts."""
@@ -230,5 +230,5 @@ def still_running():
                 continue  # Python's own, and it ends with us.
             left[process] = command
         except psutil.Error:
-            continue  # Gone meanwhile, a zombie, or somebody else's.
+            continue  # Ended meanwhile, a zombie, or somebody else's.
     return left

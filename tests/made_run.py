@@ -1,4 +1,4 @@
-"""A run as its records tell it, made up: three workers, a straggler, a failure, a restart."""
+"""The records of a made-up run: three workers, a straggler, a failure, a restart."""
 
 import json
 import math

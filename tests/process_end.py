@@ -1,4 +1,4 @@
-"""Whether a process has gone; one that no one has collected yet has."""
+"""Whether a process has ended; a zombie has."""
 
 import time
 

@@ -58,7 +58,7 @@ class Contexts:
     def tests_of(self, source: str, changed: set[int]) -> set[str]:
         """The tests that execute lines of a file, else the function around, else any function.
 
-        Lines outside of functions tell nothing: whoever imports the file first executes them.
+        Lines outside of functions do not count: the first import of the file executes them.
         """
         path = self._tree / source
         if path.suffix != ".py":  # A template, which the package around its folder renders.

@@ -22,7 +22,7 @@ trace.timeline.setViewportTime(at(arguments[0]), at(arguments[1]));
 QUERY = """
 const done = arguments[1], found = [];
 window.app.trace.engine.query(arguments[0]).then((result) => {
-  for (const row = result.iter({told: "str"}); row.valid(); row.next()) found.push(row.told);
+  for (const row = result.iter({line: "str"}); row.valid(); row.next()) found.push(row.line);
   done(found);
 }).catch((error) => done(String(error)));
 """
@@ -72,7 +72,7 @@ def perfetto(session, trace):
 
 
 def wait_until_shown(session, text):
-    """Wait for a text that tells that the page has come this far."""
+    """Wait for a text that shows that the page has come this far."""
     try:
         WebDriverWait(session, PAGE_SECONDS).until(lambda s: text in s.execute_script(TEXT))
     except TimeoutException:

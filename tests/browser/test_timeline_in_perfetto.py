@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.full, pytest.mark.xdist_group("browser")]
 RANKS = range(4)
 SLOW = 1
 STEPS = 12
-WRONG = "select name || ' ' || value as told from stats where severity != 'info' and value > 0"
+WRONG = "select name || ' ' || value as line from stats where severity != 'info' and value > 0"
 SLICES = """
 select process.name || '; ' || thread.name || '; ' || slice.name || '; ' ||
-  ((slice.ts - trace_start()) / 1000000) || ' + ' || (slice.dur / 1000000) || ' ms' as told
+  ((slice.ts - trace_start()) / 1000000) || ' + ' || (slice.dur / 1000000) || ' ms' as line
 from slice join thread_track on slice.track_id = thread_track.id
 join thread using (utid) join process using (upid) order by slice.id
 """

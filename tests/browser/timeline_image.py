@@ -16,7 +16,7 @@ IMAGE = Path(__file__).parents[2] / "docs" / "images" / "timeline.png"
 SCRIPT = Path(__file__).with_name("slow_input_run.py")
 SHOWN = "step 24", "step 31"
 BEGIN = """
-select cast((ts - trace_start()) / 1e9 as text) as told from slice join thread_track on
+select cast((ts - trace_start()) / 1e9 as text) as line from slice join thread_track on
 slice.track_id = thread_track.id join thread using (utid) join process using (upid)
 where slice.name = '{step}' and process.pid = 1
 """

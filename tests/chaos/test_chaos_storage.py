@@ -35,9 +35,9 @@ def breaks():
     arm(None)
 
 
-def write(folder, step, patience=ONCE):
+def write(folder, step, retry_policy=ONCE):
     arrays = {"kernel": np.arange(12.0).reshape(3, 4)}
-    ShardWriter(folder=folder, retry_policy=patience).write(
+    ShardWriter(folder=folder, retry_policy=retry_policy).write(
         Snapshot(step=step, epoch=0, arrays=arrays)
     )
 

@@ -109,7 +109,7 @@ class WorkerGroup:
 
 @pytest.fixture
 def worker_group(hosts, tmp_path):
-    """Starts worker groups whose processes are gone, and all cables in, when the test ends."""
+    """Starts worker groups; ends their processes and plugs all cables in when the test ends."""
     started = []
 
     def start(script, run="run", **options):

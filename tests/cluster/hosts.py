@@ -1,7 +1,7 @@
 """Hosts on one machine: network namespaces, joined by a bridge in a namespace of its own.
 
 No address of theirs can be reached from outside, and nothing of the machine's own network is
-touched. A cable that is cut lets packets vanish: no one is told, as in a real network.
+touched. A cable that is cut lets packets vanish without an error, as in a real network.
 """
 
 import os

@@ -113,7 +113,7 @@ def slurm_up(place, nodes):
 
 
 def _munge(stack, place):
-    """munge signs what Slurm's programs tell each other; one that runs already will do."""
+    """munge signs the messages of Slurm's programs; one that runs already will do."""
     if subprocess.run(["munge", "-n"], capture_output=True, check=False).returncode == 0:
         return
     os.makedirs("/run/munge", exist_ok=True)

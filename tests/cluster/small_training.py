@@ -20,7 +20,7 @@ from phalanx.callbacks import Checkpoint, every_n_steps
 
 place = Path(sys.argv[1])
 
-class Tell(keras.callbacks.Callback):
+class Report(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         (place / f"epoch-{{epoch}}").touch()
         time.sleep(0.2)
@@ -36,7 +36,7 @@ layers = [keras.Input((784,)), keras.layers.Dense(16, "tanh"), keras.layers.Dens
 model = keras.Sequential(layers)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"])
-callbacks = [Checkpoint(place / "checkpoints", every=every_n_steps({every})), Tell()]
+callbacks = [Checkpoint(place / "checkpoints", every=every_n_steps({every})), Report()]
 model.fit({data}, epochs={epochs}, callbacks=callbacks, verbose=0)
 _, accuracy = model.evaluate(x, y, batch_size=48, verbose=0)
 np.savez(place / "weights.npz", accuracy, *model.get_weights())

@@ -1,4 +1,4 @@
-"""`phalanx submit slurm` on a real Slurm: told to stop, a node lost, and the right answer."""
+"""`phalanx submit slurm` on a real Slurm: cancelled, a node lost, and the right answer."""
 
 import os
 import subprocess
@@ -131,7 +131,7 @@ def wait_for_the_end(slurm, log):
 def begin_again(slurm, job, log):
     """Slurm waits for two minutes before it starts a job again; here it waits for seconds.
 
-    Not for none: a node told to end a job refuses what was started within that same second.
+    For a reason: a node that ends a job refuses what was started within that same second.
     """
     wait_for(lambda: slurm.state(job) == "PENDING", log)
     slurm.call("scontrol", "update", f"JobId={job}", "StartTime=now+3")

@@ -101,13 +101,13 @@ def test_nothing_outlives_a_launcher_that_is_killed_at_any_moment_of_its_start(c
 
 
 @pytest.mark.full
-def test_output_that_no_one_takes_ends_no_run(command):
+def test_unread_output_does_not_end_a_run(command):
     script = command.script("""
 import sys, time
 from pathlib import Path
 print("first", flush=True)
 until = time.monotonic() + 60
-while not Path("reader-has-gone").exists() and time.monotonic() < until:
+while not Path("reader-has-ended").exists() and time.monotonic() < until:
     time.sleep(0.02)
 for number in range(1000):
     print("line", number, flush=True)
@@ -120,7 +120,7 @@ sys.exit(3)
         )
     assert any("first" in line for line in process.stdout)  # and reads no further
     process.stdout.close()
-    (command.directory / "reader-has-gone").touch()
+    (command.directory / "reader-has-ended").touch()
     assert process.wait(120) == 3
     assert command.workers() == []
     run = command.directory / "runs" / "it"
@@ -239,8 +239,8 @@ def test_a_failure_names_the_batch_of_its_own_fit_and_says_long_messages_once(co
 def test_who_is_done_first_waits_for_the_others(command):
     script = command.script(
         f"{GANG}\nif rank == 1:\n    time.sleep(4)\nsay('left', time.time())\n"
-        "import atexit\natexit.register(lambda: say('gone', time.time()))\n"
+        "import atexit\natexit.register(lambda: say('exit', time.time()))\n"
     )
     finished = command.run("--workers", "2", "--tee", "all", script)
     assert finished.code == 0, finished.err
-    assert finished.said(0)["gone"] > finished.said(1)["left"]
+    assert finished.said(0)["exit"] > finished.said(1)["left"]

@@ -17,7 +17,7 @@ def build(seed):
     layers = [keras.layers.Dense(6, "tanh"), keras.layers.Dense(1)]
     return keras.Sequential([keras.Input((4,)), *layers])
 
-def tell(model, history):
+def report(model, history):
     say("weights", np.concatenate([w.ravel() for w in model.get_weights()]).tolist())
     say("loss", [float(v) for v in history["loss"]])
     say("val_loss", [float(v) for v in history.get("val_loss", [])])
@@ -128,7 +128,7 @@ for _ in range(3):
     for gradient, variable in zip(gradients, alone.trainable_variables):
         variable.assign_sub(0.1 * gradient)
 for one in (model, wrapped):
-    tell(one, {"loss": []})
+    report(one, {"loss": []})
     np.testing.assert_allclose(one.get_weights()[0], alone.get_weights()[0], rtol=1e-4, atol=1e-6)
 say("is", "right")
 """

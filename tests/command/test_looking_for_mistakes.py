@@ -25,7 +25,7 @@ def build(rate=0.1):
     model.compile(keras.optimizers.SGD(rate), "mse", metrics=["mae"])
     return model
 
-def told(key, model, history):
+def report(key, model, history):
     say(key, [history.history, [v.numpy().tolist() for v in model.weights]])
 """
 
@@ -49,7 +49,7 @@ def train(key, steps=None, first=64, epochs=3, **options):
         ] if "--write" in sys.argv else [counts],
         **{"validation_data": (x[32:], y[32:]), **options},
     )
-    told(key, model, history)
+    report(key, model, history)
     say(key + "-batches", counts.batches)
     return model
 
@@ -62,7 +62,7 @@ else:
     if sys.argv[1] == "overfit":
         model = build(rate=0.0)
         shuffled = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=1).batch(8)
-        told("frozen", model, model.fit(shuffled, epochs=3, verbose=0))
+        report("frozen", model, model.fit(shuffled, epochs=3, verbose=0))
 """
 )
 
@@ -202,7 +202,7 @@ def test_an_assertion_and_a_profile(command):
 
 
 def steps_in(file):
-    """The numbers of the steps that a profile tells of."""
+    """The numbers of the steps in a profile."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace.FromString(file.read_bytes())

@@ -156,7 +156,7 @@ def test_what_a_model_needs():
         parse_parameters("many")
 
 
-def test_a_probe_is_measured_by_who_knows_the_token():
+def test_a_probe_needs_the_token():
     probe = Probe(b"right key")
     there = RendezvousInfo(host="127.0.0.1", port=probe.port, token=b"right key".hex())
     found = measure(there)
@@ -208,7 +208,7 @@ def test_a_leader_asks_and_a_follower_answers(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == [".rendezvous"]
 
 
-def test_who_does_not_reach_the_leader_is_found_by_its_sign(tmp_path):
+def test_a_node_that_does_not_reach_the_leader_is_found_by_its_marker(tmp_path):
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
     results = []
     with ThreadPoolExecutor() as threads:

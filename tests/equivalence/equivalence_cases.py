@@ -37,7 +37,7 @@ def case(name, build=None, data=None, **more):
 
 
 def trained(name, build=None, data=None, **more):
-    """A case whose weights tell all: what is evaluated would be as in others."""
+    """A case that compares weights only: its evaluation would be as in others."""
     return case(name, build, data, weights_show_all=True, **more)
 
 

@@ -105,10 +105,10 @@ def everything():
     said["pace"], said["shown"] = pace.numbers, shown.getvalue()
 
     def show_nothing(given, steps=(2, 3, 9)):
-        """A worker that is lost when it has trained, and before it has told."""
+        """A worker that is lost after it has trained, and before it has reported."""
         result = given.outcome.result()
         if next(lost) in steps:
-            raise tf.errors.UnavailableError(None, None, "as if it were gone")
+            raise tf.errors.UnavailableError(None, None, "as if it were lost")
         return result
 
     @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Keras's and TensorFlow's private names still are and do what src/phalanx/seam says.
 
-A test that fails here tells that upstream changed: look at the seam, then at the test.
+A test that fails here shows that upstream changed: look at keras_compat/, then at the test.
 """
 
 import importlib

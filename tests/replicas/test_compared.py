@@ -1,4 +1,4 @@
-"""What replicas are about to add up, told to the other workers before, where that was asked for."""
+"""With `--debug`, workers exchange the signatures of what they are about to all-reduce."""
 
 import pytest
 import tensorflow as tf

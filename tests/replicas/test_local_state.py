@@ -77,7 +77,7 @@ def test_validation_sees_the_averaged_statistics(mirrored2):
 
 
 WIDTH = 64
-SCALES = (1.0, 1000.0)  # tells the samples' masks apart in the gradient they share
+SCALES = (1.0, 1000.0)  # distinguishes the samples' masks in the gradient they share
 
 
 def dropped(strategy, rows, epochs=1):

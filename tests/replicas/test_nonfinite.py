@@ -1,4 +1,4 @@
-"""A gradient that is not finite: fit ends and says where it came from, or does as it was told."""
+"""A gradient that is not finite: fit ends and names the cause, or does what its option says."""
 
 import keras
 import numpy as np

@@ -62,7 +62,7 @@ class Server:
             self.process.wait()
 
     def options(self, key=KEY, secret=SECRET):
-        """What fsspec's s3 file system must be told to reach it."""
+        """The options with which fsspec's s3 file system reaches it."""
         return {
             "key": key,
             "secret": secret,
@@ -76,7 +76,7 @@ class Server:
         }
 
     def environment(self):
-        """The same for a command, whose file system is told nothing."""
+        """The same for a command, whose file system gets no options."""
         return {
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,

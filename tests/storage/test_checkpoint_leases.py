@@ -65,7 +65,7 @@ with fencing.held(folder) as lease:
 
 
 class OtherProcess:
-    """Writes the step that it is told, to a directory that it has taken."""
+    """Writes the step that it is given, to a directory that it has taken."""
 
     def __init__(self, directory, host=""):
         self.process = subprocess.Popen(
@@ -221,7 +221,7 @@ def test_a_file_is_created_once(store, request, tmp_path):
     assert where.names() == ["it"]
 
 
-def test_a_server_that_ignores_the_condition_is_told(rclone, caplog):
+def test_a_server_that_ignores_the_condition_is_reported(rclone, caplog):
     folder = rclone.folder(uuid.uuid4().hex)
     with held(folder) as lease:
         writer_of(folder, lease).write(snapshot(1))

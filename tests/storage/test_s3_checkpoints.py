@@ -35,9 +35,9 @@ def snapshot(step, rows=300):
     return Snapshot(step=step, epoch=0, arrays=arrays, metrics={"loss": 1 / step})
 
 
-def write(folder, taken, workers=1, patience=ONCE):
+def write(folder, taken, workers=1, policy=ONCE):
     writers = [
-        ShardWriter(folder=folder, rank=rank, workers=workers, retry_policy=patience)
+        ShardWriter(folder=folder, rank=rank, workers=workers, retry_policy=policy)
         for rank in range(workers)
     ]
     threads = [threading.Thread(target=each.write, args=(taken,)) for each in writers[1:]]
@@ -122,7 +122,7 @@ def test_a_write_that_fails_leaves_no_half_checkpoint(nth, s3):
             write(folder, snapshot(2))
         assert caught.value.errno == errno.EIO
         assert steps_in(folder) == [1]
-        write(folder, snapshot(2), patience=RetryPolicy(max_retries=1, first=0.0, jitter=0.0))
+        write(folder, snapshot(2), policy=RetryPolicy(max_retries=1, first=0.0, jitter=0.0))
     finally:
         arm(None)
     assert dict(verify(folder)) == {1: None, 2: None}
@@ -149,8 +149,8 @@ def test_a_server_that_dies_and_comes_back(rclone):
             if len(waits) == 2:
                 rclone.start()
 
-        patience = RetryPolicy(max_retries=5, first=0.01, jitter=0.0, sleep=come_back)
-        write(folder, second, patience=patience)
+        policy = RetryPolicy(max_retries=5, first=0.01, jitter=0.0, sleep=come_back)
+        write(folder, second, policy=policy)
         assert len(waits) == 2
     finally:
         if not rclone.answers():
@@ -197,11 +197,11 @@ def written_while_it_is_killed(rclone, folder):
     step = 1
     while not stop.is_set() or step < 4:
         step += 1
-        patience = RetryPolicy(max_retries=60, first=0.1, longest=0.5)
+        policy = RetryPolicy(max_retries=60, first=0.1, longest=0.5)
         try:
-            write(folder, snapshot(step, 200_000), 2, patience)
+            write(folder, snapshot(step, 200_000), 2, policy)
         except CheckpointError as error:  # a killed rclone may lose what it said was written
-            if "was written and is gone" not in str(error):
+            if "was written and is missing" not in str(error):
                 raise
             step -= 1
     nuisance.join()

@@ -1,4 +1,4 @@
-"""Which checkpoint is the newest, and which stay, where steps do not tell."""
+"""Which checkpoint is the newest, and which are kept, where steps do not decide."""
 
 import json
 

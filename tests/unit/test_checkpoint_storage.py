@@ -151,22 +151,22 @@ def test_a_write_that_fails_leaves_the_last_good_one(at, folder):
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_write_that_fails_once_is_tried_again(at, folder):
     waits = []
-    patience = RetryPolicy(max_retries=2, first=1.0, jitter=0.0, sleep=waits.append)
+    policy = RetryPolicy(max_retries=2, first=1.0, jitter=0.0, sleep=waits.append)
     taken = snapshot()
-    ShardWriter(folder=Broken(folder, [], at), retry_policy=patience).write(taken)
+    ShardWriter(folder=Broken(folder, [], at), retry_policy=policy).write(taken)
     assert waits == [1.0]
     assert_equal(latest(folder).arrays, taken.arrays)
 
 
 def test_waits_double_up_to_the_longest_and_the_last_failure_is_raised():
     waits = []
-    patience = RetryPolicy(max_retries=4, first=1.0, longest=3.0, jitter=0.0, sleep=waits.append)
+    policy = RetryPolicy(max_retries=4, first=1.0, longest=3.0, jitter=0.0, sleep=waits.append)
 
     def fail():
         raise OSError(f"try {len(waits)}")
 
     with pytest.raises(OSError, match="try 4"):
-        patience.call_with_retry("do it", fail)
+        policy.call_with_retry("do it", fail)
     assert waits == [1.0, 2.0, 3.0, 3.0]
 
 
@@ -203,13 +203,13 @@ def damage(folder, step, how):
     shard = manifest_of(folder, step).shards[0].file
     if how == "cut":
         place.write(shard, place.read(shard)[:-1])
-    elif how == "gone":
+    elif how == "missing":
         place.remove(shard)
     else:
         place.write(MANIFEST, place.read(MANIFEST)[:-40])
 
 
-@pytest.mark.parametrize("how", ["cut", "gone", "manifest"])
+@pytest.mark.parametrize("how", ["cut", "missing", "manifest"])
 def test_a_damaged_one_is_passed_over_and_said(how, folder, caplog):
     first = snapshot(1)
     ShardWriter(folder=folder).write(first)
@@ -314,9 +314,9 @@ def test_leftovers_of_another_attempt_are_not_mistaken(folder):
 def test_pruning_keeps_the_newest_and_the_best(retention, stay, folder):
     for step, loss in enumerate([0.5, 0.1, 0.9, float("nan"), 0.4], start=1):
         ShardWriter(folder=folder).write(snapshot(step, metrics={"val_loss": loss}))
-    gone = prune(folder, retention)
+    removed = prune(folder, retention)
     assert steps_in(folder) == stay
-    assert gone == [f"step-{s:08d}" for s in range(1, 6) if s not in stay]
+    assert removed == [f"step-{s:08d}" for s in range(1, 6) if s not in stay]
 
 
 @settings(max_examples=60, deadline=None)
@@ -376,7 +376,7 @@ def test_a_shard_that_is_ended_before_the_commit_is_not_committed(folder):
     ShardWriter(folder=folder, rank=1, workers=2).write(snapshot())
     (shard,) = [n for n in (folder / "step-00000001").names() if n.endswith(".safetensors")]
     (folder / "step-00000001").remove(shard)
-    with pytest.raises(CheckpointError, match=f"{shard} was written and is gone"):
+    with pytest.raises(CheckpointError, match=f"{shard} was written and is missing"):
         ShardWriter(folder=folder, workers=2).write(snapshot())
     assert steps_in(folder) == []
 

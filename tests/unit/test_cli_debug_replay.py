@@ -61,6 +61,6 @@ def test_a_name_is_a_run_before_it_is_a_directory(replayed, run, tmp_path):
     assert replayed("first").resolve() == run
 
 
-def test_an_unknown_name_tells_those_that_there_are(replayed, run):
+def test_an_unknown_name_lists_the_known_ones(replayed, run):
     with pytest.raises(ConfigurationError, match=r"There is no run 'nix'.*: first\.$"):
         replayed("nix")

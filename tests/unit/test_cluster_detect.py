@@ -85,7 +85,7 @@ RAY_BUNDLE = {
     "RAY_LD_PRELOAD_ON_WORKERS": "0",
     "RAY_RAYLET_PID": "5687",
 }
-# The entrypoint of `ray job submit`; and a task of it, which Ray tells nothing of others.
+# The entrypoint of `ray job submit`; and a task of it, which Ray gives no information about others.
 RAY_ENTRYPOINT = {
     "RAY_ADDRESS": "10.0.0.1:6379",
     "RAY_CLIENT_MODE": "0",
@@ -366,7 +366,7 @@ REFUSED = {
     "a rank that is none": ({**STEP, "SLURM_PROCID": "5"}, "SLURM_PROCID is 5 and"),
     "nodes and tasks that do not fit": (
         {**STEP, "SLURM_STEP_NODELIST": "n[0-1]"},
-        r"2 nodes \(n0, n1\) and of tasks on 3",
+        r"2 nodes \(n0, n1\) and tasks on 3",
     ),
     "a node of another component": ({**STEP, "SLURM_NODEID": "3"}, "and SLURM_NODEID 3, but"),
     "no node list": (

@@ -58,7 +58,7 @@ def found_on(answers, extra=None, **options):
 def test_a_machine_with_a_tpu_of_its_own():
     place = found_on({"tpu-env": TPU_ENV, "worker-network-endpoints": "unknown:unknown:10.130.0.3"})
     assert (place.address, place.accelerator) == ("local", "v4-16")
-    assert place.reason == "the metadata server tells of a TPU here"
+    assert place.reason == "the metadata server names a TPU here"
 
 
 def test_the_first_host_drives_a_slice():
@@ -114,7 +114,7 @@ def test_auto_asks_where_there_is_a_chip(tmp_path, chip):
     (tmp_path / chip).touch()
     with machine({"tpu-env": TPU_ENV}) as environment:
         place = autodetect_tpu(environment, metadata_server(environment), tmp_path)
-    assert place.reason == "the metadata server tells of a TPU here"
+    assert place.reason == "the metadata server names a TPU here"
     # The same device files belong to others too, and then nothing reports a TPU.
     with machine({}) as environment:
         assert autodetect_tpu(environment, metadata_server(environment), tmp_path) is None

@@ -155,7 +155,7 @@ def test_idx(tmp_path):
     assert batch(source, [2]) == ([images[2].tolist()], [9])
     assert resolve_source(str(names[1])).num_samples == 3
     names[1].write_bytes(names[1].read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"labels-idx1-ubyte, whose header tells of \(3,\)"):
+    with pytest.raises(DataError, match=r"labels-idx1-ubyte, whose header names \(3,\)"):
         phalanx.data.idx(*names)
     names[1].write_bytes(b"PNG")
     with pytest.raises(DataError, match="begins with 50 4e 47"):

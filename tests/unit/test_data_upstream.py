@@ -23,7 +23,7 @@ def test_without_fusion_a_map_and_a_batch_may_stand_inside_of_a_map():
 
 
 def test_the_order_of_samples_is_that_of_earlier_versions():
-    """A checkpoint is gone on from under another TensorFlow: its order must be the same."""
+    """Training resumes from a checkpoint under another TensorFlow: its order must be the same."""
     shuffled = tf.random.experimental.index_shuffle
     key = tf.constant([5, 2], tf.int64)
     found = shuffled(tf.range(10, dtype=tf.int64), key, tf.constant(9, tf.int64))

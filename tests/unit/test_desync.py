@@ -92,19 +92,19 @@ def test_what_is_passed_comes_through():
 
 @pytest.fixture
 def meet():
-    """`meet(passed, ...)`: what the workers hear who bring these; None comes and is gone.
+    """`meet(passed, ...)`: what the workers receive that pass these; None connects and ends.
 
     All have passed `before` until then.
     """
 
-    def meet(*passed, before=(), patience=60.0, stays=False):
+    def meet(*passed, before=(), timeout=60.0, stays=False):
         (port,) = pick_free_ports(1)
         address = ("127.0.0.1", port)
         received = {}
         done = threading.Event()
 
         def guest(rank):
-            mine = ExchangeClient(address, rank, key=KEY, timeout=patience)
+            mine = ExchangeClient(address, rank, key=KEY, timeout=timeout)
             for each in before:
                 mine.exchange_signatures(each)
             if passed[rank] is not None:
@@ -115,7 +115,7 @@ def meet():
         guests = [threading.Thread(target=guest, args=(rank,)) for rank in range(1, len(passed))]
         for thread in guests:
             thread.start()
-        host = ExchangeServer(address, len(passed), key=KEY, timeout=patience)
+        host = ExchangeServer(address, len(passed), key=KEY, timeout=timeout)
         for each in before:
             host.exchange_signatures(each)
         received[0] = host.exchange_signatures(passed[0])
@@ -146,14 +146,14 @@ def test_a_worker_that_has_ended_is_named(meet):
 
 
 def test_a_worker_that_does_not_come_is_named(meet):
-    ((said, has_ended),) = meet(gradients(7), None, patience=0.2, stays=True)
+    ((said, has_ended),) = meet(gradients(7), None, timeout=0.2, stays=True)
     assert re.match(r"worker 1 has not come for \d+ s; worker 0 is at step 7 \(gradients\)", said)
     assert not has_ended
 
 
 def test_all_receive_who_does_not_come(meet):
-    """The chief waits, and whoever waits for the chief must have more patience."""
-    received = meet(gradients(7), gradients(7), None, patience=0.2, stays=True)
+    """The chief waits, and a worker that waits for the chief must have a longer timeout."""
+    received = meet(gradients(7), gradients(7), None, timeout=0.2, stays=True)
     assert len(received) == 2
     assert len(set(received)) == 1
     assert received[0][0].startswith("worker 2 has not come for 0 s; worker 0 is")
@@ -161,7 +161,7 @@ def test_all_receive_who_does_not_come(meet):
 
 def test_a_long_wait_is_said_once(meet, monkeypatch, caplog):
     monkeypatch.setattr("phalanx.distributed.desync.check._WARN_AFTER", 0.05)
-    meet(gradients(7), None, patience=0.3, stays=True)
+    meet(gradients(7), None, timeout=0.3, stays=True)
     (warning,) = caplog.messages
     assert "worker 1 has not come for 0 s; worker 0 is at step 7 (gradients)" in warning
 
@@ -173,7 +173,7 @@ def test_where_a_worker_was_that_comes_no_more(meet):
         "worker 1 has ended after it was at step 6 (gradients); the others are at step 7 "
         "(gradients)"
     )
-    ((said, _),) = meet(gradients(7), None, before=before, patience=0.2, stays=True)
+    ((said, _),) = meet(gradients(7), None, before=before, timeout=0.2, stays=True)
     assert "has not come for 0 s after it was at step 6 (gradients); worker 0" in said
 
 

@@ -1,4 +1,4 @@
-"""What is renamed into place: its bytes are on disk before its name, and its name before we go on.
+"""Atomic renames: the bytes are on disk before the name, and the name before the call returns.
 
 A recorder stands in for the kernel: it notes what is synced and renamed, in order. A file that is
 synced after its rename, or never, may be empty after a power failure.

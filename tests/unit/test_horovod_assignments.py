@@ -1,4 +1,4 @@
-"""What Horovod is told of its processes, without Horovod."""
+"""The assignments that Horovod gets of its processes, without Horovod."""
 
 import socket
 

@@ -7,7 +7,7 @@ from phalanx.launch.data_servers import MOST_REPLACEMENTS, DataServers
 
 
 class Process:
-    """Runs until it is told otherwise."""
+    """Runs until it is stopped."""
 
     def __init__(self, command, env, log):
         self.command, self.env, self.log = command, env, log

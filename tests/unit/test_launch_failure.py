@@ -40,11 +40,11 @@ def test_the_frames_that_tensorflow_puts_first_are_no_summary():
     )
     assert failure.summary == "InvalidArgumentError: Shapes do not fit: [12] and [20]."
     function = "{{function_node __inference_f_7}} Shapes do not fit\n\t [[{{node Sum}}]] [Op:f]"
-    several = "1 root error(s) found.\n  (0) ABORTED: gone\n0 derived errors ignored."
+    several = "1 root error(s) found.\n  (0) ABORTED: lost\n0 derived errors ignored."
     layer = "Exception encountered when calling L.call().\n\n\x1b[1mtoo wide\x1b[0m"
     for text, said in (
         (function, "Shapes do not fit"),
-        (several, "gone"),
+        (several, "lost"),
         (layer, "too wide (calling L.call())"),
     ):
         reported = FailureRecord(rank=1, type="E", message=text, traceback="", time=0)

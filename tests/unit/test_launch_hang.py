@@ -432,7 +432,7 @@ def test_a_collective_that_times_out_shows_who_is_where(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("looks", "timeout", "patience"),
+    ("looks", "timeout", "threshold"),
     [
         ([(0, 0), (10, 10), (20, 20), (30, 30)], 0, 20.0),
         ([(0, 0), (10, 100), (20, 200), (30, 300)], 0, 15.0),
@@ -445,8 +445,8 @@ def test_a_collective_that_times_out_shows_who_is_where(tmp_path):
         ([(0, None), (10, None)], 0, None),
     ],
 )
-def test_how_long_is_far_too_long(looks, timeout, patience):
+def test_the_stall_threshold_follows_step_times(looks, timeout, threshold):
     pace = StepTimeTracker()
     for now, step in looks:
         pace.take(now, [None, step])
-    assert pace.stall_threshold(timeout) == patience
+    assert pace.stall_threshold(timeout) == threshold

@@ -111,7 +111,7 @@ def all_run(launched):
 
 
 def all_are_held_up_before_they_ask(launched):
-    """The kernel cannot tell them: when the launcher goes, they have not asked for it yet."""
+    """The kernel cannot signal them: when the launcher ends, they have not called prctl yet."""
     held = set()
 
     def hold():

@@ -122,7 +122,7 @@ def test_the_report(tmp_path):
         "  ValueError: bad data",
         "  in row 3",
         f"Its log: {tmp_path / 'worker-1.log'}",
-        "Worker 0 failed after it, as its peer was gone (UnavailableError).",
+        "Worker 0 failed after it, as its peer had ended (UnavailableError).",
         "Worker 2 was stopped.",
         "Worker 3 had ended well.",
         "Worker 4 failed as well: KeyError: 'x'.",

@@ -191,7 +191,7 @@ def test_a_seed_is_drawn_for_all_and_written_down(scene):
 
 def test_the_cause_and_not_the_first_to_go(scene):
     result = scene.run(
-        "fail('peer gone', 'UnavailableError') if rank == 0 else time.sleep(0.2) or fail('bad')",
+        "fail('peer lost', 'UnavailableError') if rank == 0 else time.sleep(0.2) or fail('bad')",
         PATIENT,
     )
     assert result.report.startswith("Worker 1 failed first: ValueError: bad")

@@ -14,7 +14,7 @@ SHOWS = """
 import sys
 from phalanx.cli.console import error, info
 from phalanx.launch.showing import Showing
-sys.stdin.read()  # until the reader of the output has gone
+sys.stdin.read()  # until the reader of the output has ended
 output = Showing(sys.stdout)
 for number in range(3):
     output.write(f"line {number}\\n")
@@ -26,7 +26,7 @@ sys.exit(7)
 
 
 @pytest.fixture
-def gone():
+def closed():
     """A pipe that no one reads any more."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -40,7 +40,7 @@ def full():
         yield device.fileno()
 
 
-@pytest.fixture(params=["gone", "full"])
+@pytest.fixture(params=["closed", "full"])
 def refuses(request):
     return request.getfixturevalue(request.param)
 

@@ -166,7 +166,7 @@ def test_a_process_takes_up_what_it_has_released(take, shared):
     assert not lease.reopen()
 
 
-def test_two_that_start_together_are_told_apart(take, shared, machines):
+def test_one_of_two_processes_that_start_together_gets_the_lease(take, shared, machines):
     """Both see the dead owner; storage gives the number to one."""
     take(owner(pid=7))
 
@@ -226,7 +226,7 @@ def test_a_damaged_record_hides_no_commit(take, shared, time):
     assert head.owner is None
     assert all(head.accepts(each) for each in commits)
     assert take(owner(pid=2)).fence == 5
-    assert time.now == 60.0  # nobody knows who the owner was
+    assert time.now == 60.0  # the owner is unknown
 
 
 def test_a_directory_that_was_removed_is_not_made_again_by_a_renewal(take, shared):
@@ -239,7 +239,7 @@ def test_a_directory_that_was_removed_is_not_made_again_by_a_renewal(take, share
     assert numbers_in(Client(shared)) == [2]
 
 
-def test_storage_that_overwrites_is_told(take, shared, caplog):
+def test_storage_that_overwrites_is_reported(take, shared, caplog):
     class Overwriting(Client):
         def create(self, name, content):
             self.shared.files[name] = content
@@ -391,7 +391,7 @@ def test_a_replaced_owners_commit_never_counts(seed, faults, moves):
         else:
             for writer in writers[:-1]:
                 writer.step()
-        # What its writer was told is committed counts, and nothing of a replaced one is added.
+        # What was reported to its writer as committed counts; a replaced one adds nothing.
         assert {str(commit) for writer in writers for commit in writer.confirmed} <= accepted()
         for token, then in counted.items():
             assert {each for each in accepted() if each.endswith(token)} <= then

@@ -1,6 +1,6 @@
 """`phalanx check`: each known mistake is found at its line, and what is right is left alone.
 
-The scripts in check_cases/ are told after questions and issues that people have written; a
+The scripts in check_cases/ follow questions and issues that people have written; a
 comment `# expect: rule` stands where a finding must be, and nowhere else may there be one.
 """
 

@@ -302,7 +302,7 @@ def test_slow_steps_are_read_each():
 
 def test_fast_steps_are_read_twice_a_second():
     read = readings(0.01, 1000)
-    assert read[:2] == [1, 2], "the second reading is the first that can tell the pace"
+    assert read[:2] == [1, 2], "the second reading is the first that can measure the pace"
     gaps = [b - a for a, b in itertools.pairwise(read[1:])]
     assert all(49 <= gap <= 51 for gap in gaps)
 

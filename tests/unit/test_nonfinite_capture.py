@@ -92,7 +92,7 @@ def test_it_is_kept_once_all_replicas_have_reported_it(order, tmp_path):
     kept = kept_by(tmp_path / "captures")
     keep(kept, [2], of=order[1:], step=5)
     keep(kept, [2], of=order[:1])
-    assert captures_in(tmp_path) == [], "they told of different steps"
+    assert captures_in(tmp_path) == [], "they report different steps"
     keep(kept, [2], of=order[1:])
     captured = only(tmp_path)
     assert captured.about.step == 7

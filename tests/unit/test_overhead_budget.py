@@ -1,4 +1,4 @@
-"""Which steps are looked at, told by a clock that the test winds."""
+"""Which steps are sampled, by a clock that the test sets."""
 
 import itertools
 
@@ -58,7 +58,7 @@ def test_costly_looks_grow_rare_enough_to_stay_under_the_overhead():
     sampling, clock = made(every=10, max_overhead=0.02)
     looks = looked_at(sampling, clock, steps=4000, plain=1.0, look=11.0, tracing=[0])
     gaps = [b - a for a, b in itertools.pairwise(looks)]
-    assert gaps[:2] == [10, 10]  # the second look measures, the third tells it to all
+    assert gaps[:2] == [10, 10]  # the second sampled step measures, the third broadcasts it
     assert set(gaps[2:]) == {500}
     assert 10.0 / 500 <= 0.02  # a look takes ten plain steps more than a plain step
 

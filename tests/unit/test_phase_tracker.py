@@ -1,4 +1,4 @@
-"""The pulse of a process, and the heartbeat that tells of it."""
+"""The phases of a process, and its heartbeats."""
 
 import threading
 

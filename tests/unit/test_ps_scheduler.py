@@ -11,7 +11,7 @@ from phalanx.training.parameter_server.worker_step import StepResult
 
 
 class Coordinator:
-    """Runs each step where it is scheduled; some are lost before they tell."""
+    """Runs each step where it is scheduled; some are lost before they report."""
 
     def __init__(self, lost):
         self.given, self._lost = [], set(lost)
@@ -25,7 +25,7 @@ class Coordinator:
     def _reported(self, ticket):
         if ticket in self._lost:
             self._lost.remove(ticket)
-            raise tf.errors.UnavailableError(None, None, "the worker is gone")
+            raise tf.errors.UnavailableError(None, None, "the worker is lost")
         return ticket
 
     def join(self):

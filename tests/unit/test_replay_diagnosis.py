@@ -133,7 +133,7 @@ def test_each_replica_draws_its_own_chance():
 
 
 @pytest.mark.parametrize(
-    ("recorded", "named"), [("m/head/kernel", "m/head/kernel"), ("m/gone", "m/first/kernel")]
+    ("recorded", "named"), [("m/head/kernel", "m/head/kernel"), ("m/missing", "m/first/kernel")]
 )
 def test_the_variable_that_the_training_named_is_named_if_it_is_bad_again(recorded, named):
     layers = keras.layers.Dense(4, name="first"), Of(lambda x: x * 1e30 * 1e30, name="odd"), head()

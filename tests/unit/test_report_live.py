@@ -113,7 +113,7 @@ def test_dead_with_the_launchers_word(made):
 
 
 def test_who_failed_because_it_was_stopped_is_not_dead(made):
-    made.both_start().at(2.0, 0, "worker_end", ok=False, error="a peer has gone")
+    made.both_start().at(2.0, 0, "worker_end", ok=False, error="a peer has ended")
     made.at(
         3.0,
         None,

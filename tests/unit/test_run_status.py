@@ -220,7 +220,7 @@ PLACES = {
     "a process ended without a report": [place("compute", 6, 20), place("compute", 6, 20, **DEAD)],
     "all processes have ended": [place("compute", 6, 20, **DEAD), place("input", 6, 20, **DEAD)],
     "a worker is on a lost host": [place("compute", 6, 20), place("compute", 6, 0, **DEAD)],
-    # What the launcher ended is not gone of its own.
+    # A worker that the launcher ended has not ended of its own.
     "one failed and the launcher stopped the other": [
         place("compute", 6, 3), place("compute", 6, 3, **DEAD),
     ],
@@ -385,13 +385,13 @@ def test_the_last_batch_is_of_the_fit_that_failed(run):
 def test_a_heartbeat_is_refined_by_the_recorder(run):
     late = Worker(run, 0).step(41, came=False, how="open")
     beat = WorkerProgress(phase="compute", since=5.0, step=40, epoch=0)
-    # The recorder's clock read 1000 when the step began, and 1020 when it was last heard of.
-    refined = merge_flight_status(beat, late.file, now=30.0, heard=28.0)
+    # The recorder's clock read 1000 when the step began, and 1020 at its last sign of life.
+    refined = merge_flight_status(beat, late.file, now=30.0, last_heartbeat=28.0)
     assert (refined.phase, refined.since) == ("input", 30.0 - 20.0 - 2.0)
-    assert merge_flight_status(beat, late.file, now=20.0, heard=20.0).since == 5.0
-    assert merge_flight_status(beat, run / "absent", now=30.0, heard=28.0) is beat
+    assert merge_flight_status(beat, late.file, now=20.0, last_heartbeat=20.0).since == 5.0
+    assert merge_flight_status(beat, run / "absent", now=30.0, last_heartbeat=28.0) is beat
     saves = WorkerProgress(phase="checkpoint", since=5.0)
-    assert merge_flight_status(saves, Worker(run, 1).file, now=30.0, heard=28.0) is saves
+    assert merge_flight_status(saves, Worker(run, 1).file, now=30.0, last_heartbeat=28.0) is saves
 
 
 def by_name(events, name):

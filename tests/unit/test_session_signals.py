@@ -1,4 +1,4 @@
-"""However a session of tests is started, what its tests start hears signals."""
+"""Child processes of tests receive signals, however the test session is started."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ def masks():
     ours = sum(1 << number - 1 for number in signal.valid_signals())
     return {name: int(fields[name], 16) & ours for name in ("SigBlk", "SigIgn")}
 
-def test_a_child_hears():
+def test_a_child_process_receives_signals():
     assert masks() == {"SigBlk": 0, "SigIgn": 1 << signal.SIGHUP - 1}
 
 def test_so_does_the_session():

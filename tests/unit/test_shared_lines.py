@@ -1,4 +1,4 @@
-"""Errors that come of several workers running one line: told from others, and named."""
+"""Errors that come of several workers running one line: distinguished from others, and named."""
 
 import gzip
 import pickle

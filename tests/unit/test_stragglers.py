@@ -62,8 +62,8 @@ def test_ended_when_it_keeps_up_for_as_long():
     assert scene.window(EVEN) == []
     assert scene.window(SLOW_1) == []
     assert scene.window(EVEN) == []
-    (gone,) = scene.window(EVEN)
-    assert (gone.rank, gone.resolved, gone.since_step, gone.step) == (1, True, 1, 60)
+    (end,) = scene.window(EVEN)
+    assert (end.rank, end.resolved, end.since_step, end.step) == (1, True, 1, 60)
     assert scene.detector.stragglers == []
 
 

@@ -54,12 +54,10 @@ def test_alone(asked, tf_config, gpus, kind):
 
 
 def test_a_tpu_is_taken_where_one_worker_has_it():
-    tpu = TpuEndpoint(
-        address="local", accelerator="v4-8", reason="the metadata server tells of one"
-    )
+    tpu = TpuEndpoint(address="local", accelerator="v4-8", reason="the metadata server names one")
     alone = WorkerSpec(rank=0, world_size=1, addresses=TWO[:1])
     chosen = choose_for_worker(alone, 1, tpu)
-    assert (chosen.kind, chosen.reason) == ("tpu", "the metadata server tells of one")
+    assert (chosen.kind, chosen.reason) == ("tpu", "the metadata server names one")
     assert choose_alone("auto", None, 2, tpu=tpu) == chosen
     two = WorkerSpec(rank=0, world_size=2, addresses=TWO)
     assert choose_for_worker(two, 1, tpu).kind == "multiworker"

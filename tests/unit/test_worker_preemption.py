@@ -59,7 +59,7 @@ def test_a_signal_is_a_request_and_a_late_second_one_is_the_end(scene):
     with preemption.guard():
         preemption.take(signal.SIGUSR1)
         assert preemption.is_requested()
-        clock.now += 4.9  # The scheduler tells every process, and so does the launcher.
+        clock.now += 4.9  # The scheduler signals every process, and so does the launcher.
         preemption.take(signal.SIGTERM)
         assert ended == []
         clock.now += 0.2

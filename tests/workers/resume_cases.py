@@ -211,7 +211,9 @@ def run(name, directory, *, every, break_at=None, epochs=4):
     try:
         CASES[name](train)
     except BrokenOffError:
-        for opened in logs:  # the process that this stands for would be gone, and its files closed
+        for (
+            opened
+        ) in logs:  # the process that this stands for would have ended, and its files closed
             opened.csv_file.close()
         return None
     return result

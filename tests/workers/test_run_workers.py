@@ -220,7 +220,7 @@ def test_a_worker_killed_by_a_signal_is_named():
 
 
 def test_a_peer_that_lost_its_connection_first_is_not_to_blame():
-    reported = {"message": "gone", "traceback": "", "exitcode": 1}
+    reported = {"message": "lost", "traceback": "", "exitcode": 1}
     lost = WorkerFailure(rank=0, type_name="UnavailableError", time=1.0, **reported)
     died = WorkerFailure(rank=1, type_name="Died", time=2.0, **reported)
     assert WorkerGroupFailedError([lost, died], ["", ""]).rank == 1

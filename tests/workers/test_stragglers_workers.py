@@ -1,4 +1,4 @@
-"""Three workers, one of them really slow: it is named, with the reason, and gone again."""
+"""Three workers, one of them really slow: it is named, with the reason, and resolved again."""
 
 import json
 import os

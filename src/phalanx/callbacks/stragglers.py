@@ -103,7 +103,7 @@ class StragglerStatistics:
     """Compares each worker's own time with the median of the others'.
 
     One slow window proves nothing: a worker is reported after some in a row, and reported
-    as gone after as many in which it keeps up.
+    as resolved after as many in which it keeps up.
     """
 
     def __init__(self, *, factor: float, windows: int) -> None:
@@ -125,7 +125,7 @@ class StragglerStatistics:
         return [self._reported[rank] for rank in sorted(self._reported)]
 
     def take(self, step: int, first_step: int, workers: Sequence[WorkerTimes]) -> list[Straggler]:
-        """Look at one window: what is new, found or gone.
+        """Take one window; gives the stragglers that are new or resolved.
 
         Args:
             step: the window's last step.

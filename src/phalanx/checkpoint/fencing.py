@@ -117,7 +117,7 @@ class LateLease:
 
 
 def acceptance_of(folder: StorageDir) -> Callable[[Manifest], bool]:
-    """Tells of each manifest in a folder whether its writer owned the folder when it committed."""
+    """Finds for each manifest in a folder whether its writer owned the folder at the commit."""
     head: LeaseRecord | None = None
     if LEASE_DIR in folder.names():
         try:

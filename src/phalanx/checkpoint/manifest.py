@@ -113,7 +113,7 @@ class Manifest:
         return sum(shard.bytes for shard in self.shards)
 
     def tensors(self) -> dict[str, Piece]:
-        """For each tensor one of its pieces, which tells shape and dtype."""
+        """For each tensor one of its pieces, which has shape and dtype."""
         return {p.tensor: p for shard in self.shards for p in shard.pieces}
 
     def _assert_types(self) -> None:

@@ -162,7 +162,7 @@ class StorageDir:
 def _as_os_error(path: str) -> Iterator[None]:
     """Raise what a file system of the network says in its own words as an OSError.
 
-    A server that is gone is botocore's EndpointConnectionError for s3fs, which is none.
+    A server that has ended is botocore's EndpointConnectionError for s3fs, which is none.
     """
     try:
         yield

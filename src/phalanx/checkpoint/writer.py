@@ -117,7 +117,7 @@ class ShardSnapshot:
     """What one worker writes of a snapshot, in memory of its own.
 
     Attributes:
-        snapshot: what it is a share of; its arrays may have gone on since.
+        snapshot: what it is a share of; its arrays may have changed since.
         pieces: what this worker writes.
         values: the rows of each, by the piece's key.
     """
@@ -135,7 +135,8 @@ class ShardWriter:
         folder: where all checkpoints of the run are.
         rank: this worker, from 0; worker 0 commits.
         workers: how many write.
-        attempt: tells this start of the worker group from others, whose leftovers may lie there.
+        attempt: distinguishes this start of the worker group from others, whose files may be
+            left there.
         retry_policy: how often to try again.
         peer_timeout: seconds that the chief waits for the others' shares after the last one came.
         is_given_up: whether the chief is to wait for the others no longer.
@@ -261,7 +262,7 @@ class ShardWriter:
         if lost:
             raise CheckpointError(
                 f"Asked to commit the checkpoint {place}; {', '.join(lost)} was written and is "
-                "gone. Does something else remove files there?"
+                "missing. Does something else remove files there?"
             )
         return shards
 

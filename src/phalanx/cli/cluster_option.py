@@ -1,4 +1,4 @@
-"""Which hosts a command is for: those that a person names, or what the environment tells."""
+"""The nodes of a command: those of `--hosts`, or those that the environment names."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def logs(
 
 
 def cancel(job: Job, run_dir: RunDir = Path("runs")) -> None:
-    """Tell the cluster."""
+    """Cancel the job in the cluster."""
     found = find_job(job, run_dir)
     match found.kind:
         case "slurm":

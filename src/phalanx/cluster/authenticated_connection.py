@@ -71,7 +71,7 @@ class AuthenticatedListener:
         threading.Thread(target=self._accept, name="phalanx-listener", daemon=True).start()
 
     def close(self) -> None:
-        """Accept nobody any more; connections that were accepted stay."""
+        """Stop accepting connections; those that were accepted stay open."""
         self._is_open = False
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # ends accept(), which close() does not
@@ -131,7 +131,7 @@ def connect(
         timeout: seconds to reach it, and again for the proof: a stranger may have the port.
 
     Raises:
-        OSError: nobody can be reached there.
+        OSError: no process can be reached there.
         AuthenticationError: no process that knows the key answers there.
     """
     reached = socket.create_connection(address, timeout=timeout)

@@ -120,7 +120,7 @@ def _of_slice(hosts: list[str], worker: str, accelerator: str | None, source: st
         )
     if len(hosts) == 1:
         return TpuEndpoint(
-            address="local", accelerator=accelerator, reason=f"{source} tells of a TPU here"
+            address="local", accelerator=accelerator, reason=f"{source} names a TPU here"
         )
     if int(worker) > 0:
         raise ClusterError(
@@ -130,7 +130,7 @@ def _of_slice(hosts: list[str], worker: str, accelerator: str | None, source: st
     return TpuEndpoint(
         address=",".join(f"grpc://{host}:{_PORT}" for host in hosts),
         accelerator=accelerator,
-        reason=f"{source} tells of a TPU with {len(hosts)} hosts",
+        reason=f"{source} names a TPU with {len(hosts)} hosts",
     )
 
 

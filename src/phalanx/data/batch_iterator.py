@@ -50,8 +50,8 @@ class BatchIterator:
     def start(self, epoch: int) -> None:
         """Begin at `epoch` (from 0), as if the epochs before had been trained.
 
-        Keras tells the data that an epoch has ended here too (`EpochIterator.reset`), which a
-        PyDataset may shuffle by.
+        Keras calls the data's `on_epoch_end` here too (`EpochIterator.reset`), at which a
+        PyDataset may shuffle.
         """
         self.source.on_epoch_end()
         self._position = epoch * (self.steps or 0)
@@ -124,7 +124,7 @@ class BatchIterator:
         return batches is not None and batches > 0 and (self._position + since) % batches == 0
 
     def reached_end(self, *, steps_done: int) -> None:
-        """Tell that the data ended after `steps_done` steps of the chunk just given."""
+        """Note that the data ended after `steps_done` steps of the chunk just given."""
         self._ran_out = True
         self._steps_short = steps_done
 

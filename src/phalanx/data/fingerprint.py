@@ -514,7 +514,7 @@ _READERS = frozenset({
     "load_img", "loadtxt", "memmap", "open", "read_csv", "read_file", "read_parquet", "read_table",
     "scandir", "TextLineDataset", "TFRecordDataset", "urlopen", "urlretrieve",
 })  # fmt: skip
-"""Functions of libraries that give what code and arguments do not tell."""
+"""Functions of libraries whose result does not follow from code and arguments."""
 
 _LOADS = {
     "LOAD_CLASSDEREF": "closure value",

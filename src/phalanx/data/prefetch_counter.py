@@ -38,7 +38,7 @@ class Lookahead:
         """How many elements are ready beyond the first `taken`, and whether those are all.
 
         Waits for the first of them, or for the end, but not forever: where making one
-        fails, only taking it tells.
+        fails, only taking it raises.
         """
         with self._condition:
             self._condition.wait_for(lambda: self._made > taken or self._ended, timeout=seconds)

@@ -1,4 +1,4 @@
-"""Add up gradients, and tell whether the total is finite.
+"""Add up gradients, and check whether the total is finite.
 
 The total is the same on every replica, so all know of it, and it alone is looked at. Which replica
 it came from each asks of its own gradients, and only then.

@@ -82,7 +82,7 @@ class GradientProbe:
         Args:
             lens: what to look at.
             step: the step's number, scalar int64; seeds the sampling of layers.
-            note: scalar float32 that the chief's replica tells all workers by the way.
+            note: scalar float32 that the chief's replica broadcasts in the same collective.
         """
         self._lens = lens
         self._step = step

@@ -54,7 +54,7 @@ class CallbackPolicy:
         scratch_overrides: attributes for the callback of a worker that is not the chief, by name,
             made for a directory of its own.
         chief_only: whether its hooks run on the chief alone.
-        reads: at which batches it wants fresh logs; None where its code tells.
+        reads: at which batches it wants fresh logs; None takes this from its code.
         restores: whether it has a state that it restores when training begins.
         shows_progress: whether it is a progress display.
     """

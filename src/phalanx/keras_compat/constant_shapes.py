@@ -6,7 +6,7 @@ leading dimension is the global batch size, that dimension becomes the replica's
 `random_draws` then draws the replica's rows. `tf.ones((BATCH, 1))` and similar, the labels of such
 rows, follow once a draw of the step has been divided.
 
-The size alone does not tell. These shapes are left alone: what a layer, an initializer or an
+The size alone does not decide. These shapes stay unchanged: what a layer, an initializer or an
 optimizer of Keras asks for, what a `build` or `__init__` of the script does, a shape that the call
 takes from a tensor (`w.shape`), and the shape of one of the model's variables, such as noise for a
 kernel, unless the call has the word "batch".

@@ -1,8 +1,8 @@
 """What a `tf.data.Dataset` is made of, read from its own objects: nothing is run or copied.
 
-TensorFlow has no public way to ask for this but `Dataset.__debug_string__`, which tells names
-only. (`tf.raw_ops.DatasetToGraphV2` tells all, and writes whole arrays into its answer; it is
-asked of interleaves alone, which keep nowhere else whether they are deterministic.)
+The only public way to get this from TensorFlow is `Dataset.__debug_string__`, which has names
+only. (`tf.raw_ops.DatasetToGraphV2` has all of it, and copies arrays into its result; it is used
+for interleaves only, which record nowhere else whether they are deterministic.)
 
 Private names used: `DatasetV2._inputs`, `DatasetV2._functions`, with what it gives
 (`StructuredFunctionWrapper.function`), `DatasetV1Adapter._dataset`, `TFRecordDatasetV2._impl`,

@@ -39,7 +39,7 @@ class Listener(Protocol):
 
 @contextlib.contextmanager
 def probe_ops(listener: Listener) -> Iterator[None]:
-    """Tell `listener` all that runs eagerly in this thread."""
+    """Report to `listener` all that runs eagerly in this thread."""
     callbacks = importlib.import_module("tensorflow.python.framework.op_callbacks")
 
     def on_operation(

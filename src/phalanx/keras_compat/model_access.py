@@ -118,12 +118,12 @@ def assert_compiled(model: Any, method: str) -> None:
 
 
 def first_epoch(model: Any, initial_epoch: int) -> int:
-    """Where to start: BackupAndRestore tells the model, else `initial_epoch`."""
+    """The epoch to start from: what BackupAndRestore set on the model, else `initial_epoch`."""
     return int(model._initial_epoch or initial_epoch)
 
 
 def set_first_epoch(model: Any, epoch: int) -> None:
-    """Tell the model where to start, as BackupAndRestore does."""
+    """Set on the model where to start, as BackupAndRestore does."""
     model._initial_epoch = epoch or None
 
 

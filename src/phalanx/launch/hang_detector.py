@@ -168,7 +168,10 @@ class HangDetector:
         return {
             rank: worker_status_of(
                 merge_flight_status(
-                    each, self.paths.flight(rank), now=now, heard=self._beats[rank].heard
+                    each,
+                    self.paths.flight(rank),
+                    now=now,
+                    last_heartbeat=self._beats[rank].last_heartbeat,
                 ),
                 stacks.get(rank, ""),
             )

@@ -27,7 +27,7 @@ def tied_to_this_process(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def die_with_launcher(environment: MutableMapping[str, str]) -> None:
-    """Have the kernel end this process when its launcher is gone; end at once where it is.
+    """Have the kernel end this process when its launcher ends; exit at once if it already has.
 
     Args:
         environment: names the launcher, until here: what this process starts has another parent.
@@ -38,11 +38,11 @@ def die_with_launcher(environment: MutableMapping[str, str]) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent is gone, however it went.
+    """Have the kernel end this process when its parent ends, for whatever reason.
 
     Args:
         parent: the parent's process id, by its own word. `getppid` alone would not do: where the
-            parent has gone already, it names whoever has adopted this process.
+            parent has ended already, it is the process that has adopted this one.
     """
     if not sys.platform.startswith("linux"):
         return

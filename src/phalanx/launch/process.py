@@ -27,11 +27,11 @@ class WorkerHandle(Protocol):
     def ask(self, number: signal.Signals) -> None:
         """Send a signal to the worker alone: what it started continues working for it.
 
-        No error when it is gone.
+        No error if it has ended.
         """
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the worker and all that it started; no error when it is gone."""
+        """Send a signal to the worker and its child processes; no error if it has ended."""
 
 
 StartProcess = Callable[..., WorkerHandle]
@@ -92,14 +92,14 @@ class WorkerProcess:
         return self._process.wait()
 
     def ask(self, number: signal.Signals) -> None:
-        """Send a signal to the worker alone, unless it is gone."""
+        """Send a signal to the worker alone, unless it has ended."""
         # Not Popen.send_signal: it would collect a dead worker and leave its family behind.
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the worker and all that it started, unless it is gone."""
+        """Send a signal to the worker and its child processes, unless it has ended."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)

@@ -1,4 +1,4 @@
-"""Which worker's failure came first, and how to tell a person about it."""
+"""The root cause: the worker that failed first, and the report of it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class WorkerExit:
 
     @property
     def is_secondary(self) -> bool:
-        """Whether it failed only because another worker had gone."""
+        """Whether it failed only because another worker had ended."""
         return self.failure is not None and is_secondary(self.failure)
 
     @property
@@ -112,7 +112,7 @@ class WorkerExit:
 
 
 def is_secondary(failure: FailureRecord) -> bool:
-    """Whether a failure is what a worker sees when one of its peers has gone."""
+    """Whether a failure is what a worker sees when one of its peers has ended."""
     if failure.type in _CONSEQUENCE_TYPES:
         return True
     return failure.type in _AMBIGUOUS_TYPES and bool(_CONSEQUENCE_TEXTS.search(failure.message))
@@ -129,7 +129,7 @@ def _times(failures: Sequence[WorkerExit]) -> dict[int, float]:
     """When each failed, on the launcher's clock.
 
     The workers of one host share a monotonic clock, which orders their failures exactly. What the
-    launcher saw first of a host tells how far that clock is from the launcher's. Wall clocks play
+    launcher saw first of a host shows how far that clock is from the launcher's. Wall clocks play
     no part: they differ between hosts, and may be set.
     """
     ahead: dict[str, float] = {}
@@ -195,7 +195,7 @@ def failure_report(
 
 def _exit_description(ending: WorkerExit, cause: WorkerExit) -> str:
     if ending.failure is not None and ending.is_secondary:
-        return f"failed after it, as its peer was gone ({ending.failure.type})"
+        return f"failed after it, as its peer had ended ({ending.failure.type})"
     if ending.failed and _everywhere(ending.what) == _everywhere(cause.what):
         return "failed as well, in the same way"
     if ending.failed:

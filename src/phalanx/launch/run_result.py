@@ -92,7 +92,7 @@ def preemption_message(run_dir: Path, *, named: bool) -> str:
 def print_summary(
     result: RunResult, switches: DebugOptions, announce: Callable[[str], None]
 ) -> None:
-    """Tell where a profile lies; remove the run of a trial, unless it failed.
+    """Announce where a profile is; remove the run of a trial, unless it failed.
 
     Args:
         result: how the run ended.

@@ -17,7 +17,7 @@ def scratch_prefix(pid: int) -> str:
 
 
 def remove_scratch(pids: Iterable[int], temporary: Path | None = None) -> None:
-    """Remove what processes that are gone have left.
+    """Remove the scratch directories of processes that have ended.
 
     Args:
         pids: the processes' numbers.

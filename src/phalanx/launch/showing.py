@@ -1,6 +1,6 @@
 """What a launcher shows, for as long as somebody takes it.
 
-A reader that has gone (`phalanx run ... | head -1`), a full disk or a lost terminal must not end a
+A reader that has ended (`phalanx run ... | head -1`), a full disk or a lost terminal must not end a
 training: from then on nothing is shown there.
 """
 

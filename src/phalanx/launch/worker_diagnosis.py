@@ -1,7 +1,7 @@
-"""Where a worker is or was, by its flight recorder: its own word of every moment.
+"""The status of a worker by its flight recorder, and who waits for whom.
 
-A heartbeat tells a phase. The recorder tells more: whether the batch of the step under way has
-come, which collective of the host it is in, and what it did when it failed.
+A heartbeat has a phase only. The recorder also shows whether the batch of the current step has
+arrived, which collective of the host the worker is in, and what it did when it failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NANO = 1e9
 
 
 def merge_flight_status(
-    position: WorkerProgress, file: Path, *, now: float, heard: float
+    position: WorkerProgress, file: Path, *, now: float, last_heartbeat: float
 ) -> WorkerProgress:
     """`position`, known from heartbeats, and what the flight recorder in `file` adds to it.
 
@@ -36,7 +36,7 @@ def merge_flight_status(
         position: its `since` is of the reader's clock.
         file: the flight recorder's.
         now: the time, by the reader's clock.
-        heard: when the reader saw the last new heartbeat.
+        last_heartbeat: when the reader saw the last new heartbeat.
     """
     flight = read_flight(file)
     location = None if flight is None else position_of(flight)
@@ -44,7 +44,7 @@ def merge_flight_status(
         return position
     if flight is None or position.phase not in ("compute", "input"):
         return replace(location, since=position.since)
-    lasted = flight.alive / _NANO - location.since + (now - heard)
+    lasted = flight.alive / _NANO - location.since + (now - last_heartbeat)
     return replace(location, since=min(now, max(now - lasted, position.since)))
 
 

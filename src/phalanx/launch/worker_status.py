@@ -149,7 +149,7 @@ class Beat:
         seconds: for how long it had done that when it wrote the heartbeat.
         step: the last step that it trained, from 1.
         epoch: the epoch, from 0.
-        t: the time in the record; it tells two heartbeats apart, and no more.
+        t: the time in the record. It only distinguishes two heartbeats.
     """
 
     phase: str
@@ -190,7 +190,7 @@ class BeatReader:
     off on another host. What counts is when the reader first saw that something new had started.
 
     Attributes:
-        heard: when the reader saw the last new heartbeat.
+        last_heartbeat: when the reader saw the last new heartbeat.
     """
 
     def __init__(self, records: Path, now: float) -> None:
@@ -204,7 +204,7 @@ class BeatReader:
         self._last = last_beat(records)
         self._position = WorkerProgress(phase="start", since=now)
         self._progress: tuple[object, ...] | None = None
-        self._looked = self.heard = now
+        self._looked = self.last_heartbeat = now
 
     def look(self, now: float) -> WorkerProgress:
         """What the worker does; `since` is of the reader's clock.
@@ -215,7 +215,7 @@ class BeatReader:
         beat = last_beat(self._records)
         if beat is None and self._progress is not None:
             # Other records fill the end of the file, so the worker writes.
-            self._position, self.heard = replace(self._position, since=now), now
+            self._position, self.last_heartbeat = replace(self._position, since=now), now
         elif beat is not None and beat != self._last:
             if beat.progress != self._progress:
                 # It began after the last look, and as long before its heartbeat as that says.
@@ -223,7 +223,7 @@ class BeatReader:
                 self._position = WorkerProgress(
                     phase=beat.phase, since=now - lasted, step=beat.step, epoch=beat.epoch
                 )
-            self._last, self._progress, self.heard = beat, beat.progress, now
+            self._last, self._progress, self.last_heartbeat = beat, beat.progress, now
         self._looked = now
         return self._position
 

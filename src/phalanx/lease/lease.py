@@ -326,7 +326,7 @@ def _take(directory: LeaseDir, record: LeaseRecord) -> bool:
     if is_taken and directory.create(name, content):
         _log.warning(
             "%s overwrites files that exist where it is asked not to: two processes that take the "
-            "lease at the same moment are not told apart there",
+            "lease at the same moment cannot be distinguished there",
             directory,
         )
     return is_taken

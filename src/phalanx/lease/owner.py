@@ -23,8 +23,8 @@ class Owner:
         boot: the id of the kernel's start; empty where the system has none.
         pid_namespace: the namespace that `pid` belongs to; empty where the system has none.
         pid: its process id.
-        started: when the process started, by the kernel's clock; tells it from a later process
-            with the same id.
+        started: when the process started, by the kernel's clock; distinguishes it from a later
+            process with the same id.
         token: unique for each lease.
         run: the id of the run that it trains for; empty without a launcher.
         attempt: the attempt of that run.

@@ -152,7 +152,7 @@ phase_tracker = PhaseTracker()
 
 
 # The thread touches neither TensorFlow nor Keras, so it beats while the main thread compiles,
-# computes or waits for a peer. A heartbeat that stops means that the process is gone or that
+# computes or waits for a peer. A heartbeat that stops means that the process has ended or that
 # something holds Python's lock.
 
 SECONDS = 2.0

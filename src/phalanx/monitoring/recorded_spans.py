@@ -53,7 +53,7 @@ class RecordedSpan:
 
     Attributes:
         done: how many steps were done, where that is fewer than asked for.
-        already: how many batches had come before those that `arrivals` tells of.
+        already: how many batches had come before those that `arrivals` reports.
     """
 
     __slots__ = (

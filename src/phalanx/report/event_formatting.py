@@ -1,4 +1,4 @@
-"""What happens to a run now and then, and how a page tells of it: a line here for each kind."""
+"""Notable events of a run, and how pages describe them: a line here for each kind."""
 
 from __future__ import annotations
 

@@ -37,13 +37,13 @@ class CorruptLines:
 
     @property
     def is_any(self) -> bool:
-        """Whether there is something to tell."""
+        """Whether there is something to report."""
         found = (self.damaged, self.newer, self.invalid, self.unfinished, self.error)
         return any(found)
 
 
 class FileReader:
-    """Follows one file of records, and tells each event's attempt and `fit`."""
+    """Follows one file of records, and adds each event's attempt and `fit`."""
 
     def __init__(self, path: Path) -> None:
         found = _WORKER.fullmatch(path.name)

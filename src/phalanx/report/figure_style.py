@@ -1,4 +1,4 @@
-"""How figures look: colours that colour-blind people tell apart, lines, and texts made safe."""
+"""The style of figures: colours for colour-blind people too, lines, and escaped texts."""
 
 from __future__ import annotations
 

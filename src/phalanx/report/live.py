@@ -118,16 +118,16 @@ class LiveRun:
     notable: list[Event] = field(default_factory=list)
     end: RunEnd | None = None
 
-    def take(self, events: Iterable[Event], *, heard: float | None = None) -> None:
+    def take(self, events: Iterable[Event], *, seen_at: float | None = None) -> None:
         """Add what was recorded, in any order of files.
 
         Args:
             events: new ones.
-            heard: when the reader found them, if it looks again and again; None takes the times in
-                the records, which are of the writers' clocks.
+            seen_at: when the reader found them, if it looks repeatedly; None takes the times in the
+                records, which are of the writers' clocks.
         """
         for event in sorted(events, key=lambda each: each.t):
-            seen = event.t if heard is None else heard
+            seen = event.t if seen_at is None else seen_at
             self.began = event.t if self.began is None else min(self.began, event.t)
             self.last_seen = seen if self.last_seen is None else max(self.last_seen, seen)
             self.attempt = max(self.attempt, event.attempt)
@@ -203,7 +203,7 @@ class Watched:
                 the times in the records.
         """
         file = read_run_file(self._path)  # Before the records: what they hold is older, or as old.
-        self.run.take(self._reader.poll(), heard=now if self._has_looked else None)
+        self.run.take(self._reader.poll(), seen_at=now if self._has_looked else None)
         if now is not None:
             self.run.limit_last_seen(now)
             self._has_looked = True

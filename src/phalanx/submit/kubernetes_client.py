@@ -101,7 +101,7 @@ def _create(one: dict[str, Any], namespace: str, kubernetes: ModuleType) -> None
 
 
 def _delete(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> None:
-    """Delete an object and what it made; one that is gone is as good."""
+    """Delete an object and its dependents; no error if it no longer exists."""
     client = kubernetes.client
     try:
         match kind:

@@ -95,7 +95,7 @@ def logs(job: SubmittedJob, client: Any) -> str:
 
 
 def cancel(job: SubmittedJob, client: Any) -> None:
-    """Tell Ray to stop the job: training saves and stops, if it listens."""
+    """Request Ray to stop the job: training saves and stops, if it handles the signal."""
     with _translate_errors():
         client.stop_job(job.job)
 

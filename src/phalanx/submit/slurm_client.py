@@ -42,7 +42,7 @@ def status(submitted: SubmittedJob, call: Call) -> str:
         if "Invalid job id" not in str(error):
             raise
         said = ""
-    return said or "ended: phalanx report tells how, and the log"
+    return said or "ended: see phalanx report, and the log"
 
 
 def cancel(submitted: SubmittedJob, call: Call) -> None:

@@ -32,7 +32,7 @@ class WorkerFailure:
 
     @property
     def is_secondary(self) -> bool:
-        """Whether it is what a worker sees when one of its peers has gone."""
+        """Whether it is what a worker sees when one of its peers has ended."""
         failure = FailureRecord(
             rank=self.rank,
             type=self.type_name,

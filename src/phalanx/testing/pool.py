@@ -342,7 +342,7 @@ class PoolWorker:
         self._process.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """See a killed worker gone, and let go of its files."""
+        """Wait for the end of a killed worker, and close its files."""
         if self._process.poll() is None:
             wait([self._process.sentinel], 10.0)
             self._process.poll()

@@ -96,7 +96,7 @@ def work(channel: Connection[Any, Any], *, stacks_fd: int, dumped_fd: int) -> in
 
 
 def _report(job: Job, *, is_first: bool) -> tuple[Returned | Raised, int]:
-    """Do one job; what to tell of it, and the exit code where the worker ends with it."""
+    """Do one job; gives what to report of it, and the exit code if the worker ends with it."""
     try:
         if not is_first:
             reset(keeps_strategy=job.enter)

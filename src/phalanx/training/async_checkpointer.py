@@ -171,8 +171,8 @@ class AsyncCheckpointer:
 
 
 def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy) -> ShardWriter:
-    """This worker's writer; its `attempt` tells what this attempt writes from what an
-    earlier one left. All workers must come here together.
+    """This worker's writer; its `attempt` distinguishes what this attempt writes from what an
+    earlier one left. A collective: all workers must call it.
 
     The chief holds the lease of the folder until the call ends.
 

@@ -133,7 +133,7 @@ class HostBatchProbe:
     """One batch that is there before the step begins."""
 
     def __init__(self, data: Any) -> None:
-        """Tell of `data`, as `fit` takes it."""
+        """Report `data`, as `fit` takes it."""
         self._data = data
 
     def last(self) -> SpanListener:

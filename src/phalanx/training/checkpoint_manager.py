@@ -63,7 +63,7 @@ class CheckpointManager:
             stage: where the call runs.
             callback: what was asked.
             capture: reads and writes the state.
-            check: raises where training has gone wrong, so that nothing wrong is saved.
+            check: raises if training has failed, so that no invalid state is saved.
             clock: seconds, increasing.
         """
         self._stage = stage
@@ -160,7 +160,7 @@ class CheckpointManager:
             epoch: the epoch under way.
             batch: batches of it that are trained.
             done: of these, how many just now.
-            is_last: whether the epoch ends here, which `after_epoch` then tells.
+            is_last: whether the epoch ends here, for which `after_epoch` is then called.
 
         Raises:
             SystemExit: this process is to go, and has saved.
@@ -278,7 +278,7 @@ def checkpointing_of(
         stage: where the call runs.
         callbacks: the callbacks of this worker.
         capture: makes what reads and writes the state; its argument says whether to keep iterators.
-        check: raises where training has gone wrong.
+        check: raises if training has failed.
 
     Raises:
         WorkerMismatchError: some workers have a `Checkpoint` and some have not.

@@ -234,7 +234,7 @@ def add_hint(error: BaseException) -> None:
 
 # Workers that were given data of different lengths, or models of different shapes, would
 # hang in a collective or train something wrong. One small gather at the start of a call
-# tells, and the error names who differs.
+# finds this, and the error names the workers that differ.
 
 _UNKNOWN = -1
 

@@ -23,7 +23,7 @@ _TIMEOUT = 10.0  # seconds in which an element comes, or a step is tried without
 
 
 class EndOfDataSync:
-    """Tells how many steps all workers have data for; a collective for some of them at once."""
+    """Finds how many steps all workers have data for; a collective for some of them at once."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class EndOfDataSync:
             fewest = int(all_ready.min())
             if fewest == 0:
                 if not all_ended.any():
-                    return 1  # making the element takes long or failed: taking it tells
+                    return 1  # making the element takes long or failed: taking it shows which
                 if (all_ended | (all_ready > 0)).all():
                     return self._end(taken, all_ready, all_ended)
             self._until = taken + fewest
@@ -84,6 +84,6 @@ class EndOfDataSync:
 
 
 def _raise_what_ended(iterator: Any) -> None:
-    """A pipeline that fails continues as if it had ended: only taking an element tells."""
+    """A pipeline that fails looks as if it had ended: only taking an element raises."""
     with suppress(StopIteration, tf.errors.OutOfRangeError):
         next(iterator)

@@ -228,7 +228,7 @@ def start_training(
     initial_epoch: int,
     epochs: int,
 ) -> int:
-    """Find what to resume from, and tell the callbacks that training begins.
+    """Find the checkpoint to resume from, and call the callbacks' `on_train_begin`.
 
     Args:
         model: the model.

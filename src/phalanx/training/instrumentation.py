@@ -321,9 +321,9 @@ class StepTimer:
         return outputs
 
     def propose(self, *, epoch_ends: bool = False) -> tuple[float, float, float]:
-        """What the chief tells the others: steps to the next timed one, and two yes or no.
+        """What the chief broadcasts: steps to the next timed one, and two flags.
 
-        These are whether numbers are due, and whether to measure communication from now on.
+        The flags: whether numbers are due, and whether to measure communication from now on.
         """
         if not self.is_on or not self._meter.is_warm:
             return 0.0, 0.0, 0.0

@@ -46,7 +46,7 @@ def local_chief_first() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # its own error says more than that a peer has gone
+        with suppress(Exception):  # its own error says more than that a peer has ended
             _meet(strategy, place, well=False)
         raise
     if is_first:

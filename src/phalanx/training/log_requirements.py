@@ -1,4 +1,4 @@
-"""At which batches callbacks look at `logs`: what they declare, else what their code tells."""
+"""At which batches callbacks read `logs`: what they declare, else what their code shows."""
 
 from __future__ import annotations
 

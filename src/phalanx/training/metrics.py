@@ -50,7 +50,7 @@ class MetricReader:
 
         Args:
             outputs: the last step's, from `StepFunction`.
-            notes: numbers that the chief tells all workers by the way, as float32.
+            notes: numbers that the chief broadcasts in the same collective, as float32.
 
         Returns:
             The logs, and the chief's notes.

@@ -9,8 +9,8 @@ from collections.abc import Callable
 class OverheadBudget:
     """Steps 1, 1 + n, 1 + 2n, ...; n grows where a look costs too much.
 
-    Every worker must look at the same steps. So the chief measures, and tells its choice
-    in the looks themselves: what it proposes before one holds until the next.
+    Every worker must sample the same steps. So the chief measures, and broadcasts its choice
+    in the sampled steps themselves: what it proposes before one holds until the next.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class SavePolicy:
         self._saved_at = self._clock()
 
     def is_due_after_step(self, step: int) -> bool:
-        """Whether `step` is, or has gone past, a step to save at."""
+        """Whether `step` is at or after the next step to save at."""
         every = int(self._every.every)
         return self._every.unit == "steps" and step // every > self._saved_step // every
 

@@ -183,7 +183,7 @@ class StepFunction:
         return self._run_and_capture(element)
 
     def _note(self, element: Any, number: Any) -> None:
-        """Tell the flight recorder that a batch has come, the execution's `number`-th."""
+        """Record in the flight recorder that the execution's `number`-th batch has arrived."""
         if self._arrivals is not None:
             self._arrivals.note(self._data_of(element), number)
 

@@ -151,7 +151,7 @@ def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> NonFini
     )
     if function.extensions.get(NonFiniteGuard) is not health:
         function.extensions[NonFiniteGuard] = health
-        function.retrace()  # what was traced before does not tell this one
+        function.retrace()  # what was traced before does not report to this one
     return health
 
 

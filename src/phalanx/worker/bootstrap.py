@@ -179,7 +179,7 @@ def _exit_barrier(strategy: Any, *, saved: bool) -> None:
 
 
 class FirstStep:
-    """Listens to the pulse; the mark tells a worker that cannot start from one that failed later.
+    """Listens to phases; the mark shows whether a worker failed to start or failed later.
 
     Args:
         mark: the file to make; it holds the time and the step.

@@ -14,7 +14,7 @@ from typing import Any
 from phalanx.launch.parent_death import die_with_launcher
 
 WORKER_TIMEOUT_MS = 10_000
-"""After so long without a report from a worker the dispatcher takes it for gone."""
+"""After so long without a report from a worker the dispatcher takes it for lost."""
 HEARTBEAT_MS = 1_000
 
 

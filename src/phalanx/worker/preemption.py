@@ -127,8 +127,8 @@ class Preemption:
     def _hand_back(self, number: signal.Signals) -> None:
         """Restore the handlers; training that stopped for a request is not ended.
 
-        Slurm tells this process too, so it may have saved when the launcher tells it, and be on
-        its way out. Python puts a handler of its own out of force on that way, and not this.
+        Slurm signals this process too, so it may have saved and be exiting when the launcher
+        signals it. Python disables its own handlers during exit, and not this one.
         """
         if self._asked is None:
             self._ignored.discard(number)

@@ -97,7 +97,7 @@ def exit_without_barrier(code: int) -> NoReturn:
     """End with `code` soon, whatever state the cluster is in.
 
     The script's own exit functions still run, but TensorFlow's teardown does not: it may
-    wait for peers that are gone. Whatever holds the process up has a few seconds.
+    wait for peers that have ended. Whatever holds the process up has a few seconds.
     """
     timer = threading.Timer(_TIMEOUT, _end, (code,))
     timer.daemon = True
@@ -137,6 +137,6 @@ def exit_on_sigterm() -> None:
 
     To be called when the strategy exists: making it installs TensorFlow's preemption
     notifier, which swallows SIGTERM. A Python handler would not do either: it never runs
-    while the main thread waits in a collective for a peer that is gone.
+    while the main thread waits in a collective for a peer that has ended.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -31,7 +31,7 @@ _HALF_READ = (
 )
 _HALF_READ_TEXTS = re.compile(r"truncated|unexpected end of|too short to be|end-of-file", re.I)
 _READS = (OSError, ValueError, RuntimeError, pickle.UnpicklingError)
-"""What libraries raise of files too, so that their message must tell."""
+"""Errors that libraries raise for other reasons than files too, so the message decides."""
 
 
 def is_scripts(file: str) -> bool:

@@ -1,4 +1,4 @@
-"""A search of KerasTuner's over widths and learning rates, of as many trials as it is told."""
+"""A search of KerasTuner's over widths and learning rates, with a given number of trials."""
 
 import json
 import os

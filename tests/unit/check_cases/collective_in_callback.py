@@ -8,7 +8,7 @@ class FaultyDisk(phalanx.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if self.cluster.is_chief:
             print(self.all_reduce({"free": 1.0}, how="min"))  # expect: collective-on-some-ranks
-        if self.cluster.rank == 0 and self.any_worker(True):  # right, and hard to tell: not found
+        if self.cluster.rank == 0 and self.any_worker(True):  # right, and hard to recognize: not found
             print("all")
 
 

@@ -1,7 +1,7 @@
 """Ray: one launcher for each bundle of a job, as `phalanx submit ray` places them.
 
-Ray itself tells a process nothing of its peers. The entrypoint of a Ray job is one process on one
-node. https://docs.ray.io/en/latest/cluster/running-applications/job-submission/index.html
+Ray gives a process no information about its peers. The entrypoint of a Ray job is one process on
+one node. https://docs.ray.io/en/latest/cluster/running-applications/job-submission/index.html
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def detect(
     rank = number(environment, "SLURM_PROCID")
     if len(counts) != len(nodes):
         raise ClusterError(
-            f"Slurm tells of {len(nodes)} nodes ({', '.join(nodes[:8])}) and of tasks on "
+            f"Slurm names {len(nodes)} nodes ({', '.join(nodes[:8])}) and tasks on "
             f"{len(counts)} ({counts[:8]}). Start the launchers by srun without changing SLURM_ "
             "variables, or give --hosts."
         )
@@ -102,7 +102,7 @@ def _hosts(
 ) -> tuple[str, ...]:
     """The host of each task, in the same way for all of them; "" where that is not known.
 
-    Slurm does not tell how it spread several tasks over a node, only which of them are here.
+    Slurm does not say how it spread several tasks over a node, only which of them are here.
     """
     ways = _in_blocks(counts), _in_turns(counts)
     if environment.get("SLURM_DISTRIBUTION", "").startswith("arbitrary"):

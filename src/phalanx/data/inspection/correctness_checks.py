@@ -93,7 +93,7 @@ def _random_choices(seen: InspectedDataset) -> Iterator[DatasetFinding]:
                 weight="note",
                 what=f"{step.kind} draws random numbers whose state is kept.",
                 why="Which sample gets which number depends on threads: a run cannot be repeated "
-                "to the bit, nor resumed in the middle of an epoch as it would have gone on.",
+                "to the bit, nor resumed in the middle of an epoch with the same samples.",
                 remedy=f"Use tf.random.stateless_*, or {_PIPELINE}(augment=...), whose seed "
                 "follows from sample and epoch.",
             )

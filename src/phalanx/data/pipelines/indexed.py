@@ -37,7 +37,7 @@ class IndexedPipeline:
     """
 
     def __init__(self, source: IndexedSource, options: PipelineOptions) -> None:
-        """Prepare; samples are read only to learn lengths that a function tells."""
+        """Prepare; samples are read only for lengths that a function computes."""
         if source.num_samples == 0:
             raise DataError("Asked for a pipeline from a source with 0 samples. Give at least one.")
         self.options = options

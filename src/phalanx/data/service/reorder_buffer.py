@@ -102,7 +102,7 @@ class Fetcher:
         return self._local(position)
 
     def close(self) -> None:
-        """Read no more; also when this object is gone, and when Python ends."""
+        """Stop reading; also called when this object is deleted, and when Python ends."""
         self._close()
 
     def _is_lost(self, arrivals: _Arrivals) -> bool:
@@ -112,7 +112,7 @@ class Fetcher:
         self.close()
         self._arrivals = arrivals = _Arrivals(next=position)
         self._close = weakref.finalize(self, _close, arrivals)
-        # The thread must not keep this object alive: it ends when this is gone.
+        # The thread must not keep this object alive: it ends when this object is deleted.
         threading.Thread(
             target=_read,
             args=(self._remote, position, arrivals, self._ahead),

@@ -65,7 +65,7 @@ def read_idx(name: str) -> np.ndarray:
     expected = header + math.prod(shape) * dtype.itemsize
     if len(content) != expected:
         raise DataError(
-            f"Asked to read {name}, whose header tells of {shape}, which is {expected} bytes; "
+            f"Asked to read {name}, whose header names {shape}, which is {expected} bytes; "
             f"found {len(content)}. Get the file again."
         )
     numbers = np.frombuffer(content, dtype, offset=header).reshape(shape)

@@ -25,8 +25,8 @@ class IndexedSource(ABC):
             one, several batches at a time.
         can_fail: whether a sample may turn out unreadable.
         labels: the class of each sample, where the source knows; int64.
-        fingerprint: equal on all workers that see the same data; None where that cannot be
-            told.
+        fingerprint: equal on all workers that see the same data; None if it cannot be
+            determined.
     """
 
     num_samples: int

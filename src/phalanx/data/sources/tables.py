@@ -206,9 +206,9 @@ def _read_csv(reader: Any, name: str, parse: dict[str, Any], *, skips: bool) -> 
         _log.warning("Left out %d row(s) of %s; the first: %s.", len(bad), name, bad[0])
     # Rows after a skipped one keep their numbers in the file.
     rows = TableRows(name, table, first=1)
-    gone = [int(n) for text in bad for n in re.findall(r"^row (\d+) of", text)]
-    every = np.arange(1, table.num_rows + len(gone) + 1)
-    rows.numbers = np.setdiff1d(every, np.array(gone) - 1) if gone else rows.numbers
+    dropped = [int(n) for text in bad for n in re.findall(r"^row (\d+) of", text)]
+    every = np.arange(1, table.num_rows + len(dropped) + 1)
+    rows.numbers = np.setdiff1d(every, np.array(dropped) - 1) if dropped else rows.numbers
     return rows
 
 

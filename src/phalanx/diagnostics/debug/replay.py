@@ -299,7 +299,7 @@ class StepReplayer:
         seeds = {n: v for n, v in own.items() if is_seed(v)}
         if not seeds:
             return
-        # They were kept after the step: how far a step takes them, a step tells.
+        # They were kept after the step: running a step shows how far it advances them.
         first = self.order[0]
         self.run(self.data(first), self._captured.about.parts[first], watched=False)
         for name, variable in seeds.items():

@@ -1,4 +1,4 @@
-"""The calls of a script in the order in which they would run, as far as its text tells."""
+"""The calls of a script in the order in which they would run, as far as its text shows."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class WorkerFault(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Kill(WorkerFault):
-    """SIGKILL: the process is gone at once, as by the kernel when memory is out."""
+    """SIGKILL: the process ends at once, as by the kernel's out-of-memory killer."""
 
 
 @dataclass(frozen=True, kw_only=True)

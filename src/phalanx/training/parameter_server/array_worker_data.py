@@ -62,7 +62,7 @@ class ArraysOnWorkers:
         return position
 
     def next_pass(self) -> None:
-        """Nothing to do: a batch's number tells its pass."""
+        """Nothing to do: a batch's number determines its pass."""
 
     def position(self, *, batch: int, trained: int) -> DataPosition:
         """The position of training, which is one number."""

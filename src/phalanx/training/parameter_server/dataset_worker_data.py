@@ -248,7 +248,7 @@ def _refuse_python(graph: bytes) -> None:
 
 
 # A pass that is resumed is read again. The n-th batch of it was worker n modulo W's, who
-# had done so many of its own: so a batch's number tells whether it is left, and those that are
+# had done so many of its own: so a batch's number shows whether it is left, and those that are
 # left may be shared out among another number of workers.
 
 ALL = int(tf.int64.max)

@@ -1,4 +1,4 @@
-"""Hand steps to the workers, some ahead, and take what they tell in the order they were given."""
+"""Schedule steps on the workers, some ahead, and take their results in the order of the steps."""
 
 from __future__ import annotations
 

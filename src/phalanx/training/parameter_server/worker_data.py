@@ -49,7 +49,7 @@ class WorkerData(Protocol):
         """
 
     def state(self) -> Mapping[str, Any] | None:
-        """What `position` cannot tell, as JSON; None where it tells all."""
+        """The state beyond `position`, as JSON; None if `position` is all of it."""
 
     def restore(self, position: DataPosition, state: Mapping[str, Any] | None) -> None:
         """Begin there; called before `on_workers`.

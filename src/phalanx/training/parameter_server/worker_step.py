@@ -1,4 +1,4 @@
-"""What a worker does with one batch, and what it tells the chief of it."""
+"""What a worker does with one batch, and what it returns to the chief."""
 
 from __future__ import annotations
 

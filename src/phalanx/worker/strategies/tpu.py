@@ -27,7 +27,7 @@ def make(request: StrategyRequest) -> Any:
     if place is None:
         raise ConfigurationError(
             "Asked for the tpu strategy; found no TPU: TPU_NAME and TPU_WORKER_HOSTNAMES are not "
-            "set, and no metadata server tells of one. Set TPU_NAME to its name or grpc:// "
+            "set, and no metadata server names one. Set TPU_NAME to its name or grpc:// "
             "address, or run on a TPU machine."
         )
     _log.info("TPU %s, since %s", place.accelerator or "of unknown type", place.reason)

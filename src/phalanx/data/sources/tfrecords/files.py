@@ -72,7 +72,7 @@ def _is_known(name: str) -> bool:
 
 
 def compression_of(files: Sequence[str], asked: str | None) -> Compression:
-    """How the files are compressed: as asked, or else as their first bytes and names tell.
+    """How the files are compressed: as requested, or else by their first bytes and names.
 
     Raises:
         ConfigurationError: there is no such compression, or the files differ.

@@ -30,7 +30,7 @@ Parse = Callable[[tf.Tensor], Any]
 """Samples, in a batch, of a batch of records (1-D strings); traced by TensorFlow."""
 
 Stamp = Callable[[], tuple[Any, ...]]
-"""What tells the content of the files from another."""
+"""A value that changes with the content of the files."""
 
 _MOST_OPEN = 256
 

@@ -36,7 +36,7 @@ def _across_batch(script: Script) -> Iterator[Spot]:
 
 
 def _losses(script: Script) -> Iterator[Function]:
-    """The functions that compute a loss, as far as names tell."""
+    """The functions that compute a loss, as far as names show."""
     for node in script.nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (
             node.name in _STEPS or "loss" in node.name.lower()

@@ -70,7 +70,7 @@ def _first_argument(site: Site) -> ast.expr | None:
 
 
 def _is_shared(script: Script, path: ast.expr) -> bool:
-    """Whether the path is the same on all workers, as far as its text tells."""
+    """Whether the path is the same on all workers, as far as its text shows."""
     if is_about_rank(script, path) or _OWN_PLACE.search(ast.unparse(path)):
         return False
     names = [node.id for node in ast.walk(path) if isinstance(node, ast.Name)]
