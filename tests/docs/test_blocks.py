@@ -131,7 +131,7 @@ def diagnosed(options, monkeypatch):
     """What `phalanx doctor` says; TensorFlow is not asked, nor added with, which takes long."""
     from phalanx.cli.app import app
     from phalanx.diagnostics.doctor import all_reduce
-    from phalanx.diagnostics.doctor.machine import TensorFlowInfo
+    from phalanx.diagnostics.doctor.probe_tensorflow import TensorFlowInfo
 
     monkeypatch.setattr(TensorFlowInfo, "probe", TensorFlowInfo)
     monkeypatch.setattr(all_reduce, "on_this_machine", lambda: None)

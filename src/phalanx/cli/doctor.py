@@ -1,4 +1,4 @@
-"""`phalanx doctor`: are machines fit for training, or is a script for a kind of machine?"""
+"""`phalanx doctor`: checks machines for training, or a script for a kind of machine."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def doctor(
     ] = _TIMEOUT,
     arguments: Arguments = None,
 ) -> None:
-    """Look at this machine, at all hosts, or at a script; leave with 0 or 1."""
-    from phalanx.diagnostics.doctor.all_reduce_cost import parse_parameters
+    """Check this machine, all hosts, or a script; exit with 0 or 1."""
+    from phalanx.diagnostics.doctor.all_reduce import parse_parameters
 
     if kind is not None:
         raise typer.Exit(_script(kind, script, arguments or []))
@@ -96,7 +96,7 @@ def doctor(
             f"phalanx doctor looks at a script for a kind of machine; found {script!r} and no "
             f"--target. Say which: --target {'|'.join(KINDS)}."
         )
-    wish = DoctorOptions(
+    options = DoctorOptions(
         directory=directory,
         as_json=as_json,
         parameters=parse_parameters(model_parameters),
@@ -108,7 +108,7 @@ def doctor(
                 "--hosts and --node-rank are for all hosts together. Add --cluster, and give the "
                 "same command on each host."
             )
-        raise typer.Exit(this_machine(wish))
+        raise typer.Exit(this_machine(options))
     node_group = resolve_cluster(hosts, node_rank, "auto")
     if node_group is None or len(node_group.hosts) == 1:
         raise ConfigurationError(
@@ -117,11 +117,11 @@ def doctor(
             "Start it as you start phalanx run on each host: with --hosts a,b,c, or by srun, "
             "mpiexec or in the pods."
         )
-    raise typer.Exit(all_hosts(wish, node_group))
+    raise typer.Exit(all_hosts(options, node_group))
 
 
 def _script(kind: str, script: str | None, arguments: list[str]) -> int:
-    """Look at the script in a process of its own; gives its exit code."""
+    """Check the script in a process of its own; gives its exit code."""
     if kind not in KINDS:
         raise ConfigurationError(f"--target must be one of {', '.join(KINDS)}; found {kind!r}.")
     if script is None:
@@ -155,12 +155,12 @@ _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    """What a person asks the doctor for.
+    """The options of one `phalanx doctor`.
 
     Attributes:
-        directory: where runs are to be written.
-        as_json: print JSON, once all is known.
-        parameters: of the model whose steps are spoken of.
+        directory: of runs.
+        as_json: print JSON at the end.
+        parameters: of the model for which the cost of an all-reduce is estimated.
         rendezvous_timeout: seconds to wait for other hosts.
     """
 
@@ -170,68 +170,69 @@ class DoctorOptions:
     rendezvous_timeout: float
 
 
-def this_machine(wish: DoctorOptions) -> int:
-    """Look at this machine; gives the exit code."""
+def this_machine(options: DoctorOptions) -> int:
+    """Check this machine; gives the exit code."""
     from phalanx.diagnostics.doctor.all_reduce import on_this_machine
-    from phalanx.diagnostics.doctor.run_checks import run_checks
+    from phalanx.diagnostics.doctor.checks import run_checks
 
-    told = _Reporter(as_json=wish.as_json)
-    for result in run_checks(replace(_here(wish), all_reduced=on_this_machine())):
-        told.take(result)
-    return told.end("fit for training")
+    reporter = _Reporter(as_json=options.as_json)
+    for result in run_checks(replace(_here(options), all_reduce=on_this_machine())):
+        reporter.take(result)
+    return reporter.end("fit for training")
 
 
-def all_hosts(wish: DoctorOptions, node_group: ClusterEnvironment) -> int:
-    """Look at all hosts; gives the exit code."""
-    from phalanx.diagnostics.doctor.cluster_check.coordinator import NodeClients
-    from phalanx.diagnostics.doctor.run_checks import run_checks
+def all_hosts(options: DoctorOptions, node_group: ClusterEnvironment) -> int:
+    """Check all hosts; gives the exit code."""
+    from phalanx.diagnostics.doctor.checks import run_checks
+    from phalanx.diagnostics.doctor.cluster_check.coordinator import ClusterCheck
 
     info(f"{node_group.kind}: {node_group.why}")
-    doctors = NodeClients(
+    check = ClusterCheck(
         node_group=node_group,
-        root=wish.directory,
-        look=lambda: list(run_checks(_here(wish))),
+        root=options.directory,
+        check=lambda: list(run_checks(_here(options))),
         announce=info,
-        parameters=wish.parameters,
-        rendezvous_timeout=wish.rendezvous_timeout,
+        parameters=options.parameters,
+        rendezvous_timeout=options.rendezvous_timeout,
     )
     if not node_group.is_leader:
-        code = doctors.follow()
-        info(f"what was found on all hosts is told on {node_group.hosts[0] or 'the first of them'}")
+        code = check.follow()
+        info(f"the results of all hosts are on {node_group.hosts[0] or 'the first of them'}")
         return code
-    told = _Reporter(as_json=wish.as_json)
-    links = doctors.lead(told.take)
-    return told.end("fit for training together", links=[asdict(link) for link in links])
+    reporter = _Reporter(as_json=options.as_json)
+    links = check.lead(reporter.take)
+    return reporter.end("fit for training together", links=[asdict(link) for link in links])
 
 
-def _here(wish: DoctorOptions) -> MachineInfo:
-    from phalanx.diagnostics.doctor.machine import MachineInfo, TensorFlowInfo
+def _here(options: DoctorOptions) -> MachineInfo:
+    from phalanx.diagnostics.doctor.machine import MachineInfo
+    from phalanx.diagnostics.doctor.probe_tensorflow import TensorFlowInfo
 
     return MachineInfo(
         environment=os.environ,
-        directory=wish.directory.absolute(),
+        directory=options.directory.absolute(),
         tensorflow=TensorFlowInfo.probe(),
-        parameters=wish.parameters,
+        parameters=options.parameters,
         me=LocalHost.here(),
     )
 
 
 @dataclass(kw_only=True)
 class _Reporter:
-    """Findings, shown as they come, or as JSON at the end."""
+    """Prints results one by one, or as JSON at the end."""
 
     as_json: bool
     results: list[Result] = field(default_factory=list)
 
     def take(self, result: Result) -> None:
         self.results.append(result)
-        # Of each of many hosts, only what is to be known.
+        # Of the results of a node among several, only the problems.
         if not self.as_json and (result.host is None or result.verdict != "ok"):
             _show(result)
 
     def end(self, said: str, **more: Any) -> int:
-        """Say what it comes to; gives the exit code."""
-        from phalanx.diagnostics.doctor.run_checks import is_passing
+        """Print the verdict; gives the exit code."""
+        from phalanx.diagnostics.doctor.result import is_passing
 
         fit = is_passing(self.results)
         if self.as_json:

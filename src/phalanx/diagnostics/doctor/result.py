@@ -1,24 +1,25 @@
-"""What a check came to."""
+"""The result of a check."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "error"]
-"""Fit; fit, with something to know; not fit for training."""
+"""Ready; ready, with a note; not ready for training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One thing that was looked at.
+    """One finding of a check.
 
     Attributes:
-        check: what, in a word or two.
-        verdict: how it is.
+        check: its name.
+        verdict: see `Verdict`.
         what: what was found, with the value.
-        fix: the command that fixes it, or what to do; None where nothing is to be fixed.
-        host: where, if several hosts were looked at; None for all of them together.
+        fix: the command that fixes it, or an instruction; None if there is nothing to fix.
+        host: the node, if several were checked; None for all of them together.
     """
 
     check: str
@@ -29,15 +30,20 @@ class Result:
 
 
 def ok(check: str, what: str, fix: str | None = None) -> Result:
-    """It is as it should be; `fix` is for those who want it otherwise."""
+    """Ready for training; `fix` changes it for users who want to."""
     return Result(check=check, verdict="ok", what=what, fix=fix)
 
 
 def warning(check: str, what: str, fix: str | None = None) -> Result:
-    """Training works, and this is to be known."""
+    """Training works, with this limitation."""
     return Result(check=check, verdict="warning", what=what, fix=fix)
 
 
 def failed(check: str, what: str, fix: str) -> Result:
-    """Training does not work before this is fixed."""
+    """Training does not work until this is fixed."""
     return Result(check=check, verdict="error", what=what, fix=fix)
+
+
+def is_passing(results: Iterable[Result]) -> bool:
+    """Whether there is no error."""
+    return all(result.verdict != "error" for result in results)

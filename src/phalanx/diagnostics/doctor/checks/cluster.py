@@ -1,4 +1,4 @@
-"""Which cluster this process is in, by its environment, and what `auto` would make of it."""
+"""The cluster environment of this process, and the strategy that `auto` selects."""
 
 from __future__ import annotations
 
@@ -17,32 +17,35 @@ _CHECK = "cluster"
 
 def check(here: MachineInfo) -> Iterator[Result]:
     """The cluster that `phalanx run` would join, and a script's strategy without a launcher."""
-    yield _place(here)
+    yield _cluster(here)
     yield _strategy(here)
 
 
-def _place(here: MachineInfo) -> Result:
-    looks = probe_all(here.environment, me=here.me)
+def _cluster(here: MachineInfo) -> Result:
+    detections = probe_all(here.environment, me=here.me)
     try:
         node_group = detect(here.environment, me=here.me)
     except (ClusterError, ConfigurationError) as problem:
         first = str(problem).splitlines()[0]
-        kinds = " or ".join(f"--cluster {one.kind}" for one in looks if one.node_group is not None)
+        kinds = " or ".join(
+            f"--cluster {one.kind}" for one in detections if one.node_group is not None
+        )
         fix = f"phalanx run {kinds or '--cluster none'}; or fix the variables that it names"
         return failed(_CHECK, first, fix)
     if node_group is None:
-        asked = ", ".join(one.kind for one in looks)
-        return ok(_CHECK, f"none: no variables of {asked}; phalanx run is alone here")
+        kinds = ", ".join(one.kind for one in detections)
+        return ok(_CHECK, f"none: no variables of {kinds}; phalanx run is alone here")
     who = f"launcher {node_group.index} of {len(node_group.hosts)}"
     lead = "" if len(node_group.hosts) == 1 else f", led by {node_group.hosts[0] or 'the first'}"
     return ok(
-        _CHECK, f"{node_group.kind}: {node_group.why}; {who}{lead}{_others(looks, node_group.kind)}"
+        _CHECK,
+        f"{node_group.kind}: {node_group.why}; {who}{lead}{_others(detections, node_group.kind)}",
     )
 
 
-def _others(looks: list[Detection], chosen: str) -> str:
-    """Kinds that were found too, and do not count."""
-    also = [one.kind for one in looks if one.kind != chosen and (one.node_group or one.error)]
+def _others(detections: list[Detection], chosen: str) -> str:
+    """Cluster environments that were detected too, and are not used."""
+    also = [one.kind for one in detections if one.kind != chosen and (one.node_group or one.error)]
     return f" ({', '.join(also)} found too, {chosen} comes first)" if also else ""
 
 

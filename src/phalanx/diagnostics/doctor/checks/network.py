@@ -17,7 +17,7 @@ _PORTS = 8
 
 
 def check(here: MachineInfo) -> Iterator[Result]:
-    """Free ports on loopback, this host's name there and back, and who can reach the workers."""
+    """Free ports on loopback, this host's name both ways, and who can reach the workers."""
     del here
     yield _ports()
     yield _name(socket.gethostname())
@@ -52,7 +52,8 @@ def _name(host: str) -> Result:
 
 
 def exposure(addresses: Sequence[str], ports: tuple[int, int]) -> Result:
-    """Who can reach TensorFlow's servers, which listen on all addresses and ask for no credentials.
+    """Whether other hosts reach TensorFlow's servers, which listen on all addresses without
+    authentication.
 
     https://github.com/tensorflow/tensorflow/blob/master/SECURITY.md
 
@@ -94,7 +95,7 @@ def _addresses() -> list[str]:
 
 
 def _ephemeral_ports() -> tuple[int, int]:
-    """Those that the kernel gives to whoever asks for a free one."""
+    """The ports that the kernel assigns where a process requests a free one."""
     try:
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     except (OSError, ValueError):

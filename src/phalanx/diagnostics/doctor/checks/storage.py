@@ -1,4 +1,4 @@
-"""The directory that runs are written to: is it there, writable, and a rename in it atomic?"""
+"""The directory of runs: is it writable, and is a rename in it atomic?"""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ _LEAST = 1 << 30
 
 
 def check(here: MachineInfo) -> Iterator[Result]:
-    """Whether records and checkpoints can be kept there."""
-    place = here.directory
-    while not place.exists() and place != place.parent:
-        place = place.parent  # it is made when the first run is
+    """Whether records and checkpoints can be written there."""
+    directory = here.directory
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent  # the first run creates it
     try:
-        with tempfile.TemporaryDirectory(prefix=".phalanx-doctor-", dir=place) as scratch:
+        with tempfile.TemporaryDirectory(prefix=".phalanx-doctor-", dir=directory) as scratch:
             trouble = _trouble(Path(scratch))
     except OSError as problem:
-        yield failed("directory", f"{place} is not writable: {problem}", f"chmod u+rwx {place}")
+        yield failed(
+            "directory", f"{directory} is not writable: {problem}", f"chmod u+rwx {directory}"
+        )
         return
     if trouble is not None:
         fix = "keep checkpoints elsewhere: Checkpoint(directory), on a local disk or s3://"
-        yield failed("directory", f"{place}: {trouble}", fix)
+        yield failed("directory", f"{directory}: {trouble}", fix)
         return
-    free = shutil.disk_usage(place).free
-    what = f"{place} is writable, a rename in it is atomic, {free / 2**30:.1f} GiB free"
+    free = shutil.disk_usage(directory).free
+    what = f"{directory} is writable, a rename in it is atomic, {free / 2**30:.1f} GiB free"
     yield (
         ok("directory", what)
         if free >= _LEAST
@@ -42,15 +44,15 @@ def check(here: MachineInfo) -> Iterator[Result]:
 
 
 def _trouble(scratch: Path) -> str | None:
-    """What keeps a file from being replaced as a whole."""
+    """Why a file cannot be replaced atomically; None if it can."""
     old, new = scratch / "old", scratch / "new"
     old.write_bytes(b"old")
     with open(old, "rb") as reader:
         new.write_bytes(b"new")
         os.replace(new, old)
         if old.read_bytes() != b"new" or new.exists():
-            return "a renamed file is not in its place"
+            return "a renamed file is not under its new name"
         with suppress(OSError):
             if reader.read() != b"old":
-                return "whoever reads a file while it is replaced reads something else"
+                return "a process that reads a file while it is replaced reads other content"
     return None

@@ -1,4 +1,7 @@
-"""The same questions to all hosts of a cluster, and to each link between two of them.
+"""`phalanx doctor --cluster`: the checks of every node, and those of all nodes together.
 
-A doctor on every host: the first leads, the others answer. They meet as launchers do.
+The doctors connect by the launchers' rendezvous; the first leads and sends requests to the others.
+This is no ordinary run, since a run needs every node and every link from its start, and the same
+versions on all: the doctor reports nodes that are missing, links that are broken, and versions that
+differ.
 """

@@ -1,4 +1,4 @@
-"""The two parts that a doctor can have among several: to lead, or to follow."""
+"""The two roles of a doctor of several nodes: leader and follower."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from itertools import chain
 from pathlib import Path
 
 from phalanx.cluster.node_group import ClusterEnvironment
-from phalanx.diagnostics.doctor.all_reduce import AddingWorker
-from phalanx.diagnostics.doctor.all_reduce_cost import PARAMETERS
-from phalanx.diagnostics.doctor.cluster_check.bandwidth import Probe
-from phalanx.diagnostics.doctor.cluster_check.check_follower import CheckFollower
-from phalanx.diagnostics.doctor.cluster_check.cluster_checks import Examination
-from phalanx.diagnostics.doctor.cluster_check.network_links import Link
-from phalanx.diagnostics.doctor.cluster_check.node_client import OwnHost
-from phalanx.diagnostics.doctor.cluster_check.node_gathering import Gathered, gather, missing
-from phalanx.diagnostics.doctor.cluster_check.node_service import Answers, StartAdding
-from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
-from phalanx.diagnostics.doctor.result import Result
-from phalanx.diagnostics.doctor.run_checks import is_passing
+from phalanx.diagnostics.doctor.all_reduce import PARAMETERS, AllReduceWorker
+from phalanx.diagnostics.doctor.cluster_check.cluster_checks import ClusterChecks
+from phalanx.diagnostics.doctor.cluster_check.follower import (
+    CheckFollower,
+    NodeService,
+    StartAllReduceWorker,
+    UnreachableMarker,
+)
+from phalanx.diagnostics.doctor.cluster_check.network_links import Link, LinkProbe
+from phalanx.diagnostics.doctor.cluster_check.nodes import (
+    ConnectedNodes,
+    LocalNodeClient,
+    connect_nodes,
+    missing,
+)
+from phalanx.diagnostics.doctor.result import Result, is_passing
 from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.rendezvous.store import rendezvous_path
 from phalanx.launch.run_dir import versions
@@ -31,39 +35,39 @@ STARTUP_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeClients:
-    """One examination of several hosts, as the doctor of one of them knows it.
+class ClusterCheck:
+    """One `phalanx doctor --cluster`, on one node.
 
     Attributes:
-        node_group: where the doctors are.
+        node_group: the nodes to check.
         root: the directory of all runs, which the hosts share.
-        look: looks at this host.
-        announce: says something to the user.
-        parameters: of the model whose steps are spoken of.
+        check: runs the checks of this node.
+        announce: prints a message for the user.
+        parameters: of the model for which the cost of an all-reduce is estimated.
         rendezvous_timeout: seconds to wait for the others.
         clock: the time.
-        start: starts one of two processes that add up.
+        start: starts one of the two all-reduce workers.
     """
 
     node_group: ClusterEnvironment
     root: Path
-    look: Callable[[], Sequence[Result]]
+    check: Callable[[], Sequence[Result]]
     announce: Callable[[str], None]
     parameters: int = PARAMETERS
     rendezvous_timeout: float = STARTUP_TIMEOUT
     clock: Clock = field(default_factory=MonotonicClock)
-    start: StartAdding = AddingWorker
+    start: StartAllReduceWorker = AllReduceWorker
 
     def follow(self) -> int:
-        """Look at this host, and answer the leader; gives its exit code.
+        """Check this node, and answer the leader; gives the leader's exit code.
 
         Raises:
-            LaunchError: there is no leader, it is not reached, or it is gone.
+            LaunchError: there is no leader, it is not reached, or it is lost.
         """
         return CheckFollower(
-            _apart(self.node_group),
+            _with_own_job(self.node_group),
             self.root,
-            results=self.look(),
+            results=self.check(),
             versions=versions(),
             clock=self.clock,
             announce=self.announce,
@@ -72,57 +76,57 @@ class NodeClients:
         ).run()
 
     def lead(self, show: Callable[[Result], None]) -> list[Link]:
-        """Look at this host, then ask the others; gives the links that were measured.
+        """Check this node, then all nodes together; gives the links that were measured.
 
         Args:
-            show: told of each finding as it comes.
+            show: called with each result.
 
         Raises:
-            LaunchError: this host cannot listen, or not write where.
+            LaunchError: this node cannot listen, or cannot write the rendezvous file.
         """
         fit = True
         with Leader(
-            _apart(self.node_group),
+            _with_own_job(self.node_group),
             self.root,
-            versions={},  # That they differ is a finding, and no reason to send anybody away.
+            versions={},  # Versions that differ are a finding, and no reason to reject a node.
             clock=self.clock,
             announce=self.announce,
         ) as leader:
-            began, own = time.monotonic(), self.look()
-            gathered = gather(
+            began, own = time.monotonic(), self.check()
+            connected = connect_nodes(
                 leader,
                 self._directory,
                 clock=self.clock,
                 announce=self.announce,
                 rendezvous_timeout=self.rendezvous_timeout,
             )
-            with self._probe(leader, gathered) as probe:
-                examination = self._examination(leader, gathered, own, probe)
-                for result in chain(missing(gathered, leader, began), examination.results()):
+            with self._probe(leader, connected) as probe:
+                checks = self._checks(leader, connected, own, probe)
+                for result in chain(missing(connected, leader, began), checks.results()):
                     fit = fit and is_passing([result])
                     show(result)
             leader.end(0 if fit else 1, None)
-        return examination.links
+        return checks.links
 
     @property
     def _directory(self) -> Path:
-        return rendezvous_path(self.root.absolute(), _apart(self.node_group)).parent
+        return rendezvous_path(self.root.absolute(), _with_own_job(self.node_group)).parent
 
     @contextmanager
-    def _probe(self, leader: Leader, gathered: Gathered) -> Iterator[Probe]:
-        """This host's, while it is needed; takes the signs away that others have left."""
-        probe = Probe(leader.info.key)
+    def _probe(self, leader: Leader, connected: ConnectedNodes) -> Iterator[LinkProbe]:
+        """The probe of this node while it is needed; then removes the markers of other nodes."""
+        probe = LinkProbe(leader.info.key)
         try:
             yield probe
         finally:
             probe.close()
-            for at in gathered.signs:
-                Sign.remove(self._directory, leader.info, at)
+            for at in connected.markers:
+                UnreachableMarker.remove(self._directory, leader.info, at)
 
-    def _examination(
-        self, leader: Leader, gathered: Gathered, own: Sequence[Result], probe: Probe
-    ) -> Examination:
-        answers = Answers(
+    def _checks(
+        self, leader: Leader, connected: ConnectedNodes, own: Sequence[Result], probe: LinkProbe
+    ) -> ClusterChecks:
+        service = NodeService(
             0,
             results=own,
             versions=versions(),
@@ -131,15 +135,15 @@ class NodeClients:
             root=self.root.absolute(),
             start=self.start,
         )
-        return Examination(
-            OwnHost(answers),
-            gathered,
+        return ClusterChecks(
+            LocalNodeClient(service),
+            connected,
             root=self.root.absolute(),
             parameters=self.parameters,
             port=probe.port,
         )
 
 
-def _apart(node_group: ClusterEnvironment) -> ClusterEnvironment:
-    """Places of their own: a run on the same hosts may use the same directory now."""
+def _with_own_job(node_group: ClusterEnvironment) -> ClusterEnvironment:
+    """Another job name: a run on the same hosts may use the same rendezvous directory."""
     return replace(node_group, job=f"doctor of {node_group.job}")

@@ -1,19 +1,78 @@
-"""What is to be said of several hosts together: versions, clocks, names, the shared directory."""
+"""Findings about all nodes together: versions, clocks, host names, the shared directory."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from phalanx.diagnostics.doctor.all_reduce_cost import in_seconds
-from phalanx.diagnostics.doctor.cluster_check.network_links import Known
+from phalanx.cluster.local_host import is_address
+from phalanx.diagnostics.doctor.all_reduce import in_seconds
 from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
 
+
+@dataclass(frozen=True, kw_only=True)
+class HostName:
+    """A host name, as one host resolves it.
+
+    Attributes:
+        name: of some host.
+        own: whether it is the name of the host that resolves it.
+        address: the first address; None if there is none.
+        back: the name of that address; None if it has none.
+        problem: why there is no address.
+    """
+
+    name: str
+    own: bool = False
+    address: str | None = None
+    back: str | None = None
+    problem: str | None = None
+
+    def to_fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> HostName:
+        """From JSON."""
+        return cls(**fields)
+
+
+def resolve_names(hosts: Sequence[str], index: int) -> list[HostName]:
+    """Resolve those hosts that are names, and not addresses, on this host.
+
+    Args:
+        hosts: names or addresses.
+        index: the node rank of this host.
+    """
+    return [
+        _resolve(host, own=at == index)
+        for at, host in enumerate(hosts)
+        if host and not is_address(host)
+    ]
+
+
+def _resolve(name: str, *, own: bool) -> HostName:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as problem:
+        return HostName(name=name, own=own, problem=str(problem))
+    address = str(found[0][4][0])
+    try:
+        back = socket.gethostbyaddr(address)[0]
+    except OSError:
+        back = None
+    return HostName(name=name, own=own, address=address, back=back)
+
+
 _SKEW = 1.0
-"""Seconds; times in records and logs are told apart by less."""
+"""Seconds; times in records and logs are compared with about this precision."""
 
 
 def versions(of_hosts: Mapping[str, Mapping[str, str]]) -> Iterator[Result]:
-    """Whether all hosts have the same of every package, by name; the first is the measure."""
+    """Whether all hosts have the same version of each package as the first."""
     hosts = list(of_hosts)
     first = of_hosts[hosts[0]]
     differ = False
@@ -37,7 +96,7 @@ def _same(package: str, wanted: str | None, host: str, first: str) -> str:
     if package == "python":
         return f"use Python {wanted} on {host} too"
     if wanted is None:
-        return f"on {first}, or take it away from {host}: pip install {package}"
+        return f"on {first}, or uninstall it on {host}: pip install {package}"
     return f"on {host}: pip install {package}=={wanted}"
 
 
@@ -46,7 +105,7 @@ def clocks(ahead: Mapping[str, float], sure: float) -> Iterator[Result]:
 
     Args:
         ahead: seconds that each host's clock is ahead of the first's.
-        sure: seconds by which that may be wrong: half of the longest way there and back.
+        sure: the error of that in seconds: half of the longest round trip.
     """
     for host, seconds in ahead.items():
         if abs(seconds) > _SKEW + sure:
@@ -61,11 +120,11 @@ def clocks(ahead: Mapping[str, float], sure: float) -> Iterator[Result]:
     yield ok("clock", f"at most {in_seconds(most)} apart, to {in_seconds(sure)}")
 
 
-def names(known: Mapping[str, Sequence[Known]]) -> Iterator[Result]:
-    """What each host makes of the names of all.
+def names(known: Mapping[str, Sequence[HostName]]) -> Iterator[Result]:
+    """Whether each host resolves the names of all.
 
     Args:
-        known: what a host knows of each name, by host.
+        known: the names as each host resolves them, by host.
     """
     count, bad = 0, False
     for host, found in known.items():
@@ -81,7 +140,7 @@ def names(known: Mapping[str, Sequence[Known]]) -> Iterator[Result]:
         yield ok("names", "the hosts are called by their addresses")
 
 
-def _name(host: str, one: Known) -> Result | None:
+def _name(host: str, one: HostName) -> Result | None:
     fix = f"on {host}: echo 'ADDRESS {one.name}' >> /etc/hosts, or fix the name server"
     if one.address is None:
         return failed("names", f"{host} does not know {one.name}: {one.problem}", fix)
@@ -95,11 +154,11 @@ def _name(host: str, one: Known) -> Result | None:
 
 
 def directory(path: str, seen: Mapping[str, str | None]) -> Iterator[Result]:
-    """Whether each host sees what others write, and is seen.
+    """Whether each host reads what others write to the shared directory.
 
     Args:
         path: of all runs.
-        seen: what went wrong there, by host; None where nothing did.
+        seen: the error of each host; None if there is none.
     """
     fix = "give --run-dir a path that all hosts share (NFS, Lustre): mount | grep DIRECTORY"
     for host, trouble in seen.items():

@@ -1,27 +1,140 @@
-"""The links between all hosts: in which order they are measured, and which of them is bad."""
+"""The links between all nodes: measured one by one over plain connections, and judged."""
 
 from __future__ import annotations
 
+import os
 import socket
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
-from phalanx.cluster.local_host import is_address
-from phalanx.diagnostics.doctor.all_reduce_cost import in_bytes, in_seconds
-from phalanx.diagnostics.doctor.cluster_check.bandwidth import Measured
+from phalanx.cluster.authenticated_connection import AuthenticatedListener, connect
+from phalanx.diagnostics.doctor.all_reduce import in_bytes, in_seconds
 from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
+from phalanx.launch.rendezvous.store import RendezvousInfo
+
+TIMEOUT = 10.0
+"""Seconds without a byte after which a link counts as broken."""
+_ROUND_TRIPS = 20
+_CHUNK = 1 << 15
+_MEASURED_SECONDS = 0.5
+"""Seconds in which bytes are counted."""
+_MAX_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkMeasurement:
+    """One direction of a link.
+
+    Attributes:
+        seconds: the median round trip time.
+        longest: the longest round trip time.
+        rate: bytes per second.
+    """
+
+    seconds: float
+    longest: float
+    rate: float
+
+
+class LinkProbe:
+    """Answers link measurements on all addresses of this host until it is closed."""
+
+    def __init__(self, key: bytes) -> None:
+        """Start to listen.
+
+        Args:
+            key: the secret that a client must know.
+
+        Raises:
+            OSError: there is no free port.
+        """
+        self._listener = AuthenticatedListener(("", 0), key=key, on_connection=self._serve)
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens."""
+        return self._listener.port
+
+    def close(self) -> None:
+        """Stop accepting connections."""
+        self._listener.close()
+
+    def _serve(self, connection: Connection[Any, Any]) -> None:
+        with suppress(OSError, EOFError), connection:
+            _set_timeouts(connection)
+            while (request := connection.recv_bytes()) == b"ping":
+                connection.send_bytes(request)
+            end, chunk = time.monotonic() + _MAX_SECONDS, bytes(_CHUNK)
+            while time.monotonic() < end:
+                connection.send_bytes(chunk)
+
+
+def measure(info: RendezvousInfo) -> LinkMeasurement:
+    """Measure the link to the probe of another host.
+
+    Raises:
+        OSError, EOFError, AuthenticationError: the link is broken; the message says how.
+    """
+    with connect((info.host, info.port), key=info.key, timeout=TIMEOUT) as connection:
+        _set_timeouts(connection)
+        round_trips = [_round_trip(connection) for _ in range(_ROUND_TRIPS)]
+        connection.send_bytes(b"bandwidth")
+        return LinkMeasurement(
+            seconds=statistics.median(round_trips),
+            longest=max(round_trips),
+            rate=_bandwidth(connection),
+        )
+
+
+def _round_trip(connection: Connection[Any, Any]) -> float:
+    began = time.perf_counter()
+    connection.send_bytes(b"ping")
+    if not connection.poll(TIMEOUT):
+        raise TimeoutError(f"no answer within {TIMEOUT:.0f} s")
+    connection.recv_bytes()
+    return time.perf_counter() - began
+
+
+def _bandwidth(connection: Connection[Any, Any]) -> float:
+    """Bytes per second; the first chunk only starts the clock."""
+    came, began = 0, 0.0
+    while not came or time.perf_counter() - began < _MEASURED_SECONDS:
+        if not connection.poll(TIMEOUT):
+            raise TimeoutError(
+                f"few bytes come through, and many do not within {TIMEOUT:.0f} s (MTU?)"
+            )
+        chunk = len(connection.recv_bytes())
+        if began:
+            came += chunk
+        else:
+            began = time.perf_counter()
+    return came / (time.perf_counter() - began)
+
+
+def _set_timeouts(connection: Connection[Any, Any]) -> None:
+    """Limit reads and writes in time, if a cable is pulled, and send small messages at once."""
+    seconds = struct.pack("ll", int(TIMEOUT), 0)
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
 
 CHECK = "link"
 _LATE = 3.0
 _SLOW = 0.2
-"""Of what is usual here: a link that is further off stands out."""
+"""Factors of the median of all links, beyond which a link is reported."""
 _LATE_ANYWHERE = 0.02
 _SLOW_ANYWHERE = 12.5e6  # 100 Mbit/s
-"""Seconds, and bytes a second, that make a link slow whatever the others are."""
+"""Seconds, and bytes per second, beyond which a link is slow whatever the others are."""
 _NEVER_LATE = 0.002
-"""Seconds that other work on a host may cost."""
+"""Seconds that other work on a host may add."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +142,20 @@ class Link:
     """One direction of one link.
 
     Attributes:
-        of: the index of the host that measured.
-        to: the index of the host that answered.
-        measured: what it is like; None where it does not work, or was not tried.
-        problem: why it does not work.
+        of: the node rank of the host that measured.
+        to: the node rank of the host that answered.
+        measured: the measurement; None if it failed, or was not tried.
+        problem: why it failed.
     """
 
     of: int
     to: int
-    measured: Measured | None = None
+    measured: LinkMeasurement | None = None
     problem: str | None = None
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """All pairs of so many hosts, such that those of one round have no host in common.
+    """All pairs of `count` hosts, in rounds whose pairs have no host in common.
 
     The circle method: https://en.wikipedia.org/wiki/Round-robin_tournament#Circle_method
     """
@@ -55,11 +168,11 @@ def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def judge(links: Sequence[Link], names: Sequence[str]) -> Iterator[Result]:
-    """What is to be said of the links: each bad one, and all others together.
+    """Findings about the links: each bad one, and a summary of the others.
 
     Args:
-        links: all that were tried, a direction each.
-        names: the hosts, by index.
+        links: all that were tried, one for each direction.
+        names: the hosts, by node rank.
     """
     pairs: dict[tuple[int, int], list[Link]] = {}
     for link in links:
@@ -75,7 +188,7 @@ def judge(links: Sequence[Link], names: Sequence[str]) -> Iterator[Result]:
             yield result
     if whole:
         which = f"{len(pairs) - bad} of {len(pairs)}" if bad else f"{len(pairs)}"
-        usual = f"usually {in_seconds(trip)} there and back, {in_bytes(rate)}/s"
+        usual = f"usually {in_seconds(trip)} round trip, {in_bytes(rate)}/s"
         yield ok(CHECK, f"{which} between {len(names)} hosts are as they should be: {usual}")
 
 
@@ -97,7 +210,7 @@ def _broken(both: Sequence[Link], names: Sequence[str]) -> Result | None:
 
 
 def _slow(both: Sequence[Link], names: Sequence[str], trip: float, rate: float) -> Result | None:
-    """A link that is far slower than is usual here, or than any should be."""
+    """A link that is far slower than the median, or than any link should be."""
     found = [one.measured for one in both if one.measured is not None]
     seconds, lowest = max(one.seconds for one in found), min(one.rate for one in found)
     is_late = seconds > min(_LATE_ANYWHERE, max(_LATE * trip, trip + _NEVER_LATE))
@@ -109,64 +222,9 @@ def _slow(both: Sequence[Link], names: Sequence[str], trip: float, rate: float) 
     of, to = names[both[0].of], names[both[0].to]
     return warning(
         CHECK,
-        f"slow: {of} ({both[0].of}) and {to} ({both[0].to}): {in_seconds(seconds)} there and "
-        f"back{once}, {in_bytes(lowest)}/s; usual here are {in_seconds(trip)} and "
+        f"slow: {of} ({both[0].of}) and {to} ({both[0].to}): {in_seconds(seconds)} round "
+        f"trip{once}, {in_bytes(lowest)}/s; usual here are {in_seconds(trip)} and "
         f"{in_bytes(rate)}/s. Every step waits for the slowest link",
-        f"on {of}: iperf3 -c {to} (iperf3 -s there); ping -c 20 {to}; ethtool tells of the cards' "
+        f"on {of}: iperf3 -c {to} (iperf3 -s there); ping -c 20 {to}; ethtool shows the cards' "
         "speed and errors",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """A name, as one host knows it.
-
-    Attributes:
-        name: of some host.
-        own: whether it is that host's own.
-        address: its first one; None where it has none.
-        back: the name of that address; None where it has none.
-        problem: why there is no address.
-    """
-
-    name: str
-    own: bool = False
-    address: str | None = None
-    back: str | None = None
-    problem: str | None = None
-
-    def to_fields(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Known:
-        """From JSON."""
-        return cls(**fields)
-
-
-def know(hosts: Sequence[str], index: int) -> list[Known]:
-    """What this host makes of those that are names, and no addresses.
-
-    Args:
-        hosts: names or addresses.
-        index: which is this one.
-    """
-    return [
-        _know(host, own=at == index)
-        for at, host in enumerate(hosts)
-        if host and not is_address(host)
-    ]
-
-
-def _know(name: str, *, own: bool) -> Known:
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError as problem:
-        return Known(name=name, own=own, problem=str(problem))
-    address = str(found[0][4][0])
-    try:
-        back = socket.gethostbyaddr(address)[0]
-    except OSError:
-        back = None
-    return Known(name=name, own=own, address=address, back=back)

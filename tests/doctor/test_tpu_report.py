@@ -99,7 +99,7 @@ def test_the_line_of_the_users_code(found, case):
     marks = {"python": "numpy_function", "unique": "unique(", "xla": "eigvals", "values": "data[0]"}
     mark = marks[case]
     number = next(i for i, line in enumerate(lines, 1) if mark in line)
-    assert found[case][0].startswith(f"test_for_tpu.py:{number}: ")
+    assert found[case][0].startswith(f"test_tpu_report.py:{number}: ")
 
 
 SCRIPT = """

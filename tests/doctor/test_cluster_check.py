@@ -8,19 +8,25 @@ from multiprocessing import AuthenticationError
 import pytest
 
 from phalanx.cluster.node_group import ClusterEnvironment
-from phalanx.diagnostics.doctor.all_reduce import AllReduced
-from phalanx.diagnostics.doctor.all_reduce_cost import Speed, needs, parse_parameters
+from phalanx.diagnostics.doctor.all_reduce import AllReduceResult, Speed, needs, parse_parameters
 from phalanx.diagnostics.doctor.cluster_check import findings
-from phalanx.diagnostics.doctor.cluster_check.bandwidth import Measured, Probe, measure
-from phalanx.diagnostics.doctor.cluster_check.coordinator import NodeClients
-from phalanx.diagnostics.doctor.cluster_check.network_links import Known, Link, judge, know, rounds
-from phalanx.diagnostics.doctor.cluster_check.unreachable_marker import Sign
+from phalanx.diagnostics.doctor.cluster_check.coordinator import ClusterCheck
+from phalanx.diagnostics.doctor.cluster_check.findings import HostName, resolve_names
+from phalanx.diagnostics.doctor.cluster_check.follower import UnreachableMarker
+from phalanx.diagnostics.doctor.cluster_check.network_links import (
+    Link,
+    LinkMeasurement,
+    LinkProbe,
+    judge,
+    measure,
+    rounds,
+)
 from phalanx.diagnostics.doctor.result import ok, warning
 from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.launch.rendezvous.store import RendezvousInfo
 
 NAMES = ("a", "b", "c")
-WELL = Measured(seconds=0.0001, longest=0.0002, rate=1e9)
+WELL = LinkMeasurement(seconds=0.0001, longest=0.0002, rate=1e9)
 
 
 def links(**others):
@@ -48,7 +54,7 @@ def test_all_pairs_are_measured_and_no_host_twice_at_a_time(count):
         assert len(set(hosts)) == len(hosts)
 
 
-def test_links_that_are_all_well():
+def test_links_that_are_all_good():
     (result,) = judge(links(), NAMES)
     assert result.verdict == "ok"
     assert result.what.startswith("3 between 3 hosts are as they should be: usually 0.1 ms")
@@ -57,8 +63,8 @@ def test_links_that_are_all_well():
 @pytest.mark.parametrize(
     "slow",
     [
-        Measured(seconds=0.004, longest=0.005, rate=1e9),
-        Measured(seconds=0.0001, longest=0.2, rate=1e8),
+        LinkMeasurement(seconds=0.004, longest=0.005, rate=1e9),
+        LinkMeasurement(seconds=0.0001, longest=0.2, rate=1e8),
     ],
 )
 def test_the_one_slow_link_is_named_with_both_ends(slow):
@@ -78,15 +84,15 @@ def test_the_one_broken_link_is_named_with_both_ends():
     assert half == ("error", "broken: c (2) does not reach b (1): refused")
 
 
-def test_two_hosts_with_nothing_to_compare():
-    slow = Measured(seconds=0.05, longest=0.05, rate=1e9)
+def test_a_slow_link_of_two_hosts_is_found_without_others():
+    slow = LinkMeasurement(seconds=0.05, longest=0.05, rate=1e9)
     ((verdict, what),) = bad(judge([Link(of=0, to=1, measured=slow)], NAMES[:2]))
     assert verdict == "warning"
-    assert "a (0) and b (1): 50 ms there and back" in what
+    assert "a (0) and b (1): 50 ms round trip" in what
 
 
 def test_other_work_on_a_host_makes_no_link_slow():
-    busy = Measured(seconds=0.0015, longest=0.02, rate=3e8)
+    busy = LinkMeasurement(seconds=0.0015, longest=0.02, rate=3e8)
     assert bad(judge(links(bc=busy), NAMES)) == []
 
 
@@ -98,7 +104,7 @@ def test_versions_that_differ_are_named():
     assert [result.fix for result in found] == [
         "on b: pip install keras==3.15",
         "on b: pip install numpy==2",
-        "on a, or take it away from b: pip install tf-keras",
+        "on a, or uninstall it on b: pip install tf-keras",
     ]
 
 
@@ -112,25 +118,25 @@ def test_a_clock_that_is_ahead():
 @pytest.mark.parametrize(
     ("known", "verdict", "says"),
     [
-        (Known(name="b", address="10.0.0.2", back="b"), None, ""),
-        (Known(name="b", address="127.0.1.1", back="b", own=True), None, ""),
-        (Known(name="b", problem="not known"), "error", "a does not know b: not known"),
-        (Known(name="b", address="127.0.1.1", back="b"), "error", "which is a itself"),
-        (Known(name="b", address="10.0.0.2"), "warning", "no name for that address"),
+        (HostName(name="b", address="10.0.0.2", back="b"), None, ""),
+        (HostName(name="b", address="127.0.1.1", back="b", own=True), None, ""),
+        (HostName(name="b", problem="not known"), "error", "a does not know b: not known"),
+        (HostName(name="b", address="127.0.1.1", back="b"), "error", "which is a itself"),
+        (HostName(name="b", address="10.0.0.2"), "warning", "no name for that address"),
     ],
 )
-def test_names_both_ways(known, verdict, says):
+def test_names_and_their_reverse_lookup(known, verdict, says):
     (result,) = findings.names({"a": [known]})
     assert result.verdict == (verdict or "ok")
     assert says in result.what
 
 
-def test_names_are_asked_of_the_machine_and_addresses_are_none():
-    own, nowhere = know(["localhost", "10.0.0.1", "", "nowhere.invalid"], 0)
+def test_only_names_are_resolved_and_not_addresses():
+    own, nowhere = resolve_names(["localhost", "10.0.0.1", "", "nowhere.invalid"], 0)
     assert own.own
     assert own.address in ("127.0.0.1", "::1")
     assert nowhere.address is None
-    assert Known.from_fields(nowhere.to_fields()) == nowhere
+    assert HostName.from_fields(nowhere.to_fields()) == nowhere
 
 
 def test_a_directory_that_is_not_shared():
@@ -139,7 +145,7 @@ def test_a_directory_that_is_not_shared():
     assert (verdict, what) == ("error", "/runs on c: no such file")
 
 
-def test_what_a_model_needs():
+def test_the_cost_of_an_all_reduce_for_a_model():
     speed = Speed(seconds=0.001, rate=1e9)
     assert speed.of_a_step(250_000) == pytest.approx(0.002)
     assert speed.of_a_step(250_000, 4) == pytest.approx(0.0025)
@@ -157,7 +163,7 @@ def test_what_a_model_needs():
 
 
 def test_a_probe_needs_the_token():
-    probe = Probe(b"right key")
+    probe = LinkProbe(b"right key")
     there = RendezvousInfo(host="127.0.0.1", port=probe.port, token=b"right key".hex())
     found = measure(there)
     assert 0 < found.seconds <= found.longest
@@ -167,14 +173,14 @@ def test_a_probe_needs_the_token():
     probe.close()
 
 
-class Added:
-    """Stands in for a process that adds up."""
+class FakeAllReduceWorker:
+    """A fake of an all-reduce worker."""
 
     def __init__(self, index, addresses):
         self.index = index
 
     def result(self):
-        return AllReduced(speed=Speed(seconds=0.001, rate=1e9))
+        return AllReduceResult(speed=Speed(seconds=0.001, rate=1e9))
 
     def kill(self):
         pass
@@ -183,13 +189,13 @@ class Added:
 def doctors(root, index, hosts=("127.0.0.1", "127.0.0.2"), **options):
     node_group = ClusterEnvironment(hosts=hosts, index=index, kind="hosts", why="a test")
     found = [ok("memory", "enough"), warning("Horovod", f"not built on {index}")]
-    options = {"rendezvous_timeout": 60.0, "start": Added, **options}
-    return NodeClients(
-        node_group=node_group, root=root, look=lambda: found, announce=lambda text: None, **options
+    options = {"rendezvous_timeout": 60.0, "start": FakeAllReduceWorker, **options}
+    return ClusterCheck(
+        node_group=node_group, root=root, check=lambda: found, announce=lambda text: None, **options
     )
 
 
-def test_a_leader_asks_and_a_follower_answers(tmp_path):
+def test_a_leader_and_a_follower_check_the_cluster(tmp_path):
     results = []
     with ThreadPoolExecutor() as threads:
         follower = threads.submit(doctors(tmp_path, 1).follow)
@@ -214,10 +220,12 @@ def test_a_node_that_does_not_reach_the_leader_is_found_by_its_marker(tmp_path):
     with ThreadPoolExecutor() as threads:
         follower = threads.submit(doctors(tmp_path, 1, hosts).follow)
         leader = threads.submit(doctors(tmp_path, 0, hosts).lead, results.append)
-        meeting = meeting_in(tmp_path / ".rendezvous")
-        third = Probe(meeting.key)
-        sign = Sign(index=2, host="c", port=third.port, why="timed out", to=meeting.port)
-        sign.leave(tmp_path / ".rendezvous", meeting)
+        info = rendezvous_in(tmp_path / ".rendezvous")
+        third = LinkProbe(info.key)
+        marker = UnreachableMarker(
+            index=2, host="c", port=third.port, why="timed out", to=info.port
+        )
+        marker.write(tmp_path / ".rendezvous", info)
         found = leader.result(timeout=60)
         assert follower.result(timeout=60) == 1
         third.close()
@@ -229,16 +237,16 @@ def test_a_node_that_does_not_reach_the_leader_is_found_by_its_marker(tmp_path):
     assert list(tmp_path.glob(".rendezvous/*")) == []
 
 
-def meeting_in(directory):
+def rendezvous_in(directory):
     end = time.monotonic() + 60
     while time.monotonic() < end:
         for path in directory.glob("*.json"):
-            if (meeting := RendezvousInfo.read(path)) is not None:
-                return meeting
+            if (info := RendezvousInfo.read(path)) is not None:
+                return info
         time.sleep(0.01)
     raise AssertionError("no one leads")
 
 
-def test_a_leader_that_is_not_reached(tmp_path):
+def test_a_follower_without_a_leader_times_out(tmp_path):
     with pytest.raises(LaunchError, match="Waited"):
         doctors(tmp_path, 1, rendezvous_timeout=0.1).follow()

@@ -9,23 +9,19 @@ import sys
 
 import pytest
 
-from phalanx.diagnostics.doctor.all_reduce import AllReduced
-from phalanx.diagnostics.doctor.all_reduce_cost import Speed
+from phalanx.diagnostics.doctor.all_reduce import AllReduceResult, Speed
 from phalanx.diagnostics.doctor.checks import (
+    CHECKS,
     all_reduce,
     cluster,
-    cuda,
-    devices,
-    horovod,
+    hardware,
     network,
-    resource_limits,
+    software,
     storage,
-    versions,
 )
-from phalanx.diagnostics.doctor.cuda_libraries import Library, wanted
-from phalanx.diagnostics.doctor.machine import MachineInfo, TensorFlowInfo
-from phalanx.diagnostics.doctor.result import failed, ok, warning
-from phalanx.diagnostics.doctor.run_checks import CHECKS, is_passing
+from phalanx.diagnostics.doctor.machine import MachineInfo
+from phalanx.diagnostics.doctor.probe_tensorflow import Library, TensorFlowInfo, wanted
+from phalanx.diagnostics.doctor.result import failed, is_passing, ok, warning
 from phalanx.errors import ConfigurationError
 
 
@@ -43,7 +39,7 @@ def verdicts(results):
 
 
 def test_versions_that_fit_together(tmp_path):
-    results = list(versions.check(here(tmp_path)))
+    results = list(software.check_versions(here(tmp_path)))
     assert "error" not in verdicts(results)
     assert results[0].what.startswith("Python 3.")
     assert any(r.what.startswith("keras 3.") for r in results)
@@ -52,7 +48,7 @@ def test_versions_that_fit_together(tmp_path):
 def test_a_version_that_is_too_old(tmp_path):
     wanted = ("keras>=99.0", "nowhere-to-be-found>=2", 'tensorflow-cpu>=2.20; extra == "cpu"')
     place = dataclasses.replace(here(tmp_path), requirements=wanted)
-    found = [r for r in versions.check(place) if r.verdict == "error"]
+    found = [r for r in software.check_versions(place) if r.verdict == "error"]
     assert [r.fix for r in found] == [
         "pip install 'keras>=99.0'",
         "pip install 'nowhere-to-be-found>=2'",
@@ -61,14 +57,14 @@ def test_a_version_that_is_too_old(tmp_path):
 
 
 def test_a_tensorflow_that_does_not_load(tmp_path):
-    results = list(versions.check(here(tmp_path, error="ImportError: libfoo.so")))
+    results = list(software.check_versions(here(tmp_path, error="ImportError: libfoo.so")))
     (broken,) = (r for r in results if r.verdict == "error")
     assert "does not load: ImportError: libfoo.so" in broken.what
     assert broken.fix.startswith("pip install --force-reinstall")
 
 
 def test_another_backend_of_keras(tmp_path):
-    results = versions.check(here(tmp_path, {"KERAS_BACKEND": "jax"}))
+    results = software.check_versions(here(tmp_path, {"KERAS_BACKEND": "jax"}))
     assert "export KERAS_BACKEND=tensorflow" in [r.fix for r in results]
 
 
@@ -79,7 +75,7 @@ def test_another_backend_of_keras(tmp_path):
 def test_the_processor(tmp_path, flags, verdict):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
-    cpu, _ = devices.check(here(tmp_path))
+    cpu, _ = hardware.check_devices(here(tmp_path))
     assert cpu.verdict == verdict
 
 
@@ -96,7 +92,7 @@ def test_gpus(tmp_path, files, tensorflow, verdict, says):
     (tmp_path / "dev").mkdir()
     for number in range(files):
         (tmp_path / "dev" / f"nvidia{number}").touch()
-    _, gpus = devices.check(here(tmp_path, **tensorflow))
+    _, gpus = hardware.check_devices(here(tmp_path, **tensorflow))
     assert gpus.verdict == verdict
     assert says in gpus.what
     assert (gpus.fix is None) == (verdict == "ok")
@@ -112,7 +108,7 @@ def test_gpus(tmp_path, files, tensorflow, verdict, says):
     ],
 )
 def test_horovod(tmp_path, said, verdict, says):
-    (result,) = horovod.check(here(tmp_path, horovod=said))
+    (result,) = software.check_horovod(here(tmp_path, horovod=said))
     assert result.verdict == verdict
     assert says in result.what
     builds = "sh scripts/build_horovod.sh" in (result.fix or "")
@@ -162,17 +158,17 @@ def lib(name, requirement="", error=None):
         (
             [lib("nccl", "nvidia-nccl-cu12>=2.25", "libfoo.so"), lib("cuda", error="no such")],
             [
-                cuda.DRIVER,
+                hardware.DRIVER,
                 "pip install --force-reinstall --no-deps 'nvidia-nccl-cu12>=2.25'",
             ],
         ),
     ],
 )
-def test_what_of_cuda_loads(tmp_path, found, fixes):
+def test_the_cuda_libraries_that_load(tmp_path, found, fixes):
     (tmp_path / "dev").mkdir()
-    assert list(cuda.check(here(tmp_path, libraries=tuple(found)))) == []  # no GPU is here
+    assert list(hardware.check_cuda(here(tmp_path, libraries=tuple(found)))) == []  # no GPU is here
     (tmp_path / "dev" / "nvidia0").touch()
-    results = list(cuda.check(here(tmp_path, libraries=tuple(found))))
+    results = list(hardware.check_cuda(here(tmp_path, libraries=tuple(found))))
     assert [result.fix for result in results if result.fix] == fixes
     assert verdicts(results) == ({"warning"} if fixes else {"ok"})
 
@@ -189,7 +185,7 @@ def test_the_wheels_that_tensorflow_asks_for():
 
 def test_an_all_reduce(tmp_path):
     def found(**fields):
-        place = dataclasses.replace(here(tmp_path), all_reduced=AllReduced(**fields))
+        place = dataclasses.replace(here(tmp_path), all_reduce=AllReduceResult(**fields))
         return list(all_reduce.check(place))
 
     assert list(all_reduce.check(here(tmp_path))) == []  # none was tried
@@ -222,7 +218,7 @@ def test_ports_and_names(tmp_path):
         ),
     ],
 )
-def test_who_can_reach_workers(addresses, verdict, named):
+def test_the_exposure_of_workers_to_other_hosts(addresses, verdict, named):
     result = network.exposure(addresses, (40000, 50000))
     assert result.verdict == verdict
     assert [address for address in addresses if address in result.what] == named
@@ -230,17 +226,15 @@ def test_who_can_reach_workers(addresses, verdict, named):
     assert not named or "tcp dport 40000-50000" in result.fix
 
 
-def test_limits():
-    assert resource_limits.memory(8 << 30).what == "8.0 GiB free, for about 8 workers"
-    assert resource_limits.memory(100 << 20).verdict == "error"
-    assert resource_limits.open_files(256, 4096).fix == "ulimit -n 1024"
-    assert (
-        resource_limits.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY).verdict == "ok"
-    )
-    assert resource_limits.shared_memory(16 << 20).verdict == "warning"
+def test_the_resource_limits():
+    assert hardware.memory(8 << 30).what == "8.0 GiB free, for about 8 workers"
+    assert hardware.memory(100 << 20).verdict == "error"
+    assert hardware.open_files(256, 4096).fix == "ulimit -n 1024"
+    assert hardware.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY).verdict == "ok"
+    assert hardware.shared_memory(16 << 20).verdict == "warning"
 
 
-def test_the_directory(tmp_path):
+def test_the_run_directory_is_writable(tmp_path):
     (result,) = storage.check(here(tmp_path))
     assert result.verdict != "error"
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
@@ -253,7 +247,7 @@ def test_a_directory_that_is_not_writable(tmp_path):
     assert result.verdict == "error"
 
 
-def test_a_file_in_the_place_of_the_directory(tmp_path):
+def test_a_file_instead_of_the_run_directory(tmp_path):
     (tmp_path / "runs").touch()
     (result,) = storage.check(here(tmp_path))
     assert result.verdict == "error"
@@ -265,13 +259,13 @@ def test_fit_and_invalid():
     assert len(set(CHECKS)) == len(CHECKS)
 
 
-def test_what_tensorflow_says_comes_back():
+def test_the_tensorflow_report_survives_json():
     libraries = (lib("cudnn", "nvidia-cudnn-cu12", "missing"), lib("cuda"))
     said = TensorFlowInfo(gpus=("GPU:0",), has_cuda=True, horovod="gloo", libraries=libraries)
     assert TensorFlowInfo.from_fields(json.loads(said.to_json())) == said
 
 
-def test_words_that_do_not_go_together():
+def test_options_that_contradict_each_other():
     from typer.testing import CliRunner
 
     from phalanx.cli.app import app
