@@ -12,7 +12,12 @@ from phalanx.launch.hang_detector import HangDetector, StepTimeTracker, makes_no
 from phalanx.launch.options import RunOptions
 from phalanx.launch.rendezvous.remote_node import RemoteWorker
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.worker_status import BeatReader, WorkerProgress, last_beat, main_frames
+from phalanx.launch.worker_status import (
+    HeartbeatReader,
+    WorkerProgress,
+    last_heartbeat_in,
+    main_frames,
+)
 from phalanx.monitoring.event_log import RecordWriter, records_path
 
 WAITS = """Thread 0x01 (most recent call first):
@@ -276,27 +281,27 @@ def test_heartbeats_of_an_earlier_attempt_count_for_nothing(tmp_path):
     path = tmp_path / "worker-0.jsonl"
     with RecordWriter(path, clock=lambda: 9e9) as writer:
         writer.write("heartbeat", phase="compute", phase_seconds=0.0, step=3, epoch=0)
-    reader = BeatReader(path, now=100.0)
-    assert reader.look(1000.0) == at("start", 100.0)
+    reader = HeartbeatReader(path, now=100.0)
+    assert reader.poll(1000.0) == at("start", 100.0)
     with RecordWriter(path, clock=lambda: 1.0) as writer:
         writer.write("heartbeat", phase="input", phase_seconds=0.0, step=None, epoch=None)
-    assert reader.look(1010.0) == at("input", 1010.0)
-    assert reader.look(1020.0) == at("input", 1010.0)
+    assert reader.poll(1010.0) == at("input", 1010.0)
+    assert reader.poll(1020.0) == at("input", 1010.0)
 
 
 def test_a_worker_whose_other_records_fill_the_file_is_at_work(tmp_path):
     path = tmp_path / "worker-0.jsonl"
-    reader = BeatReader(path, now=100.0)
+    reader = HeartbeatReader(path, now=100.0)
     with RecordWriter(path) as writer:
         writer.write("heartbeat", phase="compute", phase_seconds=0.0, step=3, epoch=0)
-        assert reader.look(110.0).since == 110.0
+        assert reader.poll(110.0).since == 110.0
         writer.write("gradients", values={str(number): 0.5 for number in range(10_000)})
-    assert reader.look(500.0).since == 500.0
+    assert reader.poll(500.0).since == 500.0
 
 
 def test_what_cannot_be_read_is_passed_over(tmp_path):
     path = tmp_path / "worker-0.jsonl"
-    assert last_beat(path) is None
+    assert last_heartbeat_in(path) is None
     good = {"v": 1, "t": 5.0, "kind": "heartbeat", "phase": "input", "step": None, "epoch": None}
     lines = [
         json.dumps(good),
@@ -306,7 +311,7 @@ def test_what_cannot_be_read_is_passed_over(tmp_path):
         '{"t":3,"ki',
     ]
     path.write_text("\n".join(lines))
-    beat = last_beat(path)
+    beat = last_heartbeat_in(path)
     assert (beat.phase, beat.seconds, beat.phase_number, beat.t) == ("input", 0.0, None, 5.0)
     assert at("input", 5.0).activity == "waiting in next(iterator)"
     assert (at("input", 5.0).next_step, at("input", 5.0).after) == ("the first step", "")

@@ -6,10 +6,11 @@ import pytest
 from rich.console import Console
 
 from made_run import BEGAN, make_run
+from phalanx.launch.worker_status import WorkerState
 from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, records_path
 from phalanx.report.live import LiveRun, Watched
 from phalanx.report.terminal_view import chosen, live_page
-from phalanx.report.worker_health import WorkerHealth, health_of, run_state
+from phalanx.report.worker_state import run_state, state_of
 
 
 class Made:
@@ -37,11 +38,11 @@ class Made:
     def states(self, now):
         self.watched.update()
         run = self.watched.run
-        return [health_of(worker, run, now).state for _, worker in sorted(run.workers.items())]
+        return [state_of(worker, run, now).name for _, worker in sorted(run.workers.items())]
 
     def why(self, rank, now):
         self.watched.update()
-        return health_of(self.watched.run.workers[rank], self.watched.run, now).why
+        return state_of(self.watched.run.workers[rank], self.watched.run, now).reason
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_dead_with_the_launchers_word(made):
     assert made.states(5.0) == ["stopped", "failed"]
 
 
-def test_who_failed_because_it_was_stopped_is_not_dead(made):
+def test_a_worker_that_the_launcher_stopped_has_not_failed(made):
     made.both_start().at(2.0, 0, "worker_end", ok=False, error="a peer has ended")
     made.at(
         3.0,
@@ -280,9 +281,9 @@ def test_trouble_is_said_in_words_and_colour(made):
 
 
 def test_when_not_all_fit_those_in_trouble_are_shown():
-    standings = {rank: WorkerHealth(state="running") for rank in range(100)}
-    standings[70] = WorkerHealth(state="slow")
-    standings[90] = WorkerHealth(state="failed")
+    standings = {rank: WorkerState(name="running") for rank in range(100)}
+    standings[70] = WorkerState(name="slow")
+    standings[90] = WorkerState(name="failed")
     assert chosen(standings, 4) == [0, 1, 70, 90]
     assert chosen(standings, None) == list(range(100))
     assert chosen(standings, -3) == [70]
@@ -307,13 +308,13 @@ def test_the_made_run_at_its_end(tmp_path):
     watched = Watched(make_run(tmp_path))
     watched.update()
     assert watched.is_over
-    states = [health_of(w, watched.run, BEGAN + 99).state for w in watched.run.workers.values()]
+    states = [state_of(w, watched.run, BEGAN + 99).name for w in watched.run.workers.values()]
     assert states == ["ended"] * 3
     assert [type(each).__name__ for each in watched.run.notable].count("Restart") == 1
 
 
 @pytest.mark.parametrize("off", [-3600.0, 3600.0])
-def test_who_follows_a_run_judges_silence_by_its_own_clock(tmp_path, off):
+def test_a_reader_judges_silence_by_its_own_clock(tmp_path, off):
     clock = [5000.0]
     watched = Watched(tmp_path)
     writer = RecordWriter(records_path(tmp_path, 0), clock=lambda: clock[0] + off)
@@ -323,7 +324,7 @@ def test_who_follows_a_run_judges_silence_by_its_own_clock(tmp_path, off):
         if beats:
             writer.write("heartbeat", phase="compute", phase_seconds=0.0, step=1, epoch=0)
         watched.update(clock[0])
-        return health_of(watched.run.workers[0], watched.run, clock[0]).state
+        return state_of(watched.run.workers[0], watched.run, clock[0]).name
 
     assert state(beats=True) == ("unresponsive" if off < 0 else "running"), "the first look"
     assert [state(beats=True) for _ in range(4)] == ["running"] * 4

@@ -190,56 +190,58 @@ def one_failed_and_the_launcher_stopped_the_other(run):
             )
 
 
-def place(phase, step, seconds, **more):
-    fields = {"collective": None, "is_late": False, "is_gone": False, **more}
+def row(phase, step, seconds, **more):
+    fields = {"collective": None, "is_late": False, "is_absent": False, **more}
     return {"phase": phase, "step": step, "seconds": seconds, **fields}
 
 
-LATE, DEAD = {"is_late": True}, {"is_late": True, "is_gone": True}
+LATE, DEAD = {"is_late": True}, {"is_late": True, "is_absent": True}
 ENDED = {"is_late": True, "collective": "last meeting"}
-PLACES = {
+EXPECTED = {
     "a worker waits for its batch": [
-        place("compute", 40, 19), place("compute", 40, 19), place("input", 40, 19, **LATE),
+        row("compute", 40, 19), row("compute", 40, 19), row("input", 40, 19, **LATE),
     ],
-    "no one has looked for the batches of a step yet": [place("compute", 40, 1)] * 2,
+    "no one has looked for the batches of a step yet": [row("compute", 40, 1)] * 2,
     "of several steps in one call one has fewer batches": [
-        place("compute", 44, 20), place("compute", 43, 20),
+        row("compute", 44, 20), row("compute", 43, 20),
     ],
     "a worker took a step fewer": [
-        place("compute", 39, 19), place("compute", 38, 19, collective="reading of the metrics"),
+        row("compute", 39, 19), row("compute", 38, 19, collective="reading of the metrics"),
     ],
-    "a script has come to its end": [place("compute", 39, 19), place("idle", 39, 19, **ENDED)],
+    "a script has come to its end": [row("compute", 39, 19), row("idle", 39, 19, **ENDED)],
     "a script has come to its end while the other is between two steps": [
-        place("compute", 39, 19), place("idle", 38, 19, **ENDED),
+        row("compute", 39, 19), row("idle", 38, 19, **ENDED),
     ],
     "a script has come to its end while the other is in a callback": [
-        place("callbacks", 39, 19, **LATE), place("idle", 38, 19, **ENDED),
+        row("callbacks", 39, 19, **LATE), row("idle", 38, 19, **ENDED),
     ],
-    "the last batches are of different form": [place("compute", 4, 20)] * 2,
-    "the last batches differ in their number of samples": [place("compute", 4, 20)] * 2,
-    "a process ended without a report": [place("compute", 6, 20), place("compute", 6, 20, **DEAD)],
-    "all processes have ended": [place("compute", 6, 20, **DEAD), place("input", 6, 20, **DEAD)],
-    "a worker is on a lost host": [place("compute", 6, 20), place("compute", 6, 0, **DEAD)],
+    "the last batches are of different form": [row("compute", 4, 20)] * 2,
+    "the last batches differ in their number of samples": [row("compute", 4, 20)] * 2,
+    "a process ended without a report": [row("compute", 6, 20), row("compute", 6, 20, **DEAD)],
+    "all processes have ended": [row("compute", 6, 20, **DEAD), row("input", 6, 20, **DEAD)],
+    "a worker is on a lost host": [row("compute", 6, 20), row("compute", 6, 0, **DEAD)],
     # A worker that the launcher ended has not ended of its own.
     "one failed and the launcher stopped the other": [
-        place("compute", 6, 3), place("compute", 6, 3, **DEAD),
+        row("compute", 6, 3), row("compute", 6, 3, **DEAD),
     ],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_where_the_workers_are(run, name):
+def test_the_status_of_each_worker(run, name):
     write, now = SCENES[name]
     write(run)
-    reported = read_status(run, now=now, sleep=at_once).to_json()
-    places = [{**each, "is_gone": each["gone"] is not None} for each in reported["workers"]]
-    assert [{key: each[key] for key in place("", 0, 0)} for each in places] == PLACES[name]
+    status = read_status(run, now=now, sleep=at_once)
+    reported = status.to_json()
+    absent = {rank: each.state.is_absent for rank, each in status.workers.items()}
+    found = [{**each, "is_absent": absent[each["rank"]]} for each in reported["workers"]]
+    assert [{key: each[key] for key in row("", 0, 0)} for each in found] == EXPECTED[name]
     assert (reported["batches_differ"] is not None) == (
         name == "the last batches are of different form"
     )
 
 
-def test_who_waits_for_whom_in_words(tmp_path, snapshot):
+def test_the_status_as_text(tmp_path, snapshot):
     page = []
     for name, (write, now) in SCENES.items():
         run = tmp_path / name
@@ -251,7 +253,7 @@ def test_who_waits_for_whom_in_words(tmp_path, snapshot):
             *read_status(run, now=now, sleep=at_once).lines,
             "",
         ]
-    snapshot("where", "\n".join(page))
+    snapshot("status", "\n".join(page))
 
 
 @pytest.mark.parametrize("off", [-3600.0, 3600.0])
@@ -266,9 +268,9 @@ def test_a_worker_whose_clock_is_off_is_judged_by_a_second_look(run, off):
         lives.ring.alive()
 
     status = read_status(run, now=NOW, sleep=sleep)
-    assert [each.gone is not None for each in status.workers.values()] == [False, True]
+    assert [each.state.is_absent for each in status.workers.values()] == [False, True]
     assert "in a step after step 40 of epoch 0 for 20 s" in status.lines[2]
-    silent = "for 3600 s" if off < 0 else "is unresponsive: stopped"
+    silent = "no report for 1 h 0 min" if off < 0 else "is unresponsive (no report): stopped"
     assert silent in status.lines[3]
     assert len(slept) == 1
 
@@ -279,7 +281,7 @@ STACKS = """Current thread 0x00007f00 (most recent call first):
 """
 
 
-def test_stacks_are_reported_the_place_where_a_worker_still_is(run):
+def test_stacks_of_an_earlier_phase_are_ignored(run):
     worker = Worker(run, 0)
     worker.step(7, how="open")
     stacks = AttemptPaths(run=run, attempt=0).stacks(0)
@@ -288,7 +290,7 @@ def test_stacks_are_reported_the_place_where_a_worker_still_is(run):
     reported = {}
     for name, age in (("before", -5.0), ("since", 5.0)):
         os.utime(stacks, (started + age, started + age))
-        reported[name] = read_status(run, now=NOW).workers[0].place
+        reported[name] = read_status(run, now=NOW).workers[0].location
     assert reported == {"before": "", "since": "it is at /home/me/train.py:7, in load"}
 
 

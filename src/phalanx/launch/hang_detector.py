@@ -3,7 +3,7 @@
 Every two seconds a worker writes down what it does (`heartbeat` in docs/records.md). If no worker
 starts anything new for much longer than a step takes during training, the launcher says so; after
 the timeout it ends the worker group: a worker waits for one that does not come. All times here are
-of the launcher's own clock; see `BeatReader`.
+of the launcher's own clock; see `HeartbeatReader`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phalanx.launch.worker_diagnosis import (
     merge_flight_status,
 )
 from phalanx.launch.worker_status import (
-    BeatReader,
+    HeartbeatReader,
     WorkerProgress,
     WorkerStatus,
     worker_status_of,
@@ -119,7 +119,7 @@ class HangDetector:
     def __post_init__(self) -> None:
         self._polled = self.now()
         self._beats = {
-            rank: BeatReader(records_path(self.paths.run, rank), self._polled)
+            rank: HeartbeatReader(records_path(self.paths.run, rank), self._polled)
             for rank in self.handles
         }
         self._has_reported = False
@@ -130,41 +130,41 @@ class HangDetector:
         if self.verdict is not None or self.now() < self._polled + pause:
             return self.verdict is not None
         self._polled = self.now()
-        positions = self._positions()
-        self.pace.take(self._polled, [position.step for position in positions.values()])
-        everybody = list(positions.values())
+        progress = self._progress()
+        self.pace.take(self._polled, [each.step for each in progress.values()])
+        everybody = list(progress.values())
         if self.timeout and makes_no_progress(everybody, self.timeout, self._polled):
-            self.verdict = self._verdict(self._find(positions))
+            self.verdict = self._verdict(self._find(progress))
         else:
-            self._check_for_stall(positions)
+            self._check_for_stall(progress)
         return self.verdict is not None
 
     def capture_status(self) -> None:
         """A collective has timed out: see where the workers are that are still there."""
         if self.seen is None and self._running():
-            found = self._find(self._positions())
+            found = self._find(self._progress())
             self.seen = "\n".join([*lines_about(found, self.now()), self._format_stacks()])
 
-    def _check_for_stall(self, positions: Mapping[int, WorkerProgress]) -> None:
+    def _check_for_stall(self, progress: Mapping[int, WorkerProgress]) -> None:
         stall_threshold = self.pace.stall_threshold(self.timeout)
         if stall_threshold is None or not makes_no_progress(
-            list(positions.values()), stall_threshold, self._polled
+            list(progress.values()), stall_threshold, self._polled
         ):
             self._has_reported = False
         elif not self._has_reported:
             self._has_reported = True
             usual = f"a step usually takes {self.pace.usual:.2g} s"
-            self.on_stall(f"{diagnose_wait(self._find(positions), self.now())} ({usual})")
+            self.on_stall(f"{diagnose_wait(self._find(progress), self.now())} ({usual})")
 
     def _running(self) -> list[int]:
         return [rank for rank, handle in self.handles.items() if handle.poll() is None]
 
-    def _positions(self) -> dict[int, WorkerProgress]:
+    def _progress(self) -> dict[int, WorkerProgress]:
         now = self.now()
-        return {rank: self._beats[rank].look(now) for rank in self._running()}
+        return {rank: self._beats[rank].poll(now) for rank in self._running()}
 
-    def _find(self, positions: Mapping[int, WorkerProgress]) -> dict[int, WorkerStatus]:
-        stacks, now = self._stacks(list(positions)), self.now()
+    def _find(self, progress: Mapping[int, WorkerProgress]) -> dict[int, WorkerStatus]:
+        stacks, now = self._stacks(list(progress)), self.now()
         return {
             rank: worker_status_of(
                 merge_flight_status(
@@ -175,7 +175,7 @@ class HangDetector:
                 ),
                 stacks.get(rank, ""),
             )
-            for rank, each in positions.items()
+            for rank, each in progress.items()
         }
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
@@ -206,7 +206,7 @@ class HangDetector:
         return f"Their stacks: {self.paths.stacks(0).parent / 'worker-*.stacks.txt'}."
 
 
-def makes_no_progress(positions: Sequence[WorkerProgress], timeout: float, now: float) -> bool:
+def makes_no_progress(progress: Sequence[WorkerProgress], timeout: float, now: float) -> bool:
     """Whether some worker trains and no worker has started anything for `timeout` seconds."""
-    trains = any(position.phase not in _OUTSIDE_TRAINING for position in positions)
-    return trains and all(now - position.since >= timeout for position in positions)
+    trains = any(each.phase not in _OUTSIDE_TRAINING for each in progress)
+    return trains and all(now - each.since >= timeout for each in progress)

@@ -14,6 +14,7 @@ from pathlib import Path
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.worker_status import (
     EXIT_BARRIER,
+    RUNNING,
     WorkerProgress,
     WorkerStatus,
     worker_status_of,
@@ -25,31 +26,31 @@ _NANO = 1e9
 
 
 def merge_flight_status(
-    position: WorkerProgress, file: Path, *, now: float, last_heartbeat: float
+    progress: WorkerProgress, file: Path, *, now: float, last_heartbeat: float
 ) -> WorkerProgress:
-    """`position`, known from heartbeats, and what the flight recorder in `file` adds to it.
+    """`progress`, known from heartbeats, and what the flight recorder in `file` adds to it.
 
     A recorder that says something else than the heartbeat was left behind by another process. Its
     times are of the worker's clock, so durations alone are taken from it.
 
     Args:
-        position: its `since` is of the reader's clock.
+        progress: its `since` is of the reader's clock.
         file: the flight recorder's.
         now: the time, by the reader's clock.
         last_heartbeat: when the reader saw the last new heartbeat.
     """
     flight = read_flight(file)
-    location = None if flight is None else position_of(flight)
-    if location is None or location.failed or location.phase not in (position.phase, "input"):
-        return position
-    if flight is None or position.phase not in ("compute", "input"):
-        return replace(location, since=position.since)
+    location = None if flight is None else progress_of(flight)
+    if location is None or location.failed or location.phase not in (progress.phase, "input"):
+        return progress
+    if flight is None or progress.phase not in ("compute", "input"):
+        return replace(location, since=progress.since)
     lasted = flight.alive / _NANO - location.since + (now - last_heartbeat)
-    return replace(location, since=min(now, max(now - lasted, position.since)))
+    return replace(location, since=min(now, max(now - lasted, progress.since)))
 
 
-def position_of(flight: Flight) -> WorkerProgress | None:
-    """Where the worker is, or was when it wrote last; None before it wrote anything."""
+def progress_of(flight: Flight) -> WorkerProgress | None:
+    """The progress of a worker by its flight recorder; None if that is empty."""
     events = flight.events
     if not events:
         return None
@@ -80,7 +81,7 @@ def position_of(flight: Flight) -> WorkerProgress | None:
 
 
 def failure_context(paths: AttemptPaths, ranks: Sequence[int], cause: int) -> list[str]:
-    """Where the workers were when one failed, in a line or two; none where that is not known.
+    """The progress of the workers when one failed, in a line or two; none if it is unknown.
 
     Args:
         paths: where their flight recorders are.
@@ -88,25 +89,25 @@ def failure_context(paths: AttemptPaths, ranks: Sequence[int], cause: int) -> li
         cause: the one that failed first.
     """
     found = {
-        rank: worker_status_of(position, "", until=(flight.ended or flight.alive) / _NANO)
+        rank: worker_status_of(progress, "", until=(flight.ended or flight.alive) / _NANO)
         for rank in ranks
         if (flight := read_flight(paths.flight(rank))) is not None
-        and (position := position_of(flight)) is not None
+        and (progress := progress_of(flight)) is not None
     }
-    if cause not in found or not _has_trained(found[cause].position):
+    if cause not in found or not _has_trained(found[cause].progress):
         return []
     line = diagnose_failure(found, cause)
     return [f"{line[0].upper()}{line[1:]}.", *diff_batch_specs(found)]
 
 
-def _has_trained(position: WorkerProgress) -> bool:
+def _has_trained(progress: WorkerProgress) -> bool:
     # A step that failed before the recorder asked for its batch leaves the phase "idle" behind it.
-    trains = position.phase not in ("start", "idle")
-    return trains or position.failed or position.waits_in is not None
+    trains = progress.phase not in ("start", "idle")
+    return trains or progress.failed or progress.waits_in is not None
 
 
 def _within(event: FlightEvent, phase: str, *, was_sampled: bool) -> WorkerProgress:
-    """The position of a worker in the middle of a step, or a collective.
+    """The progress of a worker in a step or a collective.
 
     Args:
         event: the step or the collective.
@@ -180,33 +181,33 @@ _FIRST_DIMENSION = re.compile(r"\[[^,\]]+")
 
 
 def diagnose_wait(found: Mapping[int, WorkerStatus], now: float) -> str:
-    """One line: who did not come, what it does and for how long, and that the others wait."""
+    """One line: the workers that others wait for, what they do and for how long."""
     late = [rank for rank, each in sorted(found.items()) if each.is_late]
     late = late or _behind_in_input(found)
     if not late or len(late) == len(found):
         longest = max((_seconds(each, now) for each in found.values()), default=0.0)
-        parted = _parted(found) if not late else None
-        return parted or f"{_NO_PROGRESS} for {longest:.0f} s"
+        out_of_sync = _out_of_sync(found) if not late else None
+        return out_of_sync or f"{_NO_PROGRESS} for {longest:.0f} s"
     others = [each for rank, each in found.items() if rank not in late]
     verb = "waits" if len(others) == 1 else "wait"
     who = "the other" if len(others) == 1 else "the others"
     location = ", ".join(_late(rank, found[rank], now) for rank in late)
-    return f"{location}; {who} {verb}{_place_of_all(others)}"
+    return f"{location}; {who} {verb}{_common_collective(others)}"
 
 
 def diagnose_failure(found: Mapping[int, WorkerStatus], cause: int) -> str:
-    """One line about a run in which worker `cause` failed first: who had waited for whom.
+    """One line about a run in which worker `cause` failed first: which worker others waited for.
 
-    Where no worker differs from the others, it is where that worker was.
+    If no worker differs from the others, it is the progress of that worker.
     """
-    before = {rank: replace(each, gone=None) for rank, each in found.items()}
+    before = {rank: replace(each, state=RUNNING) for rank, each in found.items()}
     until = max((each.until or 0.0 for each in found.values()), default=0.0)
     location = diagnose_wait(before, until)
     if not location.startswith(_NO_PROGRESS):
         return location
     each = found[cause]
-    batch = f", its last batch {each.position.batch}" if each.position.batch else ""
-    return f"it was {each.activity}{each.position.after}{batch}"
+    batch = f", its last batch {each.progress.batch}" if each.progress.batch else ""
+    return f"it was {each.activity}{each.progress.after}{batch}"
 
 
 def lines_about(found: Mapping[int, WorkerStatus], now: float) -> list[str]:
@@ -215,19 +216,19 @@ def lines_about(found: Mapping[int, WorkerStatus], now: float) -> list[str]:
 
 
 def line_about(each: WorkerStatus, now: float) -> str:
-    """Where one worker is, for how long, and at which line."""
-    epoch = each.position.epoch
+    """The progress of one worker, for how long, and at which line."""
+    epoch = each.progress.epoch
     where = "" if epoch is None else f" of epoch {epoch}"
-    place = f"; {each.place}" if each.place else ""
-    what = f"{each.activity}{each.position.after}{where}"
-    if each.gone is not None:
-        return f"{each.gone}; it was {what}."
-    return f"{what} for {_seconds(each, now):.0f} s{place}."
+    location = f"; {each.location}" if each.location else ""
+    what = f"{each.activity}{each.progress.after}{where}"
+    if each.state.is_absent:
+        return f"{each.state.description}; it was {what}."
+    return f"{what} for {_seconds(each, now):.0f} s{location}."
 
 
 def diff_batch_specs(found: Mapping[int, WorkerStatus]) -> list[str]:
-    """A line where the workers' last batches are of different form; none where they are not."""
-    forms = {rank: batch_spec(each.position.batch) for rank, each in sorted(found.items())}
+    """A line if the shapes or dtypes of the workers' last batches differ; else none."""
+    forms = {rank: batch_spec(each.progress.batch) for rank, each in sorted(found.items())}
     kinds = list(dict.fromkeys(form for form in forms.values() if form))
     if len(kinds) < 2:
         return []
@@ -243,61 +244,61 @@ def batch_spec(batch: str) -> str:
 
 def _late(rank: int, each: WorkerStatus, now: float) -> str:
     seconds = f"for {_seconds(each, now):.0f} s"
-    if each.gone is not None:
-        return f"worker {rank} {each.gone}, {each.activity}{each.position.after}"
-    if each.position.waits_in == EXIT_BARRIER:
-        return f"worker {rank} has come to its script's end{each.position.after} {seconds}"
-    if _was_training(each) or (each.position.arrived is not None):
+    if each.state.is_absent:
+        return f"worker {rank} {each.state.description}, {each.activity}{each.progress.after}"
+    if each.progress.waits_in == EXIT_BARRIER:
+        return f"worker {rank} has come to its script's end{each.progress.after} {seconds}"
+    if _was_training(each) or (each.progress.arrived is not None):
         doing = each.activity if each.is_late else "waiting in next(iterator)"
-        return f"worker {rank} never reached {each.position.next_step}: {doing} {seconds}"
-    return f"worker {rank} is {each.activity}{each.position.after} {seconds}"
+        return f"worker {rank} never reached {each.progress.next_step}: {doing} {seconds}"
+    return f"worker {rank} is {each.activity}{each.progress.after} {seconds}"
 
 
 def _behind_in_input(found: Mapping[int, WorkerStatus]) -> list[int]:
-    """Of calls that train several steps: who waits for a batch that the others have."""
-    arrived = {rank: each.position.arrived for rank, each in sorted(found.items())}
+    """Of calls that train several steps: the workers without a batch that the others have."""
+    arrived = {rank: each.progress.arrived for rank, each in sorted(found.items())}
     known = {rank: step for rank, step in arrived.items() if step is not None}
     if len(known) < len(found):
         return []
     return [rank for rank, step in known.items() if step < max(known.values())]
 
 
-def _parted(found: Mapping[int, WorkerStatus]) -> str | None:
-    """All wait, and not in one place: they have parted."""
-    places: dict[tuple[str, int | None], list[int]] = {}
+def _out_of_sync(found: Mapping[int, WorkerStatus]) -> str | None:
+    """All wait, but in different collectives or steps: they are out of sync."""
+    waits: dict[tuple[str, int | None], list[int]] = {}
     for rank, each in sorted(found.items()):
-        if each.position.waits is None:
+        if each.progress.waits is None:
             return None
-        key = (_place(each), each.position.step)
-        places.setdefault(key, []).append(rank)
-    if len(places) < 2:
+        key = (_collective(each), each.progress.step)
+        waits.setdefault(key, []).append(rank)
+    if len(waits) < 2:
         return None
     location = "; ".join(
-        f"{_workers(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in the {place}"
-        f"{found[ranks[0]].position.after}"
-        for (place, _), ranks in places.items()
+        f"{_workers(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in the {collective}"
+        f"{found[ranks[0]].progress.after}"
+        for (collective, _), ranks in waits.items()
     )
-    steps = {rank: each.position.step or 0 for rank, each in found.items()}
+    steps = {rank: each.progress.step or 0 for rank, each in found.items()}
     behind = [rank for rank, step in sorted(steps.items()) if step < max(steps.values())]
     if behind:
         return (
             f"{location}: {_workers(behind)} left out a step, or took one that the others left out"
         )
-    return f"{location}: they have parted"
+    return f"{location}: they are out of sync"
 
 
-def _place(each: WorkerStatus) -> str:
-    if each.position.waits_in is not None:
-        return each.position.waits_in
-    return "all-reduce" if each.position.phase == "compute" else each.position.phase
+def _collective(each: WorkerStatus) -> str:
+    if each.progress.waits_in is not None:
+        return each.progress.waits_in
+    return "all-reduce" if each.progress.phase == "compute" else each.progress.phase
 
 
-def _place_of_all(others: Sequence[WorkerStatus]) -> str:
-    places = {_place(each) for each in others}
+def _common_collective(others: Sequence[WorkerStatus]) -> str:
+    found = {_collective(each) for each in others}
     is_collective = all(
-        each.position.waits_in is not None or each.position.phase == "compute" for each in others
+        each.progress.waits_in is not None or each.progress.phase == "compute" for each in others
     )
-    return f" in the {places.pop()}" if len(places) == 1 and is_collective else ""
+    return f" in the {found.pop()}" if len(found) == 1 and is_collective else ""
 
 
 def _workers(ranks: Sequence[int]) -> str:
@@ -305,8 +306,8 @@ def _workers(ranks: Sequence[int]) -> str:
 
 
 def _seconds(each: WorkerStatus, now: float) -> float:
-    return max(0.0, (now if each.until is None else each.until) - each.position.since)
+    return max(0.0, (now if each.until is None else each.until) - each.progress.since)
 
 
 def _was_training(each: WorkerStatus) -> bool:
-    return each.position.phase not in ("start", "idle", "validation")
+    return each.progress.phase not in ("start", "idle", "validation")

@@ -1,4 +1,7 @@
-"""Where each worker is, in words: from its last heartbeat and the stacks of its threads."""
+"""The status of a worker: its progress, its state, and the stacks of its threads.
+
+Hang detection, `phalanx debug status`, `phalanx watch` and reports use the same classes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from phalanx.monitoring.event_log import records_backwards
 
@@ -13,7 +17,7 @@ _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<functi
 _THREAD = re.compile(r"^Thread ", re.MULTILINE)
 _LIBRARIES = ("site-packages", "dist-packages", "/lib/python", "/phalanx/", "<frozen")
 _PYTHON_IN_PIPELINE = "/tensorflow/python/ops/script_ops.py"
-"""Runs what a `tf.data` pipeline calls of Python: generators, `tf.py_function`."""
+"""Runs the Python code of a `tf.data` pipeline: generators, `tf.py_function`."""
 
 _WORDS = {
     "start": "starting",
@@ -24,10 +28,10 @@ _WORDS = {
     "validation": "in validation",
     "idle": "outside of training",
 }
-"""The phases of docs/records.md, as a person says them."""
+"""Texts for the phases of docs/records.md."""
 
 EXIT_BARRIER = "last meeting"
-"""Where workers wait for each other when their scripts have ended."""
+"""The barrier in which workers wait for each other after their scripts."""
 
 Frame = tuple[str, int, str]
 """File, line and function."""
@@ -35,19 +39,19 @@ Frame = tuple[str, int, str]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerProgress:
-    """What a worker was doing when it last said so.
+    """How far a worker is, by its last report.
 
     Attributes:
-        phase: what it does, a word of docs/records.md.
-        since: when it began that, in seconds of the clock by which it is judged.
+        phase: a phase of docs/records.md.
+        since: when the phase began, in seconds of the reader's clock.
         step: the last step that it trained, from 1.
         epoch: the epoch, from 0.
-        waits: whether it has come to where workers wait for each other, or to the step that ends
-            there; None where its flight recorder does not say.
-        waits_in: the collective that it is in, by name, where that is not the step's own.
-        arrived: the step of the last batch that came, of a call that trains several.
+        waits: whether it is in a collective, or in the step that ends with one; None if its flight
+            recorder does not say.
+        waits_in: the name of the collective, if it is not the step's own all-reduce.
+        arrived: the step of the last batch that arrived, of a call that trains several.
         batch: names, shapes and dtypes of its last batch.
-        failed: whether it is there no more: what it did raised an error.
+        failed: whether the phase ended with an error.
     """
 
     phase: str
@@ -62,91 +66,145 @@ class WorkerProgress:
 
     @property
     def next_step(self) -> str:
-        """The step that it has not ended."""
+        """The step after the last one that it trained."""
         return "the first step" if self.step is None else f"step {self.step + 1}"
 
     @property
     def activity(self) -> str:
-        """What it does, in words."""
+        """The phase or the collective, as text."""
         if self.waits_in is not None:
             return f"in the {self.waits_in}"
         return _WORDS.get(self.phase, self.phase)
 
     @property
     def after(self) -> str:
-        """Behind which step, in words that may follow others."""
+        """The step, as the end of a sentence."""
         return "" if self.step is None else f" after step {self.step}"
+
+
+State = Literal[
+    "starting", "running", "slow", "unresponsive", "failed", "killed", "stopped", "ended"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerState:
+    """The state of a worker's process.
+
+    Attributes:
+        name: "killed" is a process that ended without a report, "stopped" one that the launcher
+            ended.
+        reason: why, or how; None if there is nothing to add.
+    """
+
+    name: State
+    reason: str | None = None
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether to highlight it."""
+        return self.name in ("slow", "unresponsive", "failed", "killed")
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether other workers wait for it in vain, and not because the launcher ended it."""
+        return self.name in ("unresponsive", "failed", "killed", "ended")
+
+    @property
+    def description(self) -> str:
+        """The state as text that follows "worker 0"."""
+        match self.name:
+            case "failed":
+                return f"failed: {self.reason}"
+            case "killed":
+                return "ended without a report: it was killed"
+            case "ended":
+                return f"has {self.reason or 'ended'}"
+            case "unresponsive":
+                return f"is unresponsive ({self.reason}): stopped, or its host is lost"
+            case _:
+                return f"is {self.name}" + (f" ({self.reason})" if self.reason else "")
+
+
+SAVED = "saved and stopped"
+"""The reason of the state "ended" of a worker that can resume."""
+RUNNING = WorkerState(name="running")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
-    """A worker, as its heartbeat and its stacks show it.
+    """The progress and the state of a worker, with its stacks.
 
     Attributes:
-        position: what it said that it does.
-        frames: what its main thread runs, innermost first; empty where that is not known.
-        data_frames: what a thread runs that makes its data in Python; empty where none does.
-        gone: how its process ended; None while it is there.
-        until: when that was, by the clock of `position.since`.
+        progress: by its last report.
+        frames: of its main thread, innermost first; empty if unknown.
+        data_frames: of a thread that makes its data in Python; empty if there is none.
+        state: of its process.
+        until: when its process ended or last reported, by the clock of `progress.since`; None for
+            a process that is running.
     """
 
-    position: WorkerProgress
+    progress: WorkerProgress
     frames: Sequence[Frame] = ()
     data_frames: Sequence[Frame] = ()
-    gone: str | None = None
+    state: WorkerState = RUNNING
     until: float | None = None
 
     @property
     def is_late(self) -> bool:
         """Whether others may be waiting for it: it is not waiting in TensorFlow itself."""
-        if self.gone is not None or self.position.phase == "input" or self.data_frames:
+        if self.state.is_absent or self.progress.phase == "input" or self.data_frames:
             return True
-        if self.position.waits_in == EXIT_BARRIER:
+        if self.progress.waits_in == EXIT_BARRIER:
             return True
         if self.frames:
             return not _is_in_tensorflow(self.frames)
-        return self.position.waits is False
+        return self.progress.waits is False
 
     @property
     def activity(self) -> str:
-        """What it does, in words."""
-        if self.data_frames and self.position.phase in ("input", "compute"):
+        """The phase or the collective, as text."""
+        if self.data_frames and self.progress.phase in ("input", "compute"):
             return _WORDS["input"]
-        return self.position.activity
+        return self.progress.activity
 
     @property
-    def place(self) -> str:
-        """At which line it does that, in words; empty where that is not known."""
+    def location(self) -> str:
+        """The line of the user's code, as text; empty if unknown."""
         if self.data_frames:
             return f"its data is being made at {user_frame(self.data_frames)}"
-        place = user_frame(self.frames)
-        if place is None:
+        location = user_frame(self.frames)
+        if location is None:
             return ""
         waits = "it waits in TensorFlow, called from" if not self.is_late else "it is at"
-        return f"{waits} {place}"
+        return f"{waits} {location}"
 
 
 def worker_status_of(
-    position: WorkerProgress, stacks: str, *, gone: str | None = None, until: float | None = None
+    progress: WorkerProgress,
+    stacks: str,
+    *,
+    state: WorkerState = RUNNING,
+    until: float | None = None,
 ) -> WorkerStatus:
-    """What can be said of a worker, from the last dump in its stacks file; see `WorkerStatus`."""
+    """The status of a worker with the last dump in its stacks file; see `WorkerStatus`."""
     return WorkerStatus(
-        position=position,
+        progress=progress,
         frames=main_frames(stacks),
         data_frames=data_frames(stacks),
-        gone=gone,
+        state=state,
         until=until,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """A worker's last heartbeat.
 
     Attributes:
-        phase: what it does; "idle" once it leaves.
-        phase_number: counts the phases that the process began; None where it does not say.
-        seconds: for how long it had done that when it wrote the heartbeat.
+        phase: a phase of docs/records.md; "idle" after the end of the script.
+        phase_number: counts the phases that the process began; None if it is not recorded.
+        seconds: the duration of the phase when the heartbeat was written.
         step: the last step that it trained, from 1.
         epoch: the epoch, from 0.
         t: the time in the record. It only distinguishes two heartbeats.
@@ -160,19 +218,19 @@ class Beat:
     t: float
 
     @property
-    def progress(self) -> tuple[object, ...]:
-        """Differs from that of the heartbeat before if the worker began anything new since."""
+    def activity(self) -> tuple[object, ...]:
+        """Differs from that of the previous heartbeat if the worker began anything new since."""
         return self.phase, self.phase_number, self.step, self.epoch
 
 
-def last_beat(records: Path) -> Beat | None:
-    """The last heartbeat in a worker's records; None where there is none."""
+def last_heartbeat_in(records: Path) -> Heartbeat | None:
+    """The last heartbeat in a worker's records; None if there is none."""
     has_ended = False
     for record in records_backwards(records):
         if record.get("kind") == "worker_end":
-            has_ended = True  # It beats no more, while it leaves.
+            has_ended = True  # It writes no more heartbeats.
         if record.get("kind") == "heartbeat" and record.keys() >= {"t", "phase", "step", "epoch"}:
-            return Beat(
+            return Heartbeat(
                 phase="idle" if has_ended else record["phase"],
                 phase_number=record.get("phase_number"),
                 seconds=0.0 if has_ended else record.get("phase_seconds") or 0.0,
@@ -183,49 +241,49 @@ def last_beat(records: Path) -> Beat | None:
     return None
 
 
-class BeatReader:
-    """Follows one worker's heartbeats, and judges them by the clock of who reads them.
+class HeartbeatReader:
+    """Follows one worker's heartbeats, and judges them by the reader's clock.
 
-    The time in a record decides nothing: the writer's clock may be set while it runs, or be hours
-    off on another host. What counts is when the reader first saw that something new had started.
+    The time in a record is not used: the writer's clock may be set while it runs, or be hours off
+    on another host. What counts is when the reader first saw that a new activity had started.
 
     Attributes:
         last_heartbeat: when the reader saw the last new heartbeat.
     """
 
     def __init__(self, records: Path, now: float) -> None:
-        """Begin with an attempt; heartbeats in the file are of an earlier one.
+        """Start with an attempt; heartbeats that are in the file are of an earlier one.
 
         Args:
             records: the worker's records.
             now: the time, by the reader's clock.
         """
         self._records = records
-        self._last = last_beat(records)
-        self._position = WorkerProgress(phase="start", since=now)
-        self._progress: tuple[object, ...] | None = None
-        self._looked = self.last_heartbeat = now
+        self._last = last_heartbeat_in(records)
+        self._progress = WorkerProgress(phase="start", since=now)
+        self._activity: tuple[object, ...] | None = None
+        self._polled = self.last_heartbeat = now
 
-    def look(self, now: float) -> WorkerProgress:
-        """What the worker does; `since` is of the reader's clock.
+    def poll(self, now: float) -> WorkerProgress:
+        """The progress of the worker; `since` is of the reader's clock.
 
         Args:
             now: the time, by the reader's clock.
         """
-        beat = last_beat(self._records)
-        if beat is None and self._progress is not None:
+        beat = last_heartbeat_in(self._records)
+        if beat is None and self._activity is not None:
             # Other records fill the end of the file, so the worker writes.
-            self._position, self.last_heartbeat = replace(self._position, since=now), now
+            self._progress, self.last_heartbeat = replace(self._progress, since=now), now
         elif beat is not None and beat != self._last:
-            if beat.progress != self._progress:
-                # It began after the last look, and as long before its heartbeat as that says.
-                lasted = min(beat.seconds, now - self._looked)
-                self._position = WorkerProgress(
+            if beat.activity != self._activity:
+                # It began after the last poll; the heartbeat has its duration.
+                lasted = min(beat.seconds, now - self._polled)
+                self._progress = WorkerProgress(
                     phase=beat.phase, since=now - lasted, step=beat.step, epoch=beat.epoch
                 )
-            self._last, self._progress, self.last_heartbeat = beat, beat.progress, now
-        self._looked = now
-        return self._position
+            self._last, self._activity, self.last_heartbeat = beat, beat.activity, now
+        self._polled = now
+        return self._progress
 
 
 def main_frames(stacks: str) -> list[Frame]:

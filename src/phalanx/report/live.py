@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from phalanx.launch.worker_status import WorkerProgress
 from phalanx.monitoring.events import (
     EpochMetrics,
     Event,
@@ -87,6 +88,18 @@ class LiveWorker:
                 self.end = event
             case WorkerExitEvent():
                 self.exit = event
+
+    @property
+    def progress(self) -> WorkerProgress | None:
+        """Its progress by its last heartbeat; None before the first."""
+        if self.phase is None:
+            return None
+        return WorkerProgress(
+            phase=self.phase,
+            since=self.last_seen - (self.phase_seconds or 0.0),
+            step=self.step,
+            epoch=self.epoch,
+        )
 
     def _is_at(self, step: int | None, epoch: int | None) -> None:
         self.step = self.step if step is None else step

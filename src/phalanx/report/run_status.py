@@ -1,4 +1,4 @@
-"""Where each worker of a run is or was: its flight recorder, its stacks and how it ended."""
+"""`phalanx debug status`: the status of each worker, live or after the run."""
 
 from __future__ import annotations
 
@@ -21,22 +21,28 @@ from phalanx.launch.worker_diagnosis import (
     diagnose_wait,
     diff_batch_specs,
     line_about,
-    position_of,
+    progress_of,
 )
-from phalanx.launch.worker_status import WorkerProgress, WorkerStatus, worker_status_of
+from phalanx.launch.worker_status import (
+    RUNNING,
+    WorkerProgress,
+    WorkerState,
+    WorkerStatus,
+    worker_status_of,
+)
 from phalanx.monitoring.events import RunEnd, WorkerExitEvent
 from phalanx.monitoring.flight_format import Flight
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.report.event_reader import RunReader
 from phalanx.report.live import LiveRun, LiveWorker
-from phalanx.report.worker_health import SILENT_SECONDS, run_state
+from phalanx.report.worker_state import SILENT_SECONDS, end_state, run_state, unresponsive
 
 _FLIGHT = re.compile(r"worker-(\d{1,9})\.flight")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """Where the workers of one attempt are or were.
+    """The status of the workers of one attempt.
 
     Attributes:
         attempt: which start of the worker group.
@@ -197,57 +203,46 @@ def _worker(
     behind: float | None,
 ) -> WorkerStatus:
     known = statuses.workers.get(rank)
-    position = (
-        (flight and position_of(flight))
-        or _by_heartbeat(known)
+    progress = (
+        (flight and progress_of(flight))
+        or (known and known.progress)
         or WorkerProgress(phase="start", since=now)
     )
     if behind is not None:
-        position = replace(position, since=position.since + behind)
+        progress = replace(progress, since=progress.since + behind)
     stacks = ""
     with suppress(OSError):
         file = paths.stacks(rank)
-        if file.stat().st_mtime >= position.since:  # Of the place where it still is.
+        if file.stat().st_mtime >= progress.since:  # Else it has moved on since.
             stacks = file.read_text(errors="replace")
-    gone, until = _end_of(known, flight, now, lives=behind is not None)
-    return worker_status_of(position, stacks, gone=gone, until=until)
+    state, until = _state_of(known, flight, now, is_alive=behind is not None)
+    return worker_status_of(progress, stacks, state=state, until=until)
 
 
-def _by_heartbeat(worker: LiveWorker | None) -> WorkerProgress | None:
-    if worker is None or worker.phase is None:
-        return None
-    return WorkerProgress(
-        phase=worker.phase,
-        since=worker.last_seen - (worker.phase_seconds or 0.0),
-        step=worker.step,
-        epoch=worker.epoch,
-    )
+def _state_of(
+    worker: LiveWorker | None, flight: Flight | None, now: float, *, is_alive: bool
+) -> tuple[WorkerState, float | None]:
+    """The state of a worker, and when its process ended or last reported; None for running ones.
 
-
-def _end_of(
-    worker: LiveWorker | None, flight: Flight | None, now: float, *, lives: bool
-) -> tuple[str | None, float | None]:
-    """How a worker's process ended, and when. The launcher's end of it is no end of its own."""
-    exit_ = worker.exit if worker is not None else None
-    if exit_ is not None:
-        if exit_.terminated_by_launcher:
-            return None, exit_.t
-        if exit_.is_failure:
-            return f"failed: {exit_.summary or exit_.signal or exit_.code}", exit_.t
-        return "has saved and stopped" if exit_.has_saved else "has ended", exit_.t
+    Args:
+        worker: its events.
+        flight: its flight recorder.
+        now: seconds since the epoch.
+        is_alive: whether a second look at the flight recorder found new records.
+    """
+    ended = None if worker is None else end_state(worker)
+    if worker is not None and worker.exit is not None and ended is not None:
+        return ended, worker.exit.t
     if flight is None:
-        return None, None
+        return RUNNING, None
     if flight.ended is not None:
-        failed = worker is not None and worker.end is not None and not worker.end.ok
-        why = f"failed: {worker.end.error}" if failed and worker and worker.end else "has ended"
-        return why, flight.ended / 1e9
+        return ended or WorkerState(name="ended"), flight.ended / 1e9
     alive = flight.alive / 1e9
     if _is_killed(flight):
-        return "ended without a report: it was killed", alive
-    if lives or not _is_silent(worker, flight, now):
-        return None, None
-    how_long = f" for {now - alive:.0f} s" if now > alive else ""  # its clock may be ahead
-    return f"is unresponsive{how_long}: stopped, or its host is lost", alive
+        return WorkerState(name="killed"), alive
+    if is_alive or not _is_silent(worker, flight, now):
+        return RUNNING, None
+    return unresponsive(now - alive), alive
 
 
 def _is_there(pid: int) -> bool:
@@ -269,11 +264,11 @@ def _verdict(
         return (
             f"worker {cause.rank} failed first: {cause.what}; {diagnose_failure(found, cause.rank)}"
         )
-    if all(each.gone in ("has ended", "has saved and stopped") for each in found.values()):
+    if all(each.state.name == "ended" for each in found.values()):
         return "all workers have ended"
-    if all(each.gone is not None for each in found.values()):
-        before = {rank: replace(each, gone=None) for rank, each in found.items()}
-        return f"all workers are gone; before that {diagnose_wait(before, now)}"
+    if all(each.state.is_absent for each in found.values()):
+        before = {rank: replace(each, state=RUNNING) for rank, each in found.items()}
+        return f"no worker is left; before that {diagnose_wait(before, now)}"
     return diagnose_wait(found, now)
 
 
@@ -288,17 +283,18 @@ def _ending(exit_: WorkerExitEvent, paths: AttemptPaths) -> WorkerExit:
 
 
 def _as_data(rank: int, each: WorkerStatus, now: float) -> dict[str, Any]:
-    position = each.position
+    progress = each.progress
     return {
         "rank": rank,
-        "phase": position.phase,
+        "phase": progress.phase,
         "activity": each.activity,
-        "seconds": round((each.until or now) - position.since, 3),
-        "step": position.step,
-        "epoch": position.epoch,
-        "collective": position.waits_in,
+        "seconds": round((each.until or now) - progress.since, 3),
+        "step": progress.step,
+        "epoch": progress.epoch,
+        "collective": progress.waits_in,
         "is_late": each.is_late,
-        "batch": position.batch or None,
-        "place": each.place or None,
-        "gone": each.gone,
+        "batch": progress.batch or None,
+        "location": each.location or None,
+        "state": each.state.name,
+        "reason": each.state.reason,
     }

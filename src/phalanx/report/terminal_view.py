@@ -9,11 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.launch.worker_status import WorkerState
 from phalanx.monitoring.events import Event, Numbers
 from phalanx.report import formatting
 from phalanx.report.event_formatting import happened
 from phalanx.report.live import LiveRun, LiveWorker, validation_of
-from phalanx.report.worker_health import SAVED_WORDS, WorkerHealth, health_of, run_state
+from phalanx.report.worker_state import SAVED_WORDS, run_state, state_of
 
 _STYLES = {
     "starting": "cyan",
@@ -21,6 +22,7 @@ _STYLES = {
     "slow": "bold yellow",
     "unresponsive": "bold magenta",
     "failed": "bold white on red",
+    "killed": "bold white on red",
     "stopped": "dim",
     "ended": "dim green",
 }
@@ -51,14 +53,14 @@ def live_page(
         width: columns of the terminal.
         height: lines of the terminal; workers without trouble that do not fit are counted.
     """
-    standings = {rank: health_of(worker, run, now) for rank, worker in run.workers.items()}
-    shown = chosen(standings, None if height is None else height - _OTHER_ROWS)
+    states = {rank: state_of(worker, run, now) for rank, worker in run.workers.items()}
+    shown = chosen(states, None if height is None else height - _OTHER_ROWS)
     parts: list[RenderableType] = [_title(run, name, now), *_progress(run)]
-    parts.append(_table([run.workers[rank] for rank in shown], standings, now, width))
-    left = len(standings) - len(shown)
+    parts.append(_table([run.workers[rank] for rank in shown], states, now, width))
+    left = len(states) - len(shown)
     if left:
         parts.append(Text(f"and {left} more worker{'s' * (left > 1)}", style="dim"))
-    parts += [_trouble(rank, standings[rank]) for rank in shown if standings[rank].why]
+    parts += [_trouble(rank, states[rank]) for rank in shown if states[rank].reason]
     parts += [Text(_happened(each, run), style="dim") for each in run.notable[-_NOTABLE:]]
     parts += [Text(each, style="yellow") for each in damages]
     if run.end is not None and run.end.report:
@@ -66,12 +68,12 @@ def live_page(
     return Group(*parts)
 
 
-def chosen(standings: dict[int, WorkerHealth], most: int | None) -> list[int]:
+def chosen(states: dict[int, WorkerState], most: int | None) -> list[int]:
     """The ranks to show, in their order: if not all fit, those in trouble come before others."""
-    ranks = sorted(standings)
+    ranks = sorted(states)
     if most is None or len(ranks) <= max(most, 1):
         return ranks
-    urgent = sorted(ranks, key=lambda rank: not standings[rank].is_problem)
+    urgent = sorted(ranks, key=lambda rank: not states[rank].is_problem)
     return sorted(urgent[: max(most, 1)])
 
 
@@ -116,7 +118,7 @@ def _numbers(logs: Numbers) -> Text:
 
 
 def _table(
-    workers: Sequence[LiveWorker], standings: dict[int, WorkerHealth], now: float, width: int
+    workers: Sequence[LiveWorker], states: dict[int, WorkerState], now: float, width: int
 ) -> Table:
     shown = [column for column in _COLUMNS if column != "doing" or width >= _WIDE]
     table = Table(
@@ -126,19 +128,19 @@ def _table(
         side = "left" if column in _TO_THE_LEFT else "right"
         table.add_column(column, justify=side, no_wrap=True)  # type: ignore[arg-type]
     for worker in workers:
-        standing = standings[worker.rank]
-        cells = _cells(worker, standing, now)
-        style = _STYLES[standing.state] if standing.is_problem else None
+        state = states[worker.rank]
+        cells = _cells(worker, state, now)
+        style = _STYLES[state.name] if state.is_problem else None
         table.add_row(*(cells[column] for column in shown), style=style)
     return table
 
 
-def _cells(worker: LiveWorker, standing: WorkerHealth, now: float) -> dict[str, Text]:
-    is_going = standing.state in ("running", "slow")
+def _cells(worker: LiveWorker, state: WorkerState, now: float) -> dict[str, Text]:
+    is_running = state.name in ("running", "slow")
     return {
         "rank": Text(str(worker.rank)),
-        "state": Text(standing.state, style=_STYLES[standing.state]),
-        "doing": Text((worker.phase or formatting.MISSING) if is_going else ""),
+        "state": Text(state.name, style=_STYLES[state.name]),
+        "doing": Text((worker.phase or formatting.MISSING) if is_running else ""),
         "step": Text(formatting.count(worker.step)),
         "epoch": Text(formatting.count(worker.epoch)),
         "loss": _value(worker.loss),
@@ -160,9 +162,9 @@ def _value(value: float | None) -> Text:
     return Text(formatting.format_number(value), style="bold red" if bad else "")
 
 
-def _trouble(rank: int, standing: WorkerHealth) -> Text:
-    style = _STYLES[standing.state] if standing.is_problem else "dim"
-    return Text(f"worker {rank} {standing.state}: {standing.why}", style=style)
+def _trouble(rank: int, state: WorkerState) -> Text:
+    style = _STYLES[state.name] if state.is_problem else "dim"
+    return Text(f"worker {rank} {state.name}: {state.reason}", style=style)
 
 
 def _happened(event: Event, run: LiveRun) -> str:

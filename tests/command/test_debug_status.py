@@ -68,7 +68,7 @@ def has_other_shapes():
 
 @pytest.mark.full
 @pytest.mark.timeout(1500)
-def test_who_is_waited_for_is_named_live_and_afterwards(command):
+def test_the_late_worker_is_named_live_and_afterwards(command):
     script = command.script(TRAIN)
     asked = ("--workers", "2", "--name", "planted", "--hang-timeout", "20", "--max-restarts", "2")
     process = command.start(*asked, script)
