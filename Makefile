@@ -84,6 +84,8 @@ lint: $(STAMP)  ## style, types, who may import what, and words
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell src tests docs examples benchmarks scripts README.md Makefile
+	! grep -rniwE -f scripts/phrases.txt src tests docs examples benchmarks README.md \
+	  --include='*.py' --include='*.md' --exclude-dir=decisions
 
 setup: $(STAMP)
 

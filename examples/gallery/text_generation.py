@@ -55,7 +55,7 @@ model.compile(
 
 
 class TextGenerator(keras.callbacks.Callback):
-    """Goes on with a text, each time by the likeliest letter."""
+    """Continues a text, each time by the likeliest letter."""
 
     def __init__(self, start, count):
         super().__init__()

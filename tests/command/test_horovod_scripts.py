@@ -40,7 +40,7 @@ callbacks = [
 held_out = tf.data.Dataset.from_tensor_slices((x, y)).batch(16).shard(hvd.size(), hvd.rank())
 history = model.fit(dataset, epochs=3, validation_data=held_out, callbacks=callbacks,
                     verbose=1 if hvd.rank() == 0 else 0).history
-tell(model, history)
+report(model, history)
 if hvd.rank() == 0:  # alone, as such scripts do
     say("score", model.evaluate(x, y, verbose=0))
     say("predicted", model.predict(x, verbose=0).ravel().tolist())
@@ -63,7 +63,7 @@ class WarmUp(keras.callbacks.Callback):
 
 history = model.fit(x[order], y[order], batch_size=8, shuffle=False, epochs=3, verbose=0,
                     validation_data=(x, y), callbacks=[WarmUp()]).history
-tell(model, history)
+report(model, history)
 say("score", model.evaluate(x, y, verbose=0))
 say("predicted", model.predict(x, verbose=0).ravel().tolist())
 """

@@ -84,7 +84,7 @@ class Teardown:
     def __del__(self): print("torn down")
 late = Teardown()
 sys.modules["late"] = late
-process_exit._PATIENCE = 1.0
+process_exit._TIMEOUT = 1.0
 atexit.register(print, "exit function")
 {extra}
 process_exit.exit_without_barrier({code})

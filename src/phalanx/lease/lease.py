@@ -136,7 +136,7 @@ class Lease:
                     self._directory.remove(record_name(number))
 
     def _found(self, head: LeaseRecord) -> None:
-        """Go on with the highest record if it is this owner's: storage failed after taking it."""
+        """Continue with the highest record if it is this owner's: storage failed after the put."""
         if head.owner is not None and head.owner.token == self.owner.token:
             self._record = head
             return

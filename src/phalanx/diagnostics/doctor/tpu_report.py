@@ -214,7 +214,7 @@ def findings_in_data(adapter: Any, spec: Any) -> list[TpuFinding]:
 
 
 def batch_size_of(adapter: Any, spec: Any) -> int | None:
-    """Samples in a whole batch; None where nobody knows."""
+    """Samples in a full batch; None if unknown."""
     first = keras.tree.flatten(spec)[0]
     static = first.shape[0] if isinstance(first, tf.TensorSpec) and first.shape.rank else None
     size = static or adapter.batch_size
@@ -249,7 +249,7 @@ class TpuFinding:
     Attributes:
         what: what was found, with the value.
         fix: what to do.
-        where: `file:line` of the user's code; None where no line tells.
+        where: `file:line` of the user's code; None if unknown.
     """
 
     what: str

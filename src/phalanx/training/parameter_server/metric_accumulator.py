@@ -92,7 +92,7 @@ class MetricAccumulator:
         return numbers, {str(i): state for i, state in enumerate(self._states)}
 
     def write(self, numbers: Mapping[str, Any], states: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `read` gave."""
+        """Continue from what `read` gave."""
         self.steps, self.samples = int(numbers["steps"]), int(numbers["samples"])
         self._stale = int(numbers["staleness"])
         self._norms, self._greatest_norm = numbers["norms"], numbers["greatest_norm"]
@@ -101,7 +101,7 @@ class MetricAccumulator:
         self._states = [np.array(states[str(i)]) for i in range(len(self._states))]
 
     def take_over(self, steps: int) -> None:
-        """Go on from what the metrics themselves hold, after so many steps of another strategy."""
+        """Continue from the values of the metrics, after `steps` steps of another strategy."""
         self.steps = steps
         self._states = [np.asarray(value_of(v).numpy(), np.float64) for v in self._variables]
         self._touched = {

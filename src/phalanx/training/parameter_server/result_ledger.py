@@ -1,8 +1,8 @@
 """Results of steps, kept on a server until the chief has received them.
 
-The unreported results of a lost worker are lost with it. So a step writes what it
-tells down on a server, after what it trained is written and before its batch counts as done; the
-chief removes what it has received, and after a loss reads what is left.
+The unreported results of a lost worker are lost with it. So a step writes its results to a server,
+after its update is written and before its batch counts as done; the chief removes what it has
+received, and after a loss reads what is left.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ RULES = (
     Rule(
         name="horovod-optimizer",
         severity="warning",
-        why="By itself it adds nothing up under Keras 3: the processes part without a report. "
+        why="Alone it reduces nothing under Keras 3: the processes diverge without a report. "
         "Horovod's callbacks of broadcast and learning rate crash.",
         remedy="Start the script with phalanx run --strategy horovod, which makes it right; or "
         "take Horovod out of it.",
