@@ -6,7 +6,8 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -21,19 +22,21 @@ from phalanx.launch.options import MAX_SEED, RunOptions, without_env_values
 from phalanx.launch.preemption import SIGNALS
 from phalanx.launch.ps_tasks import add_chief_and_ps
 from phalanx.launch.redaction import redact
-from phalanx.launch.rendezvous.leader import Leader
+from phalanx.launch.rendezvous.follower import run_follower
+from phalanx.launch.rendezvous.leader import Leader, forward_signals, nodes_of, run_leader
 from phalanx.launch.rendezvous.node import allocate_addresses
-from phalanx.launch.rendezvous.roles import forward_signals, nodes_of, run_follower, run_leader
 from phalanx.launch.resources import Machine, ResourceAllocation, allocate_over_nodes, idle_gpus
 from phalanx.launch.run_dir import create_run_dir, earlier_run, git_commit, versions, write_run_file
 from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.run_lease import assert_owned, owned_run
 from phalanx.launch.run_result import RunResult, print_summary
 from phalanx.launch.script_check import check_module, check_script
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import MonotonicClock
 from phalanx.launch.worker_group import WorkerGroupSpec
-from phalanx.lease.lease import Lease
+from phalanx.lease.lease import Lease, LeaseTimes, acquire
+from phalanx.lease.lease_dir import LocalLeaseDir
+from phalanx.lease.owner import this_process
+from phalanx.lease.records import LEASE_DIR
 from phalanx.monitoring.event_log import EventLog, launcher_records_path
 from phalanx.monitoring.events import RunEnd, RunStart
 
@@ -69,7 +72,7 @@ def run(options: RunOptions, surroundings: LaunchContext) -> RunResult:
 def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None) -> RunResult:
     machines = [surroundings.machine, *(leader.gather() if leader is not None else [])]
     plan, options = make_plan(options, surroundings, machines)
-    with owned_run(plan.run_dir, surroundings.announce) as lease:
+    with _owned_run(plan.run_dir, surroundings.announce) as lease:
         plan = replace(plan, run_id=lease.id)
         return _run_owned(options, plan, surroundings, leader, machines, lease)
 
@@ -132,7 +135,7 @@ def _run_owned(
     except LaunchError as error:
         events.append(RunEnd(exit_code=2, report=str(error)))
         raise
-    assert_owned(lease)
+    _assert_owned(lease)
     events.append(RunEnd(exit_code=result.exit_code, report=result.report))
     events.close()
     ended = {"exit_code": result.exit_code, "ended": _iso(time.time()), "report": result.report}
@@ -141,7 +144,7 @@ def _run_owned(
 
 
 def _on_each_poll(leader: Leader | None, signals: SignalCatcher, lease: Lease) -> None:
-    assert_owned(lease)
+    _assert_owned(lease)
     forward_signals(leader, signals)
 
 
@@ -239,3 +242,47 @@ def _iso(seconds: float) -> str:
 
 def _short(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+@contextmanager
+def _owned_run(run_dir: Path, announce: Callable[[str], None]) -> Iterator[Lease]:
+    """Hold the lease of a run's directory: one launcher for a run.
+
+    Args:
+        run_dir: the run's directory.
+        announce: prints a message for the user.
+
+    Raises:
+        ConfigurationError: another launcher runs it, or the directory cannot be written.
+    """
+    times = LeaseTimes()
+    try:
+        lease = acquire(
+            LocalLeaseDir(run_dir / LEASE_DIR),
+            this_process(),
+            what=f"the run {run_dir}",
+            advice="Wait for its end, end it with SIGTERM, or give this run another --name.",
+            times=times,
+            announce=announce,
+        )
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot write in the run directory {run_dir}: {error.strerror or error}. Give another "
+            "--run-dir."
+        ) from error
+    lease.keep_renewed(times)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def _assert_owned(lease: Lease) -> None:
+    """End this launcher if another one has replaced it, by the last renewal of the lease.
+
+    Raises:
+        LeaseLostError: another launcher has taken over the run.
+    """
+    if lease.replaced_by is not None:
+        with suppress(OSError):
+            lease.check()

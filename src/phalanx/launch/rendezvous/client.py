@@ -22,6 +22,8 @@ from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock
 
 _WELCOME = 30.0
+LONGEST_GAP = 60.0
+"""Seconds that one try to reach the leader may take, for the launcher's clock."""
 
 OnUnreachable = Callable[[RendezvousInfo, str], None]
 """Called with the leader's address and the reason why it could not be reached there."""

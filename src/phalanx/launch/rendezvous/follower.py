@@ -9,15 +9,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import LaunchError
+from phalanx.launch.context import LaunchContext
+from phalanx.launch.options import RunOptions
+from phalanx.launch.preemption import SIGNALS
 from phalanx.launch.process import WorkerHandle
 from phalanx.launch.rendezvous.channel import Channel, Message
-from phalanx.launch.rendezvous.client import RendezvousClient
-from phalanx.launch.rendezvous.node import GPUs, LocalNode
+from phalanx.launch.rendezvous.client import LONGEST_GAP, RendezvousClient
+from phalanx.launch.rendezvous.identity import CommandIdentity
+from phalanx.launch.rendezvous.node import GPUs, LocalNode, pick_public_ports
+from phalanx.launch.run_dir import versions
+from phalanx.launch.run_result import RunResult
 from phalanx.launch.scratch import remove_scratch
 from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import Clock, Timeouts
+from phalanx.launch.supervisor import Clock, MonotonicClock, Timeouts
 
 _POLL = 0.1
 
@@ -151,3 +158,37 @@ class RendezvousFollower:
             self._clock.sleep(_POLL)
         remove_scratch(worker.pid for worker in self._workers.values())
         self._workers.clear()
+
+
+def run_follower(
+    options: RunOptions, surroundings: LaunchContext, node_group: ClusterEnvironment
+) -> RunResult:
+    """Start workers for the leader, until the run is over.
+
+    Raises:
+        LaunchError: there is no leader, or it rejects this launcher.
+    """
+    command = surroundings.command(options.target, options.arguments, as_module=options.as_module)
+    node = LocalNode(
+        command=command,
+        environment={**surroundings.environment, **options.env},
+        address=node_group.hosts[node_group.index],
+        picks=pick_public_ports,
+    )
+    with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals:
+        clock, announce = MonotonicClock(longest_gap=LONGEST_GAP), surroundings.announce
+        client = RendezvousClient(
+            node_group,
+            options.run_dir,
+            machine=surroundings.machine,
+            versions=versions(),
+            signals=signals,
+            clock=clock,
+            announce=announce,
+            rendezvous_timeout=options.rendezvous_timeout,
+            identity=CommandIdentity.of(options),
+        )
+        ended = RendezvousFollower(
+            client, options.run_dir, node, signals=signals, clock=clock, announce=announce
+        ).run()
+    return RunResult(exit_code=ended.code, run_dir=options.run_dir, report=ended.report)

@@ -6,19 +6,25 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import LaunchError
-from phalanx.launch.options import STARTUP_TIMEOUT
-from phalanx.launch.rendezvous.client import WaitReporter
+from phalanx.launch.context import LaunchContext
+from phalanx.launch.options import STARTUP_TIMEOUT, RunOptions
+from phalanx.launch.rendezvous.client import LONGEST_GAP, WaitReporter
 from phalanx.launch.rendezvous.identity import CommandIdentity
+from phalanx.launch.rendezvous.node import LocalNode, Node, pick_public_ports
 from phalanx.launch.rendezvous.remote_node import RemoteNode
 from phalanx.launch.rendezvous.server import RendezvousServer
 from phalanx.launch.rendezvous.store import RendezvousInfo, rendezvous_path
 from phalanx.launch.resources import Machine
-from phalanx.launch.supervisor import Clock
+from phalanx.launch.run_dir import versions
+from phalanx.launch.signals import SignalCatcher
+from phalanx.launch.supervisor import Clock, MonotonicClock
+from phalanx.launch.worker_group import WorkerGroupSpec
 
 _SKEW = 2.0
 """Seconds between two clocks that a person notices in logs; a message takes less."""
@@ -167,3 +173,38 @@ class Leader:
             "start the same command on each of them, with the same --run-dir, a directory that "
             f"all share; they must reach {self.address} port {self.server.port}"
         )
+
+
+def run_leader(
+    options: RunOptions, surroundings: LaunchContext, node_group: ClusterEnvironment
+) -> Leader:
+    """Start to lead the launchers of the other nodes.
+
+    Raises:
+        LaunchError: this launcher cannot listen for them.
+    """
+    return Leader(
+        node_group,
+        options.run_dir,
+        versions=versions(),
+        clock=MonotonicClock(longest_gap=LONGEST_GAP),
+        announce=surroundings.announce,
+        rendezvous_timeout=options.rendezvous_timeout,
+        identity=CommandIdentity.of(options),
+    )
+
+
+def nodes_of(
+    plan: WorkerGroupSpec, surroundings: LaunchContext, leader: Leader | None
+) -> list[Node]:
+    """The nodes on which workers are started: the leader's own and those of all followers."""
+    here = partial(LocalNode, command=plan.command, environment=plan.environment)
+    if leader is None:
+        return [here(picks=surroundings.pick_ports)]
+    return [here(address=leader.address, picks=pick_public_ports), *leader.nodes]
+
+
+def forward_signals(leader: Leader | None, signals: SignalCatcher) -> None:
+    """Treat signals that reached followers as signals to this launcher."""
+    for launcher, number in leader.signals() if leader is not None else ():
+        signals.add(number, launcher)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +19,8 @@ from phalanx.monitoring.durable_files import PRIVATE_DIR
 
 GPUs = Sequence[str] | None
 """The GPUs that a worker sees, by number; None for all."""
+pick_public_ports = partial(pick_free_ports, host="")
+"""Picks ports that are free on all addresses, for nodes that others reach."""
 
 
 class Node(Protocol):
