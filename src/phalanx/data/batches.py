@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.iterator_position import DataPosition
-from phalanx.distributed.topology import rows_of
+from phalanx.distributed.topology import ReplicaTopology, rows_of
 from phalanx.errors import DataError
 
 no_autograph = tf.autograph.experimental.do_not_convert
@@ -210,3 +210,19 @@ def with_free_batch_axis(spec: Any) -> Any:
         return one
 
     return keras.tree.map_structure(free, spec)
+
+
+def shard_batch(place: ReplicaTopology, data: Any) -> Any:
+    """`(total, parts)` of the one batch `data`; see `BatchSource`.
+
+    Args:
+        place: this process's replicas.
+        data: `(x,)`, `(x, y)` or `(x, y, sample_weight)` of tensors with rows along axis 0.
+
+    Raises:
+        DataError: the tensors' rows differ, so that they cannot be sharded together.
+    """
+    if place.total > 1:
+        data = assert_same_split(data, place.total)
+    replicas = range(place.first, place.first + place.local)
+    return total_rows(data), tuple(cut(data, replica, place.total) for replica in replicas)

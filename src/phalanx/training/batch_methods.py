@@ -8,8 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import static_rows, with_free_batch_axis
-from phalanx.data.shard_batch import shard_batch
+from phalanx.data.batches import shard_batch, static_rows, with_free_batch_axis
 from phalanx.errors import ConfigurationError
 from phalanx.keras_compat.model_access import assert_compiled, class_weights_of, ordered_metrics
 from phalanx.monitoring.phase_tracker import phase_tracker

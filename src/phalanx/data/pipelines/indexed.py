@@ -1,26 +1,26 @@
-"""A source that is asked by number, with all that was asked of it."""
+"""A pipeline over an indexed source, and its global batches."""
 
 from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.batches import no_autograph
+from phalanx.data.batches import no_autograph, with_free_batch_axis
 from phalanx.data.grouped_sampler import BucketedOrder, WeightedMixSampler
+from phalanx.data.iterator_position import DataPosition
 from phalanx.data.pipelines.batch_reader import Reader, SampleSelection
-from phalanx.data.pipelines.indexed_batches import PipelineBatches
-from phalanx.data.pipelines.local_rows import LocalBatch, Make, replica_part
+from phalanx.data.pipelines.local_rows import LocalBatch, Make, replica_part, shares
 from phalanx.data.pipelines.options import PipelineOptions
 from phalanx.data.pipelines.padding import PaddedLength, measured
 from phalanx.data.pipelines.transforms import map_dataset, no_fusion
 from phalanx.data.py_function import python_call
-from phalanx.data.sampler import Sampler, ShuffleSampler
+from phalanx.data.sampler import Sampler, ShuffleSampler, rows_in
 from phalanx.data.sources.mixture import MixedSource
 from phalanx.data.sources.protocol import IndexedSource
 from phalanx.distributed.topology import ReplicaTopology, rows_of
@@ -237,3 +237,61 @@ def _classes(source: IndexedSource, options: PipelineOptions) -> list[np.ndarray
             f"{found.shape}. Give one class for each sample."
         )
     return [np.flatnonzero(found == one) for one in np.unique(found)]
+
+
+class PipelineBatches:
+    """`(total, parts)` of each global batch, without end; its only state is a position."""
+
+    endless = True
+    counted = True
+    length_unknown = False
+    has_state = False
+
+    def __init__(self, pipeline: IndexedPipeline, place: ReplicaTopology) -> None:
+        """Prepare; nothing is read yet."""
+        order, options = pipeline.order, pipeline.options
+        self._pipeline = pipeline
+        self._place = place
+        self.seed: int | None = options.seed
+        self.num_batches: int | None = pipeline.num_batches
+        is_one_pass = pipeline.num_batches == order.num_batches
+        self.num_samples = order.num_samples if is_one_pass else None
+        self.batch_size = order.batch_size
+        self.full_batch_size: int | None = self.batch_size
+        self.may_be_empty = order.smallest < place.total
+        self.fingerprint = pipeline.fingerprint
+        self.order: str | None = f"shuffle={options.shuffle}, seed={options.seed}"
+        self.batch_spec = with_free_batch_axis(self._shares(0).element_spec[1][0][1])
+
+    def open(self, position: int) -> Any:
+        """An endless iterator over passes, each in its own order."""
+        return iter(self._shares(position))
+
+    def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
+        """The same as `open`: there is no other state."""
+        del state
+        return self.open(position.trained)
+
+    def rows_at(self, position: int) -> Any:
+        """The numbers of the samples in a global batch."""
+        return rows_in(self._pipeline.order, self.seed, position)
+
+    def where(self, row: int) -> str:
+        """The location of a sample, as text."""
+        return self._pipeline.source.where(row)
+
+    def open_unread(self) -> None:
+        """Nothing to do: the order of a pass follows from its number."""
+
+    def on_epoch_begin(self) -> None:
+        """Nothing to do: the order of an epoch follows from its number."""
+
+    def on_epoch_end(self) -> None:
+        """Nothing to do."""
+
+    def _shares(self, position: int) -> tf.data.Dataset:
+        positions = tf.data.Dataset.range(position, tf.int64.max)
+        return self._pipeline.prefetched(positions, self._place, self._share)
+
+    def _share(self, rows: LocalBatch) -> Any:
+        return shares(rows, self._place)
