@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from phalanx.callbacks.checkpoint import find_checkpoint
@@ -13,7 +14,6 @@ from phalanx.training.checkpoint_manager import CheckpointManager, NullCheckpoin
 from phalanx.training.context import CallContext
 from phalanx.training.fit_loop import FitLoop, check_trained
 from phalanx.training.metrics_schedule import MetricsSchedule
-from phalanx.training.parameter_server.bind_callbacks import logs_gradients
 from phalanx.training.parameter_server.metric_accumulator import MetricAccumulator
 from phalanx.training.parameter_server.ps_instrumentation import PSInstrumentation
 from phalanx.training.parameter_server.ps_train_state import PassProgress, ServerCapture
@@ -47,7 +47,7 @@ class PSFitLoop(FitLoop):
         self._cadence = MetricsSchedule(
             callbacks.callbacks, "train", shows_progress=shows_progress, clock=time.monotonic
         )
-        self._logs_gradients = logs_gradients(callbacks.callbacks)
+        self._logs_gradients = _logs_gradients(callbacks.callbacks)
         self._progress = PassProgress()
         self._capture = ServerCapture(stage.model, data, scheduler, self._cadence, self._progress)
         checkpoints = checkpoints_of(stage, callbacks.callbacks, self._capture)
@@ -181,3 +181,14 @@ def checkpoints_of(
     if callback is None:
         return NullCheckpointManager()
     return ServerCheckpointing(stage, callback, capture, check=lambda: None)
+
+
+def _logs_gradients(callbacks: Iterable[Any]) -> bool:
+    """Whether the epoch's logs must have the norms of the workers' local gradients."""
+    return any(_own_name(callback) == "GradientLogger" for callback in callbacks)
+
+
+def _own_name(callback: Any) -> str | None:
+    """The class name of a callback of Phalanx, or of the one it derives from; None for others."""
+    kinds = (k for k in type(callback).__mro__ if k.__module__.startswith("phalanx.callbacks."))
+    return next((kind.__name__ for kind in kinds), None)

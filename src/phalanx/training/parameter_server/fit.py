@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import keras
 
+from phalanx.callbacks.callback import Callback
 from phalanx.callbacks.progress import Progress
 from phalanx.keras_compat.rng import order_seed
 from phalanx.training.callbacks import callback_list
-from phalanx.training.parameter_server.bind_callbacks import introduce
+from phalanx.training.context import CallContext
 from phalanx.training.parameter_server.epochs import PSFitLoop
 from phalanx.training.parameter_server.evaluate import evaluation_on_servers
 from phalanx.training.parameter_server.ps_context import build_on_servers, ps_call_context
@@ -61,7 +64,7 @@ def fit_on_servers(
             display=Progress,
             add_history=True,
         )
-        introduce(stage, listed.callbacks, dispatch.workers)
+        _bind_callbacks(stage, listed.callbacks, dispatch.workers)
         loop = PSFitLoop(
             stage, step, data, dispatch, listed, steps_per_epoch, shows_progress=bool(verbose)
         )
@@ -72,3 +75,11 @@ def fit_on_servers(
             loop.evaluation = evaluation_on_servers(stage, vx, vy, **wanted)
             loop.validation_freq = validation_freq
         return loop.run(initial_epoch, epochs)
+
+
+def _bind_callbacks(stage: CallContext, callbacks: Iterable[Any], workers: int) -> None:
+    """Give callbacks the number of workers in `cluster.ps_tasks` until `stage` ends."""
+    for callback in callbacks:
+        if isinstance(callback, Callback):
+            stage.exit.callback(setattr, callback, "cluster", callback.cluster)
+            callback.cluster = replace(callback.cluster, ps_tasks=workers)
