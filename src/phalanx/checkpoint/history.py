@@ -1,7 +1,7 @@
 """Which checkpoints a directory holds, in which order they were committed, and from which others.
 
 A training that was restored from an older checkpoint, or that started again, saves smaller steps
-after larger ones. So neither steps nor times tell which checkpoint is the newest, nor which ones it
+after larger ones. So neither steps nor times show which checkpoint is the newest, nor which ones it
 follows.
 """
 
@@ -85,7 +85,7 @@ def _entry(folder: StorageDir, step: int, accepts: Callable[[Manifest], bool]) -
 def in_order_of_commit(manifests: Iterable[Manifest]) -> list[Manifest]:
     """The manifests of a directory, the last commit last.
 
-    The number of a commit (`phalanx.lease`) tells the order. Times order only what no lease orders:
+    The number of a commit (`phalanx.lease`) gives the order. Times order only what no lease orders:
     checkpoints of a writer without one, and those of different leases, where a lease was removed.
     """
     manifests = list(manifests)

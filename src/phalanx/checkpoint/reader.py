@@ -106,7 +106,7 @@ def latest(folder: StorageDir) -> LoadedCheckpoint:
 def newest_first(folder: StorageDir) -> list[int]:
     """The steps to resume from, in the order in which to try them.
 
-    Those whose manifest cannot be read come first: nobody knows when they were committed.
+    Those whose manifest cannot be read come first: when they were committed is unknown.
     """
     found = entries(folder)
     unreadable = [entry.step for entry in found if entry.manifest is None]

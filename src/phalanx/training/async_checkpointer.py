@@ -64,7 +64,7 @@ class AsyncCheckpointer:
 
     @property
     def training(self) -> str:
-        """What tells the checkpoints of this `fit` from those of others; equal on all workers."""
+        """What distinguishes the checkpoints of this `fit` from those of others; equal on all workers."""
         return self._writer.attempt
 
     def prepare(self, arrays: Mapping[str, Any]) -> None:

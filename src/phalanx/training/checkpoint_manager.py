@@ -250,7 +250,7 @@ def lineage(
 
     Args:
         environment: of this process.
-        training: tells one `fit` from others.
+        training: distinguishes this `fit` from others.
         began_at: the step where it began.
         resumed_from: the step of the checkpoint that it was resumed from, if it was.
     """
