@@ -64,7 +64,7 @@ class AsyncCheckpointer:
 
     @property
     def training(self) -> str:
-        """What distinguishes the checkpoints of this `fit` from those of others; equal on all workers."""
+        """The name of this `fit` in its checkpoints' history; equal on all workers."""
         return self._writer.attempt
 
     def prepare(self, arrays: Mapping[str, Any]) -> None:
