@@ -75,7 +75,7 @@ bench: $(STAMP)  ## measure what steps and gradient logging cost; writes docs/be
 equivalence: $(STAMP)  ## hold replicas against one device; writes docs/equivalence-table.md
 	$(BIN)/python benchmarks/equivalence.py --write
 
-soak: $(STAMP)  ## 200 faults drawn at random over a small training; writes docs/chaos.md
+soak: $(STAMP)  ## 500 faults drawn at random over a small training; writes docs/chaos.md
 	$(BIN)/python benchmarks/soak.py --write
 
 lint: $(STAMP)  ## style, types, who may import what, and words

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from phalanx.testing.chaos import (
     DropNetwork,
@@ -13,20 +15,73 @@ from phalanx.testing.chaos import (
     Kill,
     Plan,
     SlowWrites,
+    show_plan,
+)
+from soak.command_faults import (
+    BitRot,
+    ClockJump,
+    CloseOutput,
+    CommandFault,
+    FullDisk,
+    KillLauncher,
+    LoseWorker,
+    SecondLauncher,
 )
 
 WORKERS = 3
 STEPS = 54  # of soak/training.py
 ENDING = 2  # faults of a run that end its worker group
-LASTING = 6  # faults of a run that it bears without a restart
+LASTING = 9  # faults of a run that it bears without a restart
+OUTSIDE = 4  # faults of a run that happen to its command
 
 
-def plan_of(seed: int) -> Plan:
-    """The faults of the run of that seed, in the order of their steps."""
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What one run meets.
+
+    Attributes:
+        seed: what it was drawn from.
+        kind: whether it trains on "arrays" or on a "pipeline" of tf.data.
+        inside: the faults in its workers.
+        outside: the faults of its command, by step.
+        retries: how often its checkpoints try a write again: with few, some are given up.
+        elastic: whether it may continue with fewer workers.
+    """
+
+    seed: int
+    kind: str
+    inside: Plan
+    outside: Sequence[CommandFault]
+    retries: int
+    elastic: bool
+
+    def __str__(self) -> str:
+        """All faults, as code."""
+        return "; ".join([show_plan(self.inside), *map(str, self.outside)])
+
+
+def plan_of(seed: int) -> RunPlan:
+    """What the run of that seed meets."""
     draw = random.Random(seed)
     ending = [_ending(draw) for _ in range(ENDING)]
     lasting = [_lasting(draw) for _ in range(LASTING)]
-    return (*ending, *lasting)
+    elastic = seed % 5 == 0
+    outside = [_outside(draw) for _ in range(OUTSIDE)]
+    if elastic:
+        outside.append(LoseWorker(step=draw.randint(4, STEPS // 2)))
+    return RunPlan(
+        seed=seed,
+        kind=kind_of(seed),
+        inside=(*ending, *lasting),
+        outside=tuple(sorted(outside, key=lambda fault: fault.step)),
+        retries=1 if seed % 3 == 0 else 5,
+        elastic=elastic,
+    )
+
+
+def kind_of(seed: int) -> str:
+    """Whether a run trains on arrays or on a pipeline of tf.data."""
+    return "pipeline" if seed % 2 else "arrays"
 
 
 def _ending(draw: random.Random) -> Fault:
@@ -47,11 +102,14 @@ def _lasting(draw: random.Random) -> Fault:
     return FailWrites(worker=worker, nth=nth, times=draw.randint(1, 3), error=error)
 
 
-def retries_of(seed: int) -> int:
-    """How often the run's checkpoints try a write again: with few, some are given up."""
-    return 1 if seed % 3 == 0 else 5
-
-
-def kind_of(seed: int) -> str:
-    """Whether it trains on arrays or on a pipeline of tf.data."""
-    return "pipeline" if seed % 2 else "arrays"
+def _outside(draw: random.Random) -> CommandFault:
+    step = draw.randint(1, STEPS - 2)
+    kinds = [KillLauncher, CloseOutput, SecondLauncher, BitRot, ClockJump, FullDisk]
+    kind = draw.choices(kinds, weights=[15, 15, 15, 20, 20, 15])[0]
+    if kind is BitRot:
+        return BitRot(step=max(step, 10), position=round(draw.random(), 4))
+    if kind is ClockJump:
+        return ClockJump(step=step, seconds=draw.choice([-86_400, -3_600, -30, 30, 3_600, 86_400]))
+    if kind is FullDisk:
+        return FullDisk(step=step, seconds=round(draw.uniform(0.2, 2.0), 2))
+    return kind(step=step)

@@ -6,8 +6,8 @@ Dropout, shuffled data, a slot-keeping optimizer, metrics, validation, callbacks
 an uneven last batch, checkpoints in the middle of epochs.
 """
 
-import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,9 +15,30 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import phalanx
 from phalanx.callbacks import Checkpoint, every_n_steps
 
 EPOCHS, SAMPLES, BATCH = 6, 60, 7
+
+rank = phalanx.rank()
+if rank == phalanx.world_size() - 1 == 2 and Path(os.environ["SOAK_BROKEN"]).exists():
+    raise OSError("this worker cannot start for a while")
+
+
+class Progress(keras.callbacks.Callback):
+    """Writes down the step that is complete, and how many were trained in all."""
+
+    def __init__(self):
+        super().__init__()
+        self._file = Path(os.environ["SOAK_PROGRESS"])
+        self._trained = int(self._file.read_text().split()[1]) if self._file.exists() else 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._trained += 1
+        partial = self._file.with_suffix(".part")
+        partial.write_text(f"{int(self.model.optimizer.iterations)} {self._trained}")
+        partial.replace(self._file)
+
 
 checkpoints, results, retries, kind = sys.argv[1:]
 rng = np.random.default_rng(0)
@@ -42,16 +63,17 @@ history = model.fit(
     callbacks=[
         keras.callbacks.ReduceLROnPlateau(factor=0.5, patience=1, min_delta=0.5),
         Checkpoint(checkpoints, every=every_n_steps(4), max_to_keep=2, max_retries=int(retries)),
+        *([Progress()] if rank == 0 else []),
     ],
     verbose=0,
 ).history
 
-digest = hashlib.sha256()
-for variable in [*model.variables, *model.optimizer.variables]:
-    digest.update(np.ascontiguousarray(variable.numpy()).tobytes())
-rank = tf.distribute.get_strategy().cluster_resolver.task_id
 outcome = {
     "history": {n: list(map(float, v)) for n, v in history.items()},
-    "sum": digest.hexdigest(),
+    "variables": [
+        float(number)
+        for variable in [*model.variables, *model.optimizer.variables]
+        for number in np.ravel(variable.numpy())
+    ],
 }
 (Path(results) / f"result-{rank}.json").write_text(json.dumps(outcome, sort_keys=True))

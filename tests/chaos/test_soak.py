@@ -1,4 +1,4 @@
-"""A few runs of the soak, as `make soak` does two hundred faults."""
+"""One run of the soak, of which `make soak` does five hundred faults."""
 
 import subprocess
 import sys
@@ -26,3 +26,4 @@ def test_a_disturbed_run_ends_like_the_undisturbed_one(tmp_path):
     assert "1 runs ended like the undisturbed one, 0 did not" in finished.stdout
     assert "Kill" in finished.stdout
     assert "FailWrites" in finished.stdout
+    assert "BitRot" in finished.stdout
