@@ -45,6 +45,25 @@ def test_a_second_launcher_is_refused_and_a_killed_one_is_replaced(command):
     assert [fence for fence, _ in head.owners] == [1, 2]
 
 
+def test_a_signal_ends_the_wait_for_a_lost_host(command):
+    script = command.script(WAITS)
+    hosts = ("--hosts", "127.0.0.1,localhost", "--name", "it", "--max-restarts", "2")
+    leader, follower = (
+        command.start(*hosts, "--node-rank", str(rank), script) for rank in range(2)
+    )
+    command.wait_until(lambda: command.logs_hold("is up", workers=2))
+    follower.kill()
+    follower.communicate()
+    said = iter(leader.stderr.readline, "")
+    assert any("waiting for the launcher on localhost (1)" in line for line in said)
+    leader.terminate()
+    finished = command.finish(leader, deadline=60)
+    assert finished.code == 128 + signal.SIGTERM, finished.err
+    assert "A signal ended the wait for the launcher on localhost (1)" in finished.err
+    record = json.loads((command.directory / "runs" / "it" / "run.json").read_text())
+    assert record["result"]["exit_code"] == 128 + signal.SIGTERM
+
+
 def test_a_launcher_of_another_command_is_refused_and_both_say_which_part_differs(command):
     script = command.script("import sys\nsay('arguments', sys.argv[1:])\n")
     common = ("--hosts", "127.0.0.1,localhost", "--name", "it", "--rendezvous-timeout", "120")

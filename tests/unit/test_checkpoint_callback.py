@@ -11,6 +11,7 @@ import phalanx
 from phalanx.callbacks import Checkpoint, every_n_epochs, every_n_seconds, every_n_steps
 from phalanx.callbacks.checkpoint import find_checkpoint
 from phalanx.checkpoint.async_writer import AsyncWriter
+from phalanx.checkpoint.manifest import with_checksum
 from phalanx.distributed.step_sync import StepSync
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import (
@@ -227,7 +228,7 @@ def spoil(directory, step, *, written):
     for shard in place.glob("*.safetensors"):
         shard.write_bytes(shard.read_bytes()[:-1])
     manifest = json.loads((place / "manifest.json").read_text())
-    (place / "manifest.json").write_text(json.dumps({**manifest, "written": written}))
+    (place / "manifest.json").write_bytes(with_checksum({**manifest, "written": written}))
 
 
 def test_what_was_just_saved_stays_next_to_later_steps(tmp_path):

@@ -1,7 +1,5 @@
 """Which checkpoint is the newest, and which are kept, where steps do not decide."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from phalanx.checkpoint.fencing import held
 from phalanx.checkpoint.history import steps_in
-from phalanx.checkpoint.manifest import MANIFEST, Manifest
+from phalanx.checkpoint.manifest import MANIFEST, Manifest, Piece, Shard, with_checksum
 from phalanx.checkpoint.reader import latest
 from phalanx.checkpoint.retention import Retention, prune
 from phalanx.checkpoint.storage_dir import StorageDir
@@ -150,15 +148,15 @@ VALID = {"step": 3, "epoch": 0, "written": 1.0, "shards": [], "format": 1}
     ],
 )
 def test_a_manifest_of_wrong_types_is_damaged(wrong):
-    content = json.dumps({**VALID, **wrong}).encode()
-    Manifest.from_json(json.dumps(VALID).encode(), "here")
+    content = with_checksum({**VALID, **wrong})
+    Manifest.from_json(with_checksum(VALID), "here")
     with pytest.raises(CheckpointCorruptedError):
         Manifest.from_json(content, "here")
 
 
 def test_a_number_beyond_floats_is_damaged():
     with pytest.raises(CheckpointCorruptedError):
-        Manifest.from_json(json.dumps(VALID).replace('"format": 1', '"format": 1e999').encode(), "")
+        Manifest.from_json(with_checksum(VALID).replace(b'"format": 1', b'"format": 1e999'), "")
 
 
 JSON = st.recursive(
@@ -170,13 +168,29 @@ JSON = st.recursive(
 
 @given(field=st.sampled_from([*VALID, "state", "metrics", "lease", "other"]), value=JSON)
 def test_no_manifest_ends_in_another_error(field, value):
-    content = json.dumps({**VALID, field: value}).encode()
+    content = with_checksum({**VALID, field: value})
     try:
         manifest = Manifest.from_json(content, "here")
     except (CheckpointCorruptedError, CheckpointVersionError):
         return
     assert manifest.commit is None or manifest.commit.fence >= 0
     assert Manifest.from_json(manifest.to_json(), "here") is not None
+
+
+@given(data=st.data())
+def test_a_changed_bit_of_a_manifest_is_damage_or_changes_nothing(data):
+    pieces = (Piece(tensor="model/a", shape=(3, 2), dtype="float32", start=0, rows=3),)
+    shard = Shard(file="shard-0-of-1.a.safetensors", bytes=24, sha256="0" * 64, pieces=pieces)
+    state = {"position": {"epoch": 1, "step": 7}, "rates": [0.1, float("nan")], "a b": None}
+    manifest = Manifest(step=7, epoch=1, written=12.5, shards=(shard,), state=state, lease="3.x")
+    content = bytearray(manifest.to_json())
+    position = data.draw(st.integers(0, len(content) - 1))
+    content[position] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        read = Manifest.from_json(bytes(content), "here")
+    except CheckpointCorruptedError:
+        return
+    assert read.to_json() == manifest.to_json()  # White space, or the case of an exponent.
 
 
 @given(content=st.binary(max_size=60))

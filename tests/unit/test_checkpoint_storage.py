@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.checkpoint.history import branch_of_last, in_order_of_commit, steps_in
-from phalanx.checkpoint.manifest import MANIFEST
+from phalanx.checkpoint.manifest import MANIFEST, with_checksum
 from phalanx.checkpoint.reader import check_compatible, latest, manifest_of, read, verify
 from phalanx.checkpoint.retention import Retention, prune
 from phalanx.checkpoint.retry import RetryPolicy
@@ -228,7 +228,7 @@ def test_a_damaged_one_is_passed_over_and_said(how, folder, caplog):
 def test_a_newer_format_is_its_own_error(folder):
     ShardWriter(folder=folder).write(snapshot())
     place = folder / "step-00000001"
-    place.write(MANIFEST, json.dumps({**json.loads(place.read(MANIFEST)), "format": 9}).encode())
+    place.write(MANIFEST, with_checksum({**json.loads(place.read(MANIFEST)), "format": 9}))
     with pytest.raises(CheckpointVersionError, match="format 9; this Phalanx reads up to 1"):
         latest(folder)
 

@@ -224,10 +224,35 @@ def test_zero_never_ends_a_run(tmp_path):
     assert not scene.watch.is_stuck()
 
 
-def test_before_training_nothing_is_judged(tmp_path):
+def test_before_training_a_run_is_not_ended_and_the_wait_is_reported_once(tmp_path):
     scene = Scene(tmp_path)
-    scene.clock.time += 1e6
-    assert not scene.watch.is_stuck()
+    scene.beats(0, "start", step=None, number=1)
+    scene.paths.stacks(0).write_text(AWAY)
+    scene.looks()
+    assert not scene.passes(50)
+    assert scene.said == []
+    assert not scene.passes(20)
+    assert not scene.passes(1e6)
+    (said,) = scene.said
+    first, worker_0, worker_1, _ = said.splitlines()
+    assert "No worker trains" in first
+    assert "continues" in first
+    assert worker_0.startswith("Worker 0: starting")
+    assert "it is at /home/me/train.py:7" in worker_0
+    assert worker_1.startswith("Worker 1: starting")
+    # Worker 1 has not reported yet, and SIGUSR2 could end it.
+    assert [worker.asked for worker in scene.handles.values()] == [[signal.SIGUSR2], []]
+
+
+def test_after_something_new_another_wait_is_reported(tmp_path):
+    scene = Scene(tmp_path, workers=1)
+    scene.beats(0, "start", step=None, number=1)
+    scene.looks()
+    scene.passes(70)
+    scene.beats(0, "idle", step=None, number=2)
+    scene.looks()
+    scene.passes(70)
+    assert len(scene.said) == 2
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])

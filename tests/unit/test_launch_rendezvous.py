@@ -32,6 +32,7 @@ from phalanx.launch.rendezvous.store import RendezvousInfo, rendezvous_path
 from phalanx.launch.resources import Machine, allocate_over_nodes
 from phalanx.launch.run import run
 from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launch.showing import Showing
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import MonotonicClock, Timeouts
 
@@ -336,7 +337,7 @@ class Scene:
         surroundings = LaunchContext(
             environment=os.environ,
             machine=Machine(cores=2),
-            output=self.outputs[index],
+            output=Showing(self.outputs[index]),
             command=lambda *a, **k: (sys.executable, "-c", PRELUDE + source),
             timeouts=Timeouts(poll_interval=0.02, failure_settle=0.5, self_exit=1.0, sigkill=0.5),
             announce=self.said[index].append,

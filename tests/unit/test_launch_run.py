@@ -74,7 +74,7 @@ class Scene:
         surroundings = LaunchContext(
             environment=os.environ,
             machine=Machine(cores=2),
-            output=self.output,
+            output=Showing(self.output),
             argv=self.argv,
             command=lambda *a, **k: (sys.executable, "-c", PRELUDE + source),
             timeouts=timeouts,

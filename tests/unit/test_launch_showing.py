@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -63,6 +64,38 @@ def test_what_is_taken_is_shown():
     showing.flush()
     assert stream.getvalue() == "one\ntwo\n"
     assert not showing.isatty()
+
+
+def test_a_reader_that_pauses_holds_nothing_up_and_gets_all_in_order():
+    reader, writer = os.pipe()
+    lines = [f"line {number} {'.' * 200}\n" for number in range(2000)]  # A pipe has 64 KiB.
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader) as read:
+        showing = Showing(stream)
+        for line in lines:
+            showing.write(line)
+        assert showing.is_behind
+        assert [read.readline() for _ in lines] == lines
+        showing.write("the end\n")
+        assert read.readline() == "the end\n"
+
+
+def test_a_tee_reads_no_logs_while_the_reader_pauses(tmp_path):
+    log = tmp_path / "worker-0.log"
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader) as read:
+        tee = Tee({0: log}, Showing(stream), terminal=False)
+        expected = []
+        for number in range(200):
+            with log.open("a") as worker:
+                worker.write(f"{number} {'.' * 1000}\n")
+            expected.append(f"[worker 0] {number} {'.' * 1000}\n")
+            tee.poll()
+        lines = []
+        thread = threading.Thread(target=lambda: lines.extend(read.readline() for _ in expected))
+        thread.start()
+        tee.close()
+        thread.join(60)
+        assert lines == expected
 
 
 def test_nothing_to_show_it_on():

@@ -2,6 +2,7 @@ import io
 
 import pytest
 
+from phalanx.launch.showing import Showing
 from phalanx.launch.tee import Tee, ranks_to_show
 
 CLEAR = "\r\x1b[2K"
@@ -14,7 +15,7 @@ def logs(tmp_path):
 
 def tee_to(logs, *, terminal=False):
     output = io.StringIO()
-    return Tee(logs, output, terminal=terminal, width=lambda: 24), output
+    return Tee(logs, Showing(output), terminal=terminal, width=lambda: 24), output
 
 
 def append(log, text):

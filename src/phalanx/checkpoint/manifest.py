@@ -1,10 +1,12 @@
 """What a checkpoint holds, and which bytes hold it: its `manifest.json`.
 
-A checkpoint exists when its manifest does. The manifest is written last, in one atomic step.
+A checkpoint exists when its manifest does. The manifest is written last, in one atomic step. It has
+the checksum of each shard, and its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -17,6 +19,7 @@ from phalanx.lease.records import CommitId
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+_CHECKSUM = "sha256"
 _NAME = re.compile(r"manifest(-\d+)?\.json")
 
 
@@ -134,7 +137,7 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The manifest's bytes."""
-        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+        return with_checksum(asdict(self))
 
     @classmethod
     def from_json(cls, content: bytes, where: str) -> Manifest:
@@ -145,13 +148,15 @@ class Manifest:
             where: the checkpoint's place, for messages.
 
         Raises:
-            CheckpointCorruptedError: it is no manifest.
+            CheckpointCorruptedError: it is no manifest, or not as it was written.
             CheckpointVersionError: a newer Phalanx wrote it.
         """
         try:
             document = json.loads(content)
+            if document.pop(_CHECKSUM) != _checksum(document):
+                raise ValueError("it has another checksum than when it was written")
             version = int(document["format"])
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise _damaged(where, error) from error
         if version > FORMAT:
             raise CheckpointVersionError(
@@ -164,6 +169,17 @@ class Manifest:
             return made
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _damaged(where, error) from error
+
+
+def with_checksum(document: Mapping[str, Any]) -> bytes:
+    """The bytes of a manifest with these fields."""
+    plain = json.loads(json.dumps(document))  # As a reader sees it.
+    plain.pop(_CHECKSUM, None)
+    return json.dumps({**plain, _CHECKSUM: _checksum(plain)}, indent=1).encode() + b"\n"
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
 
 def shard_from_json(content: bytes, where: str) -> Shard:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import IO, cast
+from functools import lru_cache
+from typing import IO, TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -26,5 +27,10 @@ def error(message: str) -> None:
 
 def _print(text: Text) -> None:
     # Not the Console's own standard error: where that is closed, it ends the process.
-    stream = cast(IO[str], Showing(sys.stderr))
+    stream = cast(IO[str], _showing(sys.stderr))
     Console(file=stream, highlight=False).print(text, soft_wrap=True)
+
+
+@lru_cache(maxsize=1)  # Messages to a reader that has paused keep their order.
+def _showing(stream: TextIO | None) -> Showing:
+    return Showing(stream)

@@ -31,7 +31,7 @@ from phalanx.launch.root_cause import WorkerExit, is_port_conflict, root_cause
 from phalanx.launch.run_layout import AttemptPaths
 from phalanx.launch.run_result import RunResult, preemption_message, resolve_result
 from phalanx.launch.scratch import remove_scratch
-from phalanx.launch.showing import Output
+from phalanx.launch.showing import Showing
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import Clock, Supervisor, Timeouts
 from phalanx.launch.tee import Tee, ranks_to_show
@@ -90,6 +90,10 @@ class Agent:
             try:
                 result = self._judge(attempt, self.runner.run(attempt, course.size), course)
             except LaunchError as error:
+                if (number := self.runner.signals.first) is not None:
+                    return RunResult(
+                        exit_code=128 + number, run_dir=self.runner.plan.run_dir, report=str(error)
+                    )
                 change = course.size.could_not_start(error.rank, now=self.runner.clock.now())
                 if not isinstance(change, MembershipChange):
                     raise
@@ -246,7 +250,7 @@ class WorkerGroupRunner:
     events: EventLog
     signals: SignalCatcher
     clock: Clock
-    output: Output
+    output: Showing
     terminal: bool
     timeouts: Timeouts
     announce: Callable[[str], None]

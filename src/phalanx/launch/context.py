@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.launch.ports import PortPicker, pick_free_ports
 from phalanx.launch.resources import Machine
-from phalanx.launch.showing import Output
+from phalanx.launch.showing import Showing
 from phalanx.launch.supervisor import Timeouts
 from phalanx.launch.worker_group import WorkerCommand, worker_command
 
@@ -32,7 +32,7 @@ class LaunchContext:
 
     environment: Mapping[str, str]
     machine: Machine
-    output: Output
+    output: Showing
     argv: Sequence[str] = ()
     terminal: bool = False
     pick_ports: PortPicker = pick_free_ports

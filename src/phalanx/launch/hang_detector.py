@@ -146,6 +146,15 @@ class HangDetector:
             self.seen = "\n".join([*lines_about(found, self.now()), self._format_stacks()])
 
     def _check_for_stall(self, progress: Mapping[int, WorkerProgress]) -> None:
+        everybody = list(progress.values())
+        if self.timeout and not trains(everybody) and everybody:
+            # A script may prepare data for hours: this is reported, and does not end the run.
+            if not is_idle(everybody, self.timeout, self._polled):
+                self._has_reported = False
+            elif not self._has_reported:
+                self._has_reported = True
+                self.on_stall(self._outside_training(self._find(progress)))
+            return
         stall_threshold = self.pace.stall_threshold(self.timeout)
         if stall_threshold is None or not makes_no_progress(
             list(progress.values()), stall_threshold, self._polled
@@ -180,6 +189,8 @@ class HangDetector:
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
         """What each worker runs at this moment, by its own account."""
+        # SIGUSR2 ends a process that has not registered its handler yet.
+        ranks = [rank for rank in ranks if self._beats[rank].has_started]
         for rank in ranks:
             # Not by its process id: on another host that is another process's.
             self.handles[rank].ask(signal.SIGUSR2)
@@ -202,11 +213,29 @@ class HangDetector:
             ]
         )
 
+    def _outside_training(self, found: Mapping[int, WorkerStatus]) -> str:
+        lines = [
+            f"No worker trains, and none has started anything new for {self.timeout:.0f} s. The "
+            "run continues.",
+            *lines_about(found, self.now()),
+            self._format_stacks(),
+        ]
+        return "\n".join(lines)
+
     def _format_stacks(self) -> str:
         return f"Their stacks: {self.paths.stacks(0).parent / 'worker-*.stacks.txt'}."
 
 
 def makes_no_progress(progress: Sequence[WorkerProgress], timeout: float, now: float) -> bool:
     """Whether some worker trains and no worker has started anything for `timeout` seconds."""
-    trains = any(each.phase not in _OUTSIDE_TRAINING for each in progress)
-    return trains and all(now - each.since >= timeout for each in progress)
+    return trains(progress) and is_idle(progress, timeout, now)
+
+
+def trains(progress: Sequence[WorkerProgress]) -> bool:
+    """Whether some worker is in training."""
+    return any(each.phase not in _OUTSIDE_TRAINING for each in progress)
+
+
+def is_idle(progress: Sequence[WorkerProgress], timeout: float, now: float) -> bool:
+    """Whether no worker has started anything for `timeout` seconds."""
+    return all(now - each.since >= timeout for each in progress)

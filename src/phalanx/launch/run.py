@@ -117,6 +117,8 @@ def _run_owned(
             announce=surroundings.announce,
         )
         with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals, servers:
+            if leader is not None:
+                leader.is_interrupted = partial(forward_signals, leader, signals)
             runner = WorkerGroupRunner(
                 options=options,
                 plan=plan,

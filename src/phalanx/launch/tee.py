@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phalanx.launch.log_lines import LineAssembler, clip, is_startup_noise, without_style
 from phalanx.launch.options import TeeMode
-from phalanx.launch.showing import Output
+from phalanx.launch.showing import Showing
 
 CHIEF = 0
 _CHUNK = 1 << 16
@@ -31,7 +31,7 @@ class Tee:
     def __init__(
         self,
         logs: Mapping[int, Path],
-        output: Output,
+        output: Showing,
         *,
         terminal: bool,
         width: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
@@ -45,7 +45,11 @@ class Tee:
         self._drawn = ""
 
     def poll(self) -> None:
-        """Show what was printed since the last time."""
+        """Show what was printed since the last time, unless the reader has paused: logs wait."""
+        if not self._output.is_behind:
+            self._show_news()
+
+    def _show_news(self) -> None:
         finished = [
             (rank, line)
             for rank in self._logs
@@ -57,7 +61,7 @@ class Tee:
 
     def close(self) -> None:
         """Show the rest: the workers have ended."""
-        self.poll()
+        self._show_news()
         self._show([(rank, line) for rank in self._logs for line in self._lines[rank].close()])
 
     def _news(self, rank: int) -> list[bytes]:
@@ -79,7 +83,6 @@ class Tee:
         text = _CLEAR_LINE if self._drawn else ""
         text += "".join(f"{self._label(rank, line)}\n" for rank, line in finished)
         self._output.write(text + bar)
-        self._output.flush()
         self._drawn = bar
 
     def _bar(self) -> str:

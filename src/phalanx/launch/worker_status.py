@@ -264,6 +264,11 @@ class HeartbeatReader:
         self._activity: tuple[object, ...] | None = None
         self._polled = self.last_heartbeat = now
 
+    @property
+    def has_started(self) -> bool:
+        """Whether the worker has reported in this attempt: it handles signals from then on."""
+        return self._activity is not None
+
     def poll(self, now: float) -> WorkerProgress:
         """The progress of the worker; `since` is of the reader's clock.
 

@@ -58,6 +58,8 @@ class Leader:
         Raises:
             LaunchError: it cannot listen, or cannot write the rendezvous file.
         """
+        self.is_interrupted: Callable[[], bool] = lambda: False
+        """Whether a signal asks to end the run: a wait for a lost host then ends."""
         self.node_group = node_group
         self.address = node_group.hosts[0] or socket.gethostname()
         self._clock = clock
@@ -119,7 +121,7 @@ class Leader:
         """Wait until the launchers of these nodes are connected, and report the wait.
 
         Raises:
-            LaunchError: some did not connect in time.
+            LaunchError: some did not connect in time, or a signal came.
         """
         waiting = WaitReporter(self._clock, self._announce, self._timeout)
         while missing := sorted(set(wanted) & set(self.server.missing())):
@@ -128,6 +130,11 @@ class Leader:
                 raise LaunchError(
                     f"Waited {self._timeout:.0f} s for {self._named(missing)}; found no sign of "
                     f"{it}: {self._hint(missing)}. --rendezvous-timeout waits longer."
+                )
+            if self.is_interrupted():
+                raise LaunchError(
+                    f"A signal ended the wait for {self._named(missing)} after "
+                    f"{waiting.seconds:.0f} s."
                 )
             self._report_rejections()
             waiting.report(self._named(missing))
@@ -204,7 +211,8 @@ def nodes_of(
     return [here(address=leader.address, picks=pick_public_ports), *leader.nodes]
 
 
-def forward_signals(leader: Leader | None, signals: SignalCatcher) -> None:
-    """Treat signals that reached followers as signals to this launcher."""
+def forward_signals(leader: Leader | None, signals: SignalCatcher) -> bool:
+    """Treat signals that reached followers as signals to this launcher; whether any came."""
     for launcher, number in leader.signals() if leader is not None else ():
         signals.add(number, launcher)
+    return bool(signals.count())
