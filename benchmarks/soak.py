@@ -5,7 +5,7 @@
     python benchmarks/soak.py --seed 17 --runs 1 one run again
     python benchmarks/soak.py --write            the same, and docs/chaos.md with it
 
-Each run meets fifteen faults drawn from its seed. Inside: workers killed, stopped, disconnected,
+Each run meets 25 faults drawn from its seed. Inside: workers killed, stopped, disconnected,
 storage that fails or is slow. Outside: the launcher killed, its output closed, a second launcher, a
 bit of a checkpoint flipped, the wall clock set, the disk full, a worker that cannot start. The run
 must end with exit code 0, with weights, optimizer and history equal to those of the undisturbed run

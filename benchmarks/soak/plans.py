@@ -31,8 +31,8 @@ from soak.command_faults import (
 WORKERS = 3
 STEPS = 54  # of soak/training.py
 ENDING = 2  # faults of a run that end its worker group
-LASTING = 9  # faults of a run that it bears without a restart
-OUTSIDE = 4  # faults of a run that happen to its command
+LASTING = 17  # faults of a run that it bears without a restart
+OUTSIDE = 6  # faults of a run that happen to its command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def _lasting(draw: random.Random) -> Fault:
     kind = draw.choices([Freeze, FailWrites, SlowWrites], weights=[20, 60, 20])[0]
     if kind is Freeze:
         return Freeze(worker=worker, step=step, seconds=round(draw.uniform(0.2, 1.5), 2))
-    nth = draw.randint(1, 12)
+    nth = draw.randint(1, 24)
     if kind is SlowWrites:
         return SlowWrites(worker=worker, nth=nth, seconds=round(draw.uniform(0.2, 1.5), 2))
     error = draw.choice(["ENOSPC", "EIO", "EROFS", "EDQUOT"])
