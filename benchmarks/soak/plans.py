@@ -109,7 +109,7 @@ def _outside(draw: random.Random) -> CommandFault:
     if kind is BitRot:
         return BitRot(step=max(step, 10), position=round(draw.random(), 4))
     if kind is ClockJump:
-        return ClockJump(step=step, seconds=draw.choice([-86_400, -3_600, -30, 30, 3_600, 86_400]))
+        return ClockJump(step=step, seconds=draw.choice([-20, -5, 30, 3_600, 86_400]))
     if kind is FullDisk:
         return FullDisk(step=step, seconds=round(draw.uniform(0.2, 2.0), 2))
     return kind(step=step)

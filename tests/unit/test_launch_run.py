@@ -373,6 +373,33 @@ if attempt < 2: wait()
     assert sorted(p.name for p in (result.run_dir / "attempts").iterdir()) == ["0", "1", "2"]
 
 
+def test_an_attempt_whose_files_cannot_be_written_uses_up_a_restart(scene):
+    result = scene.run(
+        """
+if spec.attempt == 0 and spec.rank == 0:
+    Path(spec.run_dir, "attempts", "1").write_text("in the way")
+    sys.exit(3)
+""",
+        max_restarts=2,
+    )
+    assert result.exit_code == 0
+    kinds = read_records(launcher_records_path(result.run_dir)).records
+    restarts = [each["attempt"] for each in kinds if each["kind"] == "restart"]
+    assert restarts == [1, 2]
+
+
+def test_a_result_that_cannot_be_written_leaves_the_exit_code(scene):
+    result = scene.run(
+        """
+if spec.rank == 0:
+    Path(spec.run_dir, "run.json").unlink()
+    Path(spec.run_dir, "run.json").mkdir()
+""",
+    )
+    assert result.exit_code == 0
+    assert any("could not write the result" in line for line in scene.said)
+
+
 def test_a_bug_is_not_tried_for_ever(scene):
     source = "\nif rank == 0: fail('always')\nwait()\n"
     result = scene.run(source, max_restarts=5)

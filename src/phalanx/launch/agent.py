@@ -86,7 +86,8 @@ class Agent:
             restarts=RestartBudget(RestartPolicy(most=self.runner.options.max_restarts)),
             size=ElasticMembership(least=self.runner.options.min_workers or most, most=most),
         )
-        for attempt in count(AttemptPaths.next(self.runner.plan.run_dir)):
+        first = AttemptPaths.next(self.runner.plan.run_dir)
+        for attempt in count(first):
             try:
                 result = self._judge(attempt, self.runner.run(attempt, course.size), course)
             except LaunchError as error:
@@ -95,9 +96,10 @@ class Agent:
                         exit_code=128 + number, run_dir=self.runner.plan.run_dir, report=str(error)
                     )
                 change = course.size.could_not_start(error.rank, now=self.runner.clock.now())
-                if not isinstance(change, MembershipChange):
+                if isinstance(change, MembershipChange):
+                    self._resize(attempt + 1, course.size, change)
+                elif attempt == first or not self._waits_for_disk(error, attempt, course):
                     raise
-                self._resize(attempt + 1, course.size, change)
                 continue
             if result is not None:
                 return result
@@ -153,6 +155,21 @@ class Agent:
             self._resize(attempt + 1, course.size, change)
         return None
 
+    def _waits_for_disk(self, error: LaunchError, attempt: int, course: RestartState) -> bool:
+        """Wait for the next start; False if no restart is left, or `error` is of another kind.
+
+        The files of an attempt could not be written: a disk that is full may have room later.
+        """
+        if not isinstance(error.__cause__, OSError):
+            return False
+        decision = course.restarts.after(None, lasted=0.0)
+        if isinstance(decision, GiveUp):
+            return False
+        self._announce_restart(str(error), decision)
+        self._record_restart(attempt + 1, None, str(error), seconds=decision.seconds)
+        self._wait(decision)
+        return True
+
     def _unkillable(self, endings: Sequence[WorkerExit]) -> str:
         workers = ", ".join(
             f"worker {each.rank} (process {each.unkillable_pid})" for each in endings
@@ -193,17 +210,30 @@ class Agent:
         what = (
             "it made no progress" if cause is None else f"worker {cause.rank} failed: {cause.what}"
         )
+        self._announce_restart(what, decision)
+        self._record_restart(attempt, cause, seconds=decision.seconds)
+        self._wait(decision)
+
+    def _announce_restart(self, what: str, decision: RestartDecision) -> None:
         restart = f"restart {decision.number} of {self.runner.options.max_restarts}"
         self.runner.announce(
             f"{what}; {restart} in {decision.seconds:.0f} s" if decision.number else what
         )
-        self._record_restart(attempt, cause, seconds=decision.seconds)
+
+    def _wait(self, decision: RestartDecision) -> None:
         until = self.runner.clock.now() + decision.seconds
         while self.runner.clock.now() < until and not self.runner.signals.count():
             self.runner.clock.sleep(self.runner.timeouts.poll_interval)
 
-    def _record_restart(self, attempt: int, cause: WorkerExit | None, *, seconds: float) -> None:
-        rank, what = (cause.rank, cause.what) if cause else (None, "no progress")
+    def _record_restart(
+        self,
+        attempt: int,
+        cause: WorkerExit | None,
+        otherwise: str = "no progress",
+        *,
+        seconds: float,
+    ) -> None:
+        rank, what = (cause.rank, cause.what) if cause else (None, otherwise)
         self.runner.events.append(Restart(attempt=attempt, rank=rank, cause=what, seconds=seconds))
 
 
@@ -276,8 +306,7 @@ class WorkerGroupRunner:
             self.output,
             terminal=self.terminal,
         )
-        paths.directory.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
-        _write_cluster(paths.directory / "cluster.json", specs)
+        _write_attempt(paths.directory, specs)
         start = partial(self._start, plan)
         handles = start_worker_group(specs, start)
         if self.options.max_restarts:
@@ -385,6 +414,18 @@ class WorkerGroupRunner:
         )
 
 
-def _write_cluster(path: Path, specs: Sequence[WorkerSpec]) -> None:
+def _write_attempt(directory: Path, specs: Sequence[WorkerSpec]) -> None:
+    """Make an attempt's directory, with the specs of its workers.
+
+    Raises:
+        LaunchError: it cannot be written.
+    """
     shown = [asdict(replace(spec, meeting_key="")) for spec in specs]  # others may read the file
-    path.write_text(json.dumps(shown, indent=2) + "\n")
+    try:
+        directory.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
+        (directory / "cluster.json").write_text(json.dumps(shown, indent=2) + "\n")
+    except OSError as error:
+        raise LaunchError(
+            f"Cannot write the files of the workers in {directory}: {error.strerror or error}. "
+            "Make room there, or give another --run-dir."
+        ) from error

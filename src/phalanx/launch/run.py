@@ -141,7 +141,12 @@ def _run_owned(
     events.append(RunEnd(exit_code=result.exit_code, report=result.report))
     events.close()
     ended = {"exit_code": result.exit_code, "ended": _iso(time.time()), "report": result.report}
-    write_run_file(plan.run_dir, {**record, "result": ended})
+    try:
+        write_run_file(plan.run_dir, {**record, "result": ended})
+    except OSError as error:  # The run itself has ended as it has.
+        surroundings.announce(
+            f"could not write the result to {plan.run_dir / 'run.json'}: {error.strerror or error}"
+        )
     return result
 
 
