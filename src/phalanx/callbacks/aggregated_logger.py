@@ -24,6 +24,8 @@ class AggregatedLogger(Callback):
     least and greatest value over one worker's own samples, and which workers these are.
     """
 
+    needs_every_batch = False
+
     def __init__(
         self,
         *,

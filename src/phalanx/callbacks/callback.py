@@ -50,17 +50,22 @@ _REDUCTIONS: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "min": np.min, "m
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """Keras's `Callback`, with the other workers in reach.
 
-    Set `runs_on` and `logs_every_n_steps` in the class, or on the object before `fit`.
+    Set `runs_on`, `logs_every_n_steps` and `needs_every_batch` in the class, or on the object
+    before `fit`.
 
     Attributes:
         runs_on: "all", or "chief" to have the hooks called there alone.
         logs_every_n_steps: at every how many batches the batch hooks need fresh `logs`, which
             cost an all-reduce; 0 for never. None lets Phalanx look at the hooks' code.
+        needs_every_batch: whether the batch hooks must be called for each batch. False lets `fit`
+            run several steps in one call where they take little time; the hooks are then called
+            once for them, with the number of the last batch, as with `steps_per_execution`.
         cluster: `rank`, `workers`, `replicas` and `is_chief`, while a call runs.
     """
 
     runs_on: Literal["all", "chief"] = "all"
     logs_every_n_steps: int | None = None
+    needs_every_batch: bool = True
     cluster: DistributedContext = DistributedContext()
 
     def all_reduce(

@@ -38,6 +38,8 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
     Steps that are not sampled run a graph with nothing of this in it.
     """
 
+    needs_every_batch = False
+
     def __init__(
         self,
         *,

@@ -25,7 +25,8 @@ class BatchIterator:
     ) -> None:
         self.source = source
         self._asked = steps_per_epoch
-        self._chunk = steps_per_execution
+        self.steps_per_execution = steps_per_execution
+        """How many steps the next execution has at the most; the same on all workers."""
         self._iterator: Any = None
         self._position = 0
         self._learned: int | None = None
@@ -156,7 +157,7 @@ class BatchIterator:
     def _next_size(self, step: int) -> int:
         if self._ran_out or self.source.num_batches == 0:
             return 0
-        sizes = [n for n in (self._chunk, self.limit()) if n is not None]
+        sizes = [n for n in (self.steps_per_execution, self.limit()) if n is not None]
         if self._asked is not None:
             sizes.append(self._asked - step)
         if self.source.num_batches is not None:

@@ -25,6 +25,7 @@ class Collectives(abc.ABC):
         rank: the number of this process, from 0.
         size: how many processes there are.
         device: this process's device, as `tf.device` takes it.
+        dynamic_shapes: how many collectives were traced whose shape a graph does not know.
     """
 
     carriers: dict[tf.DType, tf.DType]
@@ -34,6 +35,7 @@ class Collectives(abc.ABC):
         self.rank = rank
         self.size = size
         self.device = device
+        self.dynamic_shapes = 0
 
     @abc.abstractmethod
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -50,11 +52,13 @@ class Collectives(abc.ABC):
     def all_reduce(self, value: Value, *, mean: bool = False) -> Value:
         """The sum, or the mean, of all workers' `value`, in its dtype."""
         if isinstance(value, tf.IndexedSlices):
+            self._count_dynamic(value.values)
             total = value if self.size == 1 else self.sum_slices(value)
             if not mean:
                 return total
             return tf.IndexedSlices(total.values / self.size, total.indices, total.dense_shape)
         tensor = tf.convert_to_tensor(value)
+        self._count_dynamic(tensor)
         if self.size == 1 or tensor.shape.num_elements() == 0:  # TensorFlow crashes on nothing
             return tf.identity(tensor)
         carrier = self.carriers.get(tensor.dtype, tensor.dtype)
@@ -69,6 +73,7 @@ class Collectives(abc.ABC):
         Shapes are equal on all workers but for `axis`.
         """
         tensor = tf.convert_to_tensor(value)
+        self._count_dynamic(tensor)
         if self.size == 1:
             return tf.identity(tensor)
         if axis:
@@ -77,6 +82,15 @@ class Collectives(abc.ABC):
             return tf.transpose(self.all_gather(tf.transpose(tensor, order)), back)
         carrier = self.carriers.get(tensor.dtype, tensor.dtype)
         return tf.cast(self.concatenate(tf.cast(tensor, carrier)), tensor.dtype)
+
+    def _count_dynamic(self, tensor: tf.Tensor) -> None:
+        """Count a collective that is traced, if its shape may differ from call to call.
+
+        TensorFlow takes one shape for all calls of an op within one execution of a graph, such as
+        in a loop (`CollectiveParamResolverLocal`, "Shape mismatch in the collective instance").
+        """
+        if not (tf.executing_eagerly() or tensor.shape.is_fully_defined()):
+            self.dynamic_shapes += 1
 
     def broadcast(self, values: Sequence[Value], root: int = 0) -> list[tf.Tensor]:
         """Worker `root`'s `values`, bit by bit; shapes and dtypes are equal on all workers.

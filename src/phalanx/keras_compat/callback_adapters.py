@@ -57,6 +57,7 @@ class CallbackPolicy:
         reads: at which batches it wants fresh logs; None takes this from its code.
         restores: whether it has a state that it restores when training begins.
         shows_progress: whether it is a progress display.
+        acts_on_epochs_only: whether its batch hooks do nothing, as it is configured.
     """
 
     scratch_overrides: Callable[[Any, Path], Mapping[str, Any]] = lambda callback, directory: {}
@@ -64,6 +65,7 @@ class CallbackPolicy:
     reads: Callable[[Any], Sequence[LogSchedule]] | None = None
     restores: Callable[[Any], bool] = lambda callback: False
     shows_progress: bool = False
+    acts_on_epochs_only: Callable[[Any], bool] = lambda callback: False
 
 
 def policy_of(callback: Any) -> CallbackPolicy:
@@ -165,16 +167,46 @@ def _never(callback: Any) -> list[LogSchedule]:
     return []
 
 
+def _saves_epochs(callback: Any) -> bool:
+    return bool(callback.save_freq == "epoch")
+
+
+def _writes_epochs(callback: Any) -> bool:
+    # Keras keeps `profile_batch` nowhere; without the name, a profile is assumed.
+    per_batch = callback.write_steps_per_second or getattr(callback, "_should_trace", True)
+    return callback.update_freq == "epoch" and not per_batch
+
+
 _CALLBACKS = keras.callbacks
 
 CALLBACK_POLICIES: list[tuple[Any, CallbackPolicy]] = [
-    (_CALLBACKS.ModelCheckpoint, CallbackPolicy(scratch_overrides=_checkpoint, reads=_saves_every)),
+    (
+        _CALLBACKS.ModelCheckpoint,
+        CallbackPolicy(
+            scratch_overrides=_checkpoint, reads=_saves_every, acts_on_epochs_only=_saves_epochs
+        ),
+    ),
     (
         _CALLBACKS.BackupAndRestore,
-        CallbackPolicy(scratch_overrides=_backup, reads=_never, restores=_has_backup),
+        CallbackPolicy(
+            scratch_overrides=_backup,
+            reads=_never,
+            restores=_has_backup,
+            acts_on_epochs_only=_saves_epochs,
+        ),
     ),
-    (_CALLBACKS.OrbaxCheckpoint, CallbackPolicy(scratch_overrides=_orbax, reads=_saves_every)),
-    (_CALLBACKS.TensorBoard, CallbackPolicy(scratch_overrides=_tensorboard, reads=_writes_every)),
+    (
+        _CALLBACKS.OrbaxCheckpoint,
+        CallbackPolicy(
+            scratch_overrides=_orbax, reads=_saves_every, acts_on_epochs_only=_saves_epochs
+        ),
+    ),
+    (
+        _CALLBACKS.TensorBoard,
+        CallbackPolicy(
+            scratch_overrides=_tensorboard, reads=_writes_every, acts_on_epochs_only=_writes_epochs
+        ),
+    ),
     (_CALLBACKS.CSVLogger, CallbackPolicy(scratch_overrides=_csv)),
     (_CALLBACKS.RemoteMonitor, CallbackPolicy(chief_only=True)),
     (_CALLBACKS.ProgbarLogger, CallbackPolicy(chief_only=True, reads=_never, shows_progress=True)),

@@ -37,6 +37,8 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
     - No worker leaves before the chief's callbacks have closed their files.
     """
 
+    needs_every_batch = False  # Of its own it needs none: others' batch hooks may stop.
+
     def __init__(self, strategy: Any, place: ReplicaTopology, callbacks: Iterable[Any]) -> None:
         """Look at this worker's callbacks; nothing is asked before the first hook."""
         super().__init__()

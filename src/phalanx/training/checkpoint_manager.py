@@ -153,6 +153,11 @@ class CheckpointManager:
             self._capture.write(loaded)
         return self._capture.position(loaded).batch
 
+    @property
+    def steps_until_due(self) -> int | None:
+        """How many steps the next execution may have: a checkpoint follows the last one."""
+        return self._schedule.steps_until_due(self._step)
+
     def after_batch(self, epoch: int, batch: int, *, done: int, is_last: bool) -> None:
         """Steps were trained, their hooks have run.
 
@@ -299,6 +304,8 @@ def checkpointing_of(
 
 class NullCheckpointManager:
     """Replaces `CheckpointManager`, and does nothing."""
+
+    steps_until_due: int | None = None
 
     def __init__(self) -> None:
         """There were no epochs before this `fit`."""

@@ -124,7 +124,7 @@ class Evaluation:
         self._stream.start(0)  # each time the same samples, wherever the last one stopped
 
         def read(outputs: Outputs, steps_done: int) -> Mapping[str, float]:
-            notes = (cadence.propose(steps_done), 0.0, 0.0, 0.0)
+            notes = (cadence.propose(steps_done), 0.0, 0.0, 0.0, 0.0)
             logs, (upcoming, *_) = self._reader.read(outputs, notes)
             cadence.agree(upcoming)
             return logs

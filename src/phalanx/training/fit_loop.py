@@ -135,7 +135,6 @@ class SyncFitLoop(FitLoop):
         self._stream = stream
         self._reader = reader_of(stage.model, function)
         self._local_state = LocalState.of(stage.model, function)
-        stream.limit = partial(watch.steps_until_sample, executor)
         if executor.kept is not None:
             executor.kept.stream = stream
         self._batches = BatchLoop(
@@ -156,6 +155,7 @@ class SyncFitLoop(FitLoop):
             partial(TrainState, stage.model, function, stream, cadence),
             check=executor.check,
         )
+        stream.limit = partial(watch.steps_until_event, executor, cadence, checkpoints)
         super().__init__(stage.model, callbacks, watch, checkpoints)
 
     def validate_on(

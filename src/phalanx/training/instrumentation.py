@@ -26,8 +26,10 @@ from phalanx.monitoring.memory import resident_bytes
 from phalanx.monitoring.phase_tracker import Phase, phase_tracker
 from phalanx.monitoring.throughput import ThroughputMeter, ThroughputNumbers, WorkerTimes
 from phalanx.monitoring.training_events import TrainingEvents
+from phalanx.training.checkpoint_manager import CheckpointManager, NullCheckpointManager
 from phalanx.training.context import CallContext
 from phalanx.training.error_context import annotate_errors
+from phalanx.training.execution_size import ExecutionSize
 from phalanx.training.metrics import MetricReader, reader_of
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.profiling import make_profiler
@@ -130,17 +132,33 @@ class FitInstrumentation(FitReporter):
         for reader in self._local_metrics_readers:
             reader.local_metrics = self._own.read
         self._executed = 0
+        self._sizes = ExecutionSize(
+            stage, function, stream, callbacks.callbacks, clock=time.monotonic
+        )
 
-    def steps_until_sample(self, executor: StepRunner) -> int | None:
-        """How many steps the next execution may have: who looks at steps ends it."""
+    def begin(self, *, epochs: int, initial_epoch: int, steps: int | None) -> None:
+        """See `FitReporter`."""
+        super().begin(epochs=epochs, initial_epoch=initial_epoch, steps=steps)
+        self._sizes.begin(epochs - initial_epoch)
+
+    def steps_until_event(
+        self,
+        executor: StepRunner,
+        cadence: MetricsSchedule,
+        checkpoints: CheckpointManager | NullCheckpointManager,
+    ) -> int | None:
+        """How many steps the next execution may have: what looks at the state ends it."""
         edges = [executor.steps_until_sample()]
+        if self._sizes.is_automatic:
+            edges += [cadence.steps_until_due, checkpoints.steps_until_due]
         if self._profiler is not None:
             edges.append(self._profiler.steps_until_boundary(self._step))
         return min((edge for edge in edges if edge is not None), default=None)
 
     def is_due(self, cadence: MetricsSchedule, steps_done: int) -> bool:
         """Whether to read the metrics after `steps_done` steps of this epoch."""
-        return cadence.is_due(steps_done) or self._keeper.needs_reading
+        is_due = cadence.is_due(steps_done)
+        return is_due or self._keeper.needs_reading or self._sizes.needs_reading
 
     def begin_epoch(self, epoch: int) -> None:
         """See `FitReporter`."""
@@ -173,10 +191,11 @@ class FitInstrumentation(FitReporter):
         self, reader: MetricReader, cadence: MetricsSchedule, outputs: Outputs, steps_done: int
     ) -> Mapping[str, float]:
         """Read the metrics in the middle of an epoch."""
-        notes = (cadence.propose(steps_done), *self._keeper.propose())
-        logs, (upcoming, *others) = reader.read(outputs, notes)
+        notes = (cadence.propose(steps_done), *self._keeper.propose(), self._sizes.propose())
+        logs, (upcoming, *others, size) = reader.read(outputs, notes)
         cadence.agree(upcoming)
         self._keeper.agree(*others)
+        self._sizes.agree(size)
         self.metrics(logs, steps_done - 1)
         return logs
 
@@ -184,8 +203,10 @@ class FitInstrumentation(FitReporter):
         """Read the metrics where an epoch ends."""
         if self._local_metrics_readers:
             self._own.keep()  # a validation begins with fresh ones
-        logs, (_, *others) = reader.read(outputs, (0.0, *self._keeper.propose(epoch_ends=True)))
+        notes = (0.0, *self._keeper.propose(epoch_ends=True), self._sizes.propose())
+        logs, (_, *others, size) = reader.read(outputs, notes)
         self._keeper.agree(*others)
+        self._sizes.agree(size)
         return logs
 
     def end_batch(self, batch: int, logs: Mapping[str, float]) -> None:
@@ -193,6 +214,7 @@ class FitInstrumentation(FitReporter):
         phase_tracker.enter("callbacks")
         self._callbacks.on_train_batch_end(batch, logs)
         phase_tracker.enter("compute")
+        self._sizes.executed(self._executed)
         self._keeper.end_lap(self._executed, self._stream.samples(self._executed))
         self._report(self._keeper.close_if_due(self._step))
 

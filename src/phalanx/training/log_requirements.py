@@ -18,6 +18,12 @@ _HOOKS = {
     "train": ("on_train_batch_end", "on_batch_end"),
     "test": ("on_test_batch_end",),
 }
+_ANY_BATCH_HOOK = (
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_batch_begin",
+    "on_batch_end",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +85,22 @@ def requirements_of(callback: Any, kind: str) -> Sequence[LogSchedule]:
     if kind == "train" and reads is not None and _is_kerass(callback, _HOOKS[kind][0]):
         return reads(callback)
     return [LogSchedule(steps=1)] if uses_batch_logs(callback, kind) else []
+
+
+def watches_batches(callback: Any) -> bool:
+    """Whether `callback` has to be called for each batch: its hooks may read or change anything.
+
+    Not so progress displays, Keras's own callbacks that act at the ends of epochs only, and those
+    with `needs_every_batch = False`.
+    """
+    if shows_progress_itself(callback) or not overrides(callback, _ANY_BATCH_HOOK):
+        return False
+    if getattr(callback, "needs_every_batch", True) is False:
+        return False
+    kerass = all(
+        _own_hook(callback, name) is None or _is_kerass(callback, name) for name in _ANY_BATCH_HOOK
+    )
+    return not (kerass and policy_of(callback).acts_on_epochs_only(callback))
 
 
 def uses_batch_logs(callback: Any, kind: str) -> bool:

@@ -19,10 +19,11 @@ from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.training.step_function import Outputs, StepFunction, flat_logs
 
-Notes = tuple[float, float, float, float]
-"""The next step to read at, the next to time, and two yes or no: see `StepTimer`."""
+Notes = tuple[float, float, float, float, float]
+"""The next step to read at, the next to time, two yes or no (see `StepTimer`), and the steps of an
+execution."""
 
-NO_NOTES: Notes = (0.0, 0.0, 0.0, 0.0)
+NO_NOTES: Notes = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class MetricReader:

@@ -55,6 +55,11 @@ class MetricsSchedule:
         return self._due or (self._shows_progress and steps_done >= self._next)
 
     @property
+    def steps_until_due(self) -> int | None:
+        """How many steps the next execution may have: a callback wants logs after the last one."""
+        return min((count.left for count in self._counts), default=None)
+
+    @property
     def passed(self) -> list[int]:
         """For each request, the batches since it was last fulfilled."""
         return [count.passed for count in self._counts]
@@ -94,6 +99,11 @@ class _Count:
     def __init__(self, requirement: LogSchedule) -> None:
         self._requirement = requirement
         self.passed = requirement.already
+
+    @property
+    def left(self) -> int:
+        """Steps until the next one; 1 if it counts executions."""
+        return 1 if self._requirement.calls else max(1, self._requirement.steps - self.passed)
 
     def covers(self, steps: int) -> bool:
         self.passed += 1 if self._requirement.calls else steps

@@ -50,6 +50,13 @@ class SavePolicy:
         every = int(self._every.every)
         return self._every.unit == "steps" and step // every > self._saved_step // every
 
+    def steps_until_due(self, step: int) -> int | None:
+        """Steps after `step` until the next one to save at; None where steps do not decide."""
+        if self._every.unit != "steps":
+            return None
+        every = int(self._every.every)
+        return max(1, (self._saved_step // every + 1) * every - step)
+
     def is_due_after_epoch(self, epoch: int, step: int) -> bool:
         """Whether the end of `epoch` (from 0), at `step`, is to be saved."""
         if self._every.unit == "epochs":

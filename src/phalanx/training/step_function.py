@@ -78,6 +78,8 @@ class StepFunction:
             Complete after the first call.
         companions: by class, what was made for this function and lives as long.
         is_traced: whether a step has been traced or run.
+        has_dynamic_collectives: whether a step exchanges tensors whose shape differs from batch to
+            batch; several of these cannot be in one graph.
         version: how often what was traced has been outdated.
         batch_size: samples in every global batch but the last of a pass; None where unknown.
     """
@@ -88,6 +90,7 @@ class StepFunction:
         self.results: dict[str, MetricResult] = {}
         self.extensions: dict[type, Any] = {}
         self.is_traced = False
+        self.has_dynamic_collectives = False
         self.batch_size: int | None = None
         self._constant_sizes: set[int] = set()
         self._model = model
@@ -154,7 +157,8 @@ class StepFunction:
         """
         one = steps == 1 and self.plan.known_length
         with flight.execution(self._kind, steps, self._arrivals) as execution:
-            if one or self._eager or not self.plan.counted:
+            apart = self.has_dynamic_collectives and self.plan.known_length
+            if one or apart or self._eager or not self.plan.counted:
                 return self._one_by_one(iterator, steps, execution)
             done, outputs = self._many(iterator, tf.constant(steps))
             execution.done = int(done)
@@ -225,6 +229,7 @@ class StepFunction:
                 tf.OptionalSpec(iterator.element_spec),
                 *(s.shape for s in specs),
             ),
+            parallel_iterations=1,  # What needs no weights must not run ahead of its peers.
         )
         return done, tf.nest.pack_sequence_as(traced, outputs)
 
@@ -281,6 +286,8 @@ class StepFunction:
             counters = self.extensions.setdefault(DrawCounters, DrawCounters())
             share.draw_counter = counters.of_trace(int(replica))
         plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
+        collectives = getattr(self.plan.strategy, "collectives", None)
+        dynamic = getattr(collectives, "dynamic_shapes", 0)
         with (
             step_scope(replica_batch=share),
             share.published() if plain and place.total > 1 else nullcontext(),
@@ -294,6 +301,8 @@ class StepFunction:
                 logs = tf.nest.map_structure(share.for_mean, logs)
         self.assigned.update(share.assigned)
         self.is_traced = True
+        if getattr(collectives, "dynamic_shapes", 0) > dynamic:
+            self.has_dynamic_collectives = True
         if self._kind == "train" and (made := self.extensions.get(MadeInStep)):
             made.broadcast_from_chief()
         return count, {} if logs is None else logs
