@@ -3,15 +3,15 @@
 What Python does between two steps takes some milliseconds: hooks of callbacks, the schedule of
 metrics, the flight recorder, the call of a TensorFlow function. Where no code looks at the state
 between two steps, several run in one call, as with Keras's `steps_per_execution`. The chief
-measures a step and chooses the number; it travels in the notes of a reading of the metrics.
+measures a step and chooses the number once; it travels in the notes of a reading of the metrics.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
-from statistics import median
 from typing import Any
+
+import tensorflow as tf
 
 from phalanx.data.batch_iterator import BatchIterator
 from phalanx.distributed.host_collectives import on_any_worker
@@ -19,13 +19,14 @@ from phalanx.distributed.strategy import uses_horovod
 from phalanx.training.context import CallContext
 from phalanx.training.log_requirements import watches_batches
 from phalanx.training.run_switches import runs_eagerly, switches
-from phalanx.training.step_function import StepFunction
+from phalanx.training.step_function import Outputs, StepFunction
 
 SECONDS = 0.1
 """An execution takes no longer: progress stays alive, and a signal is answered soon."""
 
-WARM_STEPS = 12
-"""Steps of this `fit` before the first choice; the first ones trace functions and fill caches."""
+FIRST_READING, SECOND_READING = 4, 12
+"""Steps of this `fit` before the two readings between which a step is measured: a reading waits for
+the device, which a call of a step does not. The first steps trace functions and fill caches."""
 
 _SECONDS_SAVED = 0.001
 """What a step costs in Python at the least; see docs/benchmarks.md."""
@@ -36,7 +37,6 @@ class ExecutionSize:
 
     Attributes:
         is_automatic: whether it chooses at all; the same on all workers.
-        needs_reading: whether the chief must say its choice; the same on all workers.
     """
 
     def __init__(
@@ -70,40 +70,44 @@ class ExecutionSize:
         self._function = function
         self._stream = stream
         self._clock = clock
-        self._started = self._last = clock()
+        self._started = self._measured_from = clock()
         self._first_seconds = 0.0
         self._trained = 0
-        self._recent: deque[float] = deque(maxlen=WARM_STEPS)
         self._steps_to_train: int | None = None
 
     def begin(self, epochs: int) -> None:
         """Know how many epochs are to be trained."""
         steps = self._stream.steps
         self._steps_to_train = None if steps is None else steps * epochs
-        self._started = self._last = self._clock()
+        self._started = self._clock()
 
     @property
     def needs_reading(self) -> bool:
-        """See the class."""
-        return self.is_automatic and self._trained == WARM_STEPS
+        """Whether the metrics must be read after this step; the same on all workers."""
+        return self.is_automatic and self._trained in (FIRST_READING, SECOND_READING)
 
     def executed(self, steps: int) -> None:
         """An execution of so many steps has ended, with all that belongs to it."""
-        now = self._clock()
         if self._trained == 0:
-            self._first_seconds = now - self._started
-        else:
-            self._recent.append((now - self._last) / steps)
+            self._first_seconds = self._clock() - self._started
+        if self._trained == FIRST_READING:
+            self._measured_from = self._clock()
         self._trained += steps
-        self._last = now
 
-    def propose(self) -> float:
-        """The number of steps, if this worker is the chief; 0 where it is not known yet."""
-        if not self.is_automatic or self._function.has_dynamic_collectives:
+    def propose(self, outputs: Outputs) -> float:
+        """The number of steps, if this worker is the chief; 0 for no choice.
+
+        Args:
+            outputs: what the last step returned.
+        """
+        if not self.is_automatic or self._trained != SECOND_READING or not self._pays():
             return 0.0
-        if len(self._recent) < WARM_STEPS - 1 or not self._pays():
+        if self._function.has_dynamic_collectives:
             return 0.0
-        return float(max(1, int(SECONDS / max(median(self._recent), 1e-6))))
+        for value in filter(tf.is_tensor, tf.nest.flatten(outputs)):
+            value.numpy()  # Waits for the device.
+        seconds = (self._clock() - self._measured_from) / (SECOND_READING - FIRST_READING)
+        return float(max(1, int(SECONDS / max(seconds, 1e-6))))
 
     def agree(self, number: float) -> None:
         """Take over what the chief proposed."""
@@ -112,7 +116,5 @@ class ExecutionSize:
 
     def _pays(self) -> bool:
         """Whether it is worth to trace the steps once more, in a loop."""
-        if self._stream.steps_per_execution > 1:
-            return True
         steps = max(self._trained, self._steps_to_train or 0)
         return steps * _SECONDS_SAVED >= self._first_seconds

@@ -191,7 +191,7 @@ class FitInstrumentation(FitReporter):
         self, reader: MetricReader, cadence: MetricsSchedule, outputs: Outputs, steps_done: int
     ) -> Mapping[str, float]:
         """Read the metrics in the middle of an epoch."""
-        notes = (cadence.propose(steps_done), *self._keeper.propose(), self._sizes.propose())
+        notes = (cadence.propose(steps_done), *self._keeper.propose(), self._sizes.propose(outputs))
         logs, (upcoming, *others, size) = reader.read(outputs, notes)
         cadence.agree(upcoming)
         self._keeper.agree(*others)
@@ -203,7 +203,7 @@ class FitInstrumentation(FitReporter):
         """Read the metrics where an epoch ends."""
         if self._local_metrics_readers:
             self._own.keep()  # a validation begins with fresh ones
-        notes = (0.0, *self._keeper.propose(epoch_ends=True), self._sizes.propose())
+        notes = (0.0, *self._keeper.propose(epoch_ends=True), self._sizes.propose(outputs))
         logs, (_, *others, size) = reader.read(outputs, notes)
         self._keeper.agree(*others)
         self._sizes.agree(size)
