@@ -29,6 +29,7 @@ def sizes(monkeypatch):
     """The sizes of all executions; the first choice comes early and always pays."""
     monkeypatch.setattr(execution_size, "FIRST_READING", 1)
     monkeypatch.setattr(execution_size, "SECOND_READING", WARM)
+    monkeypatch.setattr(execution_size, "LEAST_STEPS", 0)
     monkeypatch.setattr(execution_size, "SECONDS", 60.0)
     monkeypatch.setattr(execution_size, "_SECONDS_SAVED", 1e9)
     asked, plain = [], StepFunction.on_iterator

@@ -28,6 +28,10 @@ FIRST_READING, SECOND_READING = 4, 12
 """Steps of this `fit` before the two readings between which a step is measured: a reading waits for
 the device, which a call of a step does not. The first steps trace functions and fill caches."""
 
+LEAST_STEPS = 200
+"""A `fit` of fewer steps, or that has trained fewer where their number is unknown, has no such
+readings: to trace its steps once more would take longer than it saves."""
+
 _SECONDS_SAVED = 0.001
 """What a step costs in Python at the least; see docs/benchmarks.md."""
 
@@ -72,6 +76,7 @@ class ExecutionSize:
         self._clock = clock
         self._started = self._measured_from = clock()
         self._first_seconds = 0.0
+        self._first = self._second = -1
         self._trained = 0
         self._steps_to_train: int | None = None
 
@@ -79,18 +84,21 @@ class ExecutionSize:
         """Know how many epochs are to be trained."""
         steps = self._stream.steps
         self._steps_to_train = None if steps is None else steps * epochs
+        skipped = LEAST_STEPS if steps is None else 0
+        if steps is None or steps * epochs >= LEAST_STEPS:
+            self._first, self._second = skipped + FIRST_READING, skipped + SECOND_READING
         self._started = self._clock()
 
     @property
     def needs_reading(self) -> bool:
         """Whether the metrics must be read after this step; the same on all workers."""
-        return self.is_automatic and self._trained in (FIRST_READING, SECOND_READING)
+        return self.is_automatic and self._trained in (self._first, self._second)
 
     def executed(self, steps: int) -> None:
         """An execution of so many steps has ended, with all that belongs to it."""
         if self._trained == 0:
             self._first_seconds = self._clock() - self._started
-        if self._trained == FIRST_READING:
+        if self._trained == self._first:
             self._measured_from = self._clock()
         self._trained += steps
 
@@ -100,13 +108,13 @@ class ExecutionSize:
         Args:
             outputs: what the last step returned.
         """
-        if not self.is_automatic or self._trained != SECOND_READING or not self._pays():
+        if not self.is_automatic or self._trained != self._second or not self._pays():
             return 0.0
         if self._function.has_dynamic_collectives:
             return 0.0
         for value in filter(tf.is_tensor, tf.nest.flatten(outputs)):
             value.numpy()  # Waits for the device.
-        seconds = (self._clock() - self._measured_from) / (SECOND_READING - FIRST_READING)
+        seconds = (self._clock() - self._measured_from) / (self._second - self._first)
         return float(max(1, int(SECONDS / max(seconds, 1e-6))))
 
     def agree(self, number: float) -> None:
