@@ -148,9 +148,9 @@ def plan_of(options, monkeypatch):
 
     made = []
 
-    def plan_only(asked, surroundings):
+    def plan_only(asked, context):
         (launcher.check_module if asked.as_module else lambda name: None)(asked.target)
-        made.append(launcher.make_plan(asked, surroundings, [surroundings.machine]))
+        made.append(launcher.make_plan(asked, context, [context.machine]))
         return launcher.RunResult(exit_code=0, run_dir=made[0][0].run_dir)
 
     monkeypatch.setattr(command, "launch", plan_only)

@@ -272,13 +272,13 @@ def test_one_write_at_a_time():
 
 def test_meetings_come_about_once_a_second():
     now = [0.0]
-    meetings = StepSync(None, ReplicaTopology(), clock=lambda: now[0])
+    step_sync = StepSync(None, ReplicaTopology(), clock=lambda: now[0])
     met = []
     for step in range(1, 200):
         now[0] += 0.1
-        if meetings.is_due(step):
+        if step_sync.is_due(step):
             met.append(step)
-            assert meetings.meet(step, from_chief=True, from_any=False) == (True, False)
+            assert step_sync.sync(step, from_chief=True, from_any=False) == (True, False)
     gaps = np.diff(met)
     assert met[0] == 1
     assert set(gaps[2:]) <= {9, 10, 11}

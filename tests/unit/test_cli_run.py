@@ -16,7 +16,7 @@ def asked(monkeypatch, tmp_path):
     """What the command line asks the launcher for, with the launcher stood in for."""
     seen = []
 
-    def launch(options, surroundings):
+    def launch(options, context):
         seen.append(options)
         return RunResult(exit_code=5, run_dir=tmp_path)
 

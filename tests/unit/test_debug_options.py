@@ -49,7 +49,7 @@ def test_a_worker_is_reported_by_its_spec():
         overfit_batches=2,
         profile=ProfiledSteps(first=10, last=15, workers=(0, 2)),
     )
-    spec = WorkerSpec(rank=0, world_size=1, switches=switches, meeting="127.0.0.1:1")
+    spec = WorkerSpec(rank=0, world_size=1, switches=switches, desync_address="127.0.0.1:1")
     assert WorkerSpec.from_environment(spec.to_environment()) == spec
     assert WorkerSpec.from_fields({"rank": 0, "world_size": 1, "addresses": []}).switches == (
         DebugOptions()
@@ -97,7 +97,7 @@ def asked(monkeypatch, tmp_path):
     """What the command line asks the launcher for."""
     seen = []
 
-    def launch(options, surroundings):
+    def launch(options, context):
         seen.append(options)
         return RunResult(exit_code=0, run_dir=tmp_path)
 

@@ -334,7 +334,7 @@ class Scene:
         self.said = [[], []]
 
     def launch(self, index, source, **asked):
-        surroundings = LaunchContext(
+        context = LaunchContext(
             environment=os.environ,
             machine=Machine(cores=2),
             output=Showing(self.outputs[index]),
@@ -344,7 +344,7 @@ class Scene:
             node_group=HERE if index == 0 else THERE,
         )
         options = {"tee": "all", "run_dir": self.directory / "runs", "name": "both", **asked}
-        return run(RunOptions(target=str(self.script), **options), surroundings)
+        return run(RunOptions(target=str(self.script), **options), context)
 
     def both(self, source, **asked):
         with ThreadPoolExecutor() as pool:
@@ -492,9 +492,9 @@ def specs(root):
 def test_workers_are_spread_evenly():
     machines = [Machine(cores=4), Machine(cores=2)]
     asked = {"strategy": "auto", "devices": None, "threads": None}
-    shares, nodes = allocate_over_nodes(machines, workers=4, **asked)
-    assert nodes == [0, 0, 1, 1]
-    assert [share.threads for share in shares] == [2, 2, 1, 1]
+    resources, node_ranks = allocate_over_nodes(machines, workers=4, **asked)
+    assert node_ranks == [0, 0, 1, 1]
+    assert [share.threads for share in resources] == [2, 2, 1, 1]
     assert allocate_over_nodes(machines, workers=None, **asked)[1] == [0, 1]
     with pytest.raises(ConfigurationError, match="a multiple of 2"):
         allocate_over_nodes(machines, workers=3, **asked)

@@ -5,10 +5,10 @@ from phalanx.errors import ConfigurationError
 from phalanx.launch.resources import (
     Machine,
     allocate_over_nodes,
+    allocate_resources,
     count_gpus,
     default_workers,
     idle_gpus,
-    plan_shards,
     visible_gpus,
 )
 
@@ -19,8 +19,8 @@ GPU1 = DeviceSpec(count=1, kind="gpu")
 GPU2 = DeviceSpec(count=2, kind="gpu")
 
 
-def shares(machine, workers, *, strategy="auto", devices=None, threads=None):
-    return plan_shards(
+def resources(machine, workers, *, strategy="auto", devices=None, threads=None):
+    return allocate_resources(
         machine, workers=workers, strategy=strategy, devices=devices, threads=threads
     )
 
@@ -72,77 +72,78 @@ def test_default_workers(machine, strategy, devices, workers):
     [(1, None, None), (2, None, 4), (3, None, 2), (9, None, 1), (2, 3, 3)],
 )
 def test_cores_are_shared_out(workers, threads, each):
-    assert {share.threads for share in shares(LAPTOP, workers, threads=threads)} == {each}
+    assert {one.threads for one in resources(LAPTOP, workers, threads=threads)} == {each}
 
 
 def test_gpus_are_shared_out_without_overlap():
-    assert [share.gpus for share in shares(SERVER, 2)] == [("0",), ("1",)]
-    assert [share.gpus for share in shares(SERVER, 3)] == [("0",), ("1",), ("2",)]
-    assert [share.gpus for share in shares(SERVER, 2, devices=GPU1)] == [("0",), ("1",)]
-    assert shares(SERVER, 2, devices=GPU1)[1].devices == GPU1
+    assert [each.gpus for each in resources(SERVER, 2)] == [("0",), ("1",)]
+    assert [each.gpus for each in resources(SERVER, 3)] == [("0",), ("1",), ("2",)]
+    assert [each.gpus for each in resources(SERVER, 2, devices=GPU1)] == [
+        ("0",),
+        ("1",),
+    ]
+    assert resources(SERVER, 2, devices=GPU1)[1].devices == GPU1
 
 
 @pytest.mark.parametrize("strategy", ["auto", "multiworker", "horovod"])
 def test_without_a_number_there_is_one_worker_for_each_gpu(strategy):
-    shared, homes = allocate_over_nodes(
+    shared, nodes = allocate_over_nodes(
         [SERVER], workers=None, strategy=strategy, devices=None, threads=None
     )
-    assert [(share.gpus, share.devices) for share in shared] == [
-        ((gpu,), GPU1) for gpu in SERVER.gpus
-    ]
-    assert homes == [0, 0, 0, 0]
+    assert [(each.gpus, each.devices) for each in shared] == [((gpu,), GPU1) for gpu in SERVER.gpus]
+    assert nodes == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("strategy", ["auto", "multiworker", "horovod"])
 def test_one_worker_sees_one_gpu(strategy):
-    (share,) = shares(SERVER, 1, strategy=strategy)
-    assert (share.devices, share.gpus) == (None, ("0",))
+    (each,) = resources(SERVER, 1, strategy=strategy)
+    assert (each.devices, each.gpus) == (None, ("0",))
 
 
 @pytest.mark.parametrize("strategy", ["single", "mirrored", "tpu"])
 def test_one_process_sees_what_there_is(strategy):
-    (share,) = shares(SERVER, 1, strategy=strategy)
-    assert (share.devices, share.gpus) == (None, None)
+    (each,) = resources(SERVER, 1, strategy=strategy)
+    assert (each.devices, each.gpus) == (None, None)
 
 
 def test_the_only_gpu_is_left_as_it_is():
-    (share,) = shares(Machine(cores=2, gpus=("0",)), 1)
-    assert (share.devices, share.gpus) == (None, None)
+    (each,) = resources(Machine(cores=2, gpus=("0",)), 1)
+    assert (each.devices, each.gpus) == (None, None)
 
 
 def test_several_gpus_in_one_process_are_asked_for():
-    (share,) = shares(SERVER, 1, strategy="mirrored", devices=GPU2)
-    assert (share.devices, share.gpus) == (GPU2, ("0", "1"))
+    (each,) = resources(SERVER, 1, strategy="mirrored", devices=GPU2)
+    assert (each.devices, each.gpus) == (GPU2, ("0", "1"))
     with pytest.raises(ConfigurationError, match="--workers 2 SCRIPT"):
-        shares(SERVER, 1, strategy="multiworker", devices=GPU2)
+        resources(SERVER, 1, strategy="multiworker", devices=GPU2)
 
 
 def test_gpus_left_over_are_reported():
-    assert idle_gpus(SERVER, shares(SERVER, 4)) == ""
-    assert idle_gpus(LAPTOP, shares(LAPTOP, 2)) == ""
-    assert idle_gpus(SERVER, shares(SERVER, 1, strategy="mirrored")) == ""
-    assert idle_gpus(SERVER, shares(SERVER, 2, devices=DeviceSpec(count=1, kind="cpu"))) == ""
-    assert idle_gpus(SERVER, shares(SERVER, 2)) == (
+    assert idle_gpus(SERVER, resources(SERVER, 4)) == ""
+    assert idle_gpus(LAPTOP, resources(LAPTOP, 2)) == ""
+    assert idle_gpus(SERVER, resources(SERVER, 1, strategy="mirrored")) == ""
+    assert idle_gpus(SERVER, resources(SERVER, 2, devices=DeviceSpec(count=1, kind="cpu"))) == ""
+    assert idle_gpus(SERVER, resources(SERVER, 2)) == (
         "2 of 4 GPUs here are used, one by each worker; --workers 4 uses all"
     )
-    assert idle_gpus(SERVER, shares(SERVER, 1)).startswith("1 of 4 GPUs here is used")
+    assert idle_gpus(SERVER, resources(SERVER, 1)).startswith("1 of 4 GPUs here is used")
 
 
 def test_cpu_workers_leave_the_gpus_alone():
-    assert shares(SERVER, 1, strategy="mirrored", devices=CPU2)[0].devices == CPU2
+    assert resources(SERVER, 1, strategy="mirrored", devices=CPU2)[0].devices == CPU2
 
 
 def test_one_gpu_is_split_where_that_is_asked_for():
     split = DeviceSpec(count=2, kind="logical-gpu")
     assert default_workers(SERVER, "auto", split) == 1
-    (share,) = shares(SERVER, 1, strategy="mirrored", devices=split)
-    assert (share.devices, share.gpus) == (split, ("0",))
+    (each,) = resources(SERVER, 1, strategy="mirrored", devices=split)
+    assert (each.devices, each.gpus) == (split, ("0",))
     with pytest.raises(ConfigurationError, match="logical-gpu:2 splits a GPU"):
-        shares(LAPTOP, 1, strategy="mirrored", devices=split)
+        resources(LAPTOP, 1, strategy="mirrored", devices=split)
 
 
 def test_a_bare_number_means_cpus_where_there_is_no_gpu():
-    assert shares(LAPTOP, 1, devices=DeviceSpec(count=2))[0].devices == CPU2
+    assert resources(LAPTOP, 1, devices=DeviceSpec(count=2))[0].devices == CPU2
 
 
 @pytest.mark.parametrize(
@@ -156,4 +157,4 @@ def test_a_bare_number_means_cpus_where_there_is_no_gpu():
 )
 def test_more_than_there_is(machine, workers, devices):
     with pytest.raises(ConfigurationError, match="cpu:"):
-        shares(machine, workers, devices=devices)
+        resources(machine, workers, devices=devices)

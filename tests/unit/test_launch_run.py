@@ -71,7 +71,7 @@ class Scene:
 
     def run(self, source, timeouts=SOON, **asked):
         options = {"workers": 2, "tee": "all", "run_dir": self.directory / "runs", **asked}
-        surroundings = LaunchContext(
+        context = LaunchContext(
             environment=os.environ,
             machine=Machine(cores=2),
             output=Showing(self.output),
@@ -80,7 +80,7 @@ class Scene:
             timeouts=timeouts,
             announce=self.announce,
         )
-        return run(RunOptions(target=str(self.script), **options), surroundings)
+        return run(RunOptions(target=str(self.script), **options), context)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_the_launcher_records_that_it_restarted(scene):
 
 
 def test_the_launcher_records_that_no_worker_could_start(scene):
-    surroundings = LaunchContext(
+    context = LaunchContext(
         environment=os.environ,
         machine=Machine(cores=2),
         output=scene.output,
@@ -176,7 +176,7 @@ def test_the_launcher_records_that_no_worker_could_start(scene):
     )
     options = RunOptions(target=str(scene.script), workers=1, run_dir=scene.directory, name="bad")
     with pytest.raises(LaunchError):
-        run(options, surroundings)
+        run(options, context)
     end = read_records(launcher_records_path(scene.directory / "bad")).records[-1]
     assert (end["kind"], end["exit_code"]) == ("run_end", 2)
     assert "Could not start" in end["report"]

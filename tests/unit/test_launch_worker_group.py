@@ -18,30 +18,34 @@ from phalanx.launch.worker_group import (
 
 
 def plan(run_dir, workers=2, *, strategy="auto", gpus=None, environment=None):
-    share = ResourceAllocation(devices=None, threads=1, gpus=gpus)
+    allocation = ResourceAllocation(devices=None, threads=1, gpus=gpus)
     return WorkerGroupSpec(
         command=("train",),
         environment=environment or {},
-        shares=[share] * workers,
+        resources=[allocation] * workers,
         strategy=strategy,
         seed=7,
         run_dir=run_dir,
     )
 
 
-def home(worker_group, command=("train",)):
+def node(worker_group, command=("train",)):
     ports = lambda count: list(range(10, 10 + count))  # noqa: E731
     return LocalNode(command=command, environment=worker_group.environment, picks=ports)
 
 
 def specs(worker_group):
-    homes = [0] * len(worker_group.shares)
-    addresses = allocate_addresses([home(worker_group)], homes) if worker_group.is_networked else ()
+    node_ranks = [0] * len(worker_group.resources)
+    addresses = (
+        allocate_addresses([node(worker_group)], node_ranks) if worker_group.is_networked else ()
+    )
     return worker_specs(worker_group, attempt=1, addresses=addresses)
 
 
 def environment_of(worker_group, spec):
-    return worker_environment(worker_group.environment, spec, worker_group.shares[spec.rank].gpus)
+    return worker_environment(
+        worker_group.environment, spec, worker_group.resources[spec.rank].gpus
+    )
 
 
 def test_ports_are_distinct_and_free():
@@ -118,13 +122,13 @@ def test_all_or_none(tmp_path):
 
 
 def test_a_worker_group_of_some_keeps_their_homes(tmp_path):
-    whole = replace(plan(tmp_path, 4), homes=(0, 0, 1, 2))
+    whole = replace(plan(tmp_path, 4), node_ranks=(0, 0, 1, 2))
     some = whole.of([1, 2, 3])
     assert [some.node_of(rank) for rank in range(3)] == [0, 1, 2]
 
 
 def test_each_home_gives_ports_for_its_own(tmp_path):
     worker_group = plan(tmp_path)
-    homes = [home(worker_group), replace(home(worker_group), address="b")]
-    found = allocate_addresses(homes, [0, 1, 1])
+    nodes = [node(worker_group), replace(node(worker_group), address="b")]
+    found = allocate_addresses(nodes, [0, 1, 1])
     assert found == ("127.0.0.1:10", "b:10", "b:11")

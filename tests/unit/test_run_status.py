@@ -128,19 +128,19 @@ def a_worker_took_a_step_fewer(run):
 @scene
 def a_script_has_come_to_its_end(run):
     Worker(run, 0).step(39).step(40, how="open")
-    Worker(run, 1).step(39).phase("idle", step=39).waits_in("last meeting", 39)
+    Worker(run, 1).step(39).phase("idle", step=39).waits_in("exit barrier", 39)
 
 
 @scene
 def a_script_has_come_to_its_end_while_the_other_is_between_two_steps(run):
     Worker(run, 0).step(39).phase("compute", step=39)
-    Worker(run, 1).step(38).phase("idle", step=38).waits_in("last meeting", 38)
+    Worker(run, 1).step(38).phase("idle", step=38).waits_in("exit barrier", 38)
 
 
 @scene
 def a_script_has_come_to_its_end_while_the_other_is_in_a_callback(run):
     Worker(run, 0).step(39).phase("callbacks", step=39)
-    Worker(run, 1).step(38).phase("idle", step=38).waits_in("last meeting", 38)
+    Worker(run, 1).step(38).phase("idle", step=38).waits_in("exit barrier", 38)
 
 
 @scene
@@ -196,7 +196,7 @@ def row(phase, step, seconds, **more):
 
 
 LATE, DEAD = {"is_late": True}, {"is_late": True, "is_absent": True}
-ENDED = {"is_late": True, "collective": "last meeting"}
+ENDED = {"is_late": True, "collective": "exit barrier"}
 EXPECTED = {
     "a worker waits for its batch": [
         row("compute", 40, 19), row("compute", 40, 19), row("input", 40, 19, **LATE),

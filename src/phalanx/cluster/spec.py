@@ -56,9 +56,9 @@ class WorkerSpec:
         log_level: what the script's `logging` says; see `LOG_LEVELS`.
         data_service: `host:port` of the run's `tf.data` service; empty where it has none.
         switches: what is done so that mistakes are found.
-        meeting: `host:port` at which workers compare what they pass to a collective; empty
+        desync_address: `host:port` at which workers compare what they pass to a collective; empty
             where they do not.
-        meeting_key: what a process must know to take part there, in hexadecimal digits.
+        desync_key: what a process must know to take part there, in hexadecimal digits.
     """
 
     rank: int
@@ -77,8 +77,8 @@ class WorkerSpec:
     data_service: str = ""
     log_level: LogLevel = "auto"
     switches: DebugOptions = field(default_factory=DebugOptions)
-    meeting: str = ""
-    meeting_key: str = field(default="", repr=False)
+    desync_address: str = ""
+    desync_key: str = field(default="", repr=False)
     run_id: str = ""
 
     def __post_init__(self) -> None:

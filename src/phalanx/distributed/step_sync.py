@@ -1,8 +1,8 @@
 """Steps at which all workers synchronize, to learn what only one of them knows.
 
-A clock that has run down, a signal that reached one process: acted upon by one worker alone, they
-would part the worker group. So workers meet about once a second, at steps that the chief proposes
-and all know, and do the same from there on. A meeting is one small all-gather.
+A worker that acts alone on an elapsed timer or on a signal would leave the others waiting in a
+collective. So the workers synchronize about once a second, at steps that the chief proposes and all
+know, and then do the same. One synchronization is one small all-gather.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_STEPS = 10_000
 
 
 class StepSync:
-    """Says at which steps to meet, and what is agreed there."""
+    """Decides at which steps workers synchronize, and exchanges flags there."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class StepSync:
         *,
         clock: Callable[[], float],
     ) -> None:
-        """Begin; the first meeting is after the first step.
+        """Start; the first synchronization is after the first step.
 
         Args:
             strategy: the strategy that the workers share.
@@ -43,19 +43,19 @@ class StepSync:
         self._last: tuple[int, float] | None = None
 
     def is_due(self, step: int) -> bool:
-        """Whether to meet after `step`; the same answer on every worker."""
+        """Whether to synchronize after `step`; the same answer on every worker."""
         return step >= self._next
 
-    def meet(self, step: int, *, from_chief: bool, from_any: bool) -> tuple[bool, bool]:
-        """A collective that all workers call after the same step.
+    def sync(self, step: int, *, from_chief: bool, from_any: bool) -> tuple[bool, bool]:
+        """Exchange two flags: a collective that all workers call after the same step.
 
         Args:
-            step: how many steps are trained.
-            from_chief: counts where this worker is the chief.
-            from_any: counts wherever it is said.
+            step: the number of steps trained.
+            from_chief: a flag of which only the chief's value counts.
+            from_any: a flag that any worker can set.
 
         Returns:
-            What the chief says, and whether some worker says the other.
+            The chief's first flag, and whether any worker has set the second.
         """
         own = np.array([from_chief, from_any, self._steps_ahead(step)], np.int64)
         rows = all_gather_rows(self._strategy, self._place, own) if self._place.has_peers else [own]

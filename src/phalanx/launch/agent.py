@@ -81,7 +81,7 @@ class Agent:
             self.runner.shutdown_pool()
 
     def _until_it_ends(self) -> RunResult:
-        most = len(self.runner.plan.shares)
+        most = len(self.runner.plan.resources)
         course = RestartState(
             restarts=RestartBudget(RestartPolicy(most=self.runner.options.max_restarts)),
             size=ElasticMembership(least=self.runner.options.min_workers or most, most=most),
@@ -270,7 +270,7 @@ class WorkerGroupRunner:
         terminal: whether that is a terminal.
         timeouts: how long to wait for what.
         data_servers: read data for the workers, where asked.
-        homes: where workers are started.
+        nodes: where workers are started.
         on_each_poll: done at each look at the workers.
         announce: says something to the user.
     """
@@ -285,20 +285,28 @@ class WorkerGroupRunner:
     timeouts: Timeouts
     announce: Callable[[str], None]
     data_servers: DataServers
-    homes: Sequence[Node]
+    nodes: Sequence[Node]
     on_each_poll: Callable[[], None] = lambda: None
 
     def run(self, attempt: int, size: ElasticMembership) -> AttemptResult:
         """Start the worker group once and wait for its end."""
         began = self.clock.now()
         plan = self.plan.of(size.members)
-        homes = [plan.node_of(rank) for rank in range(len(plan.shares))]
-        meets = homes[:1] if plan.compares else []
-        found = allocate_addresses(self.homes, [*homes, *meets]) if plan.is_networked else ()
-        addresses, meeting = found[: len(homes)], "".join(found[len(homes) :])
-        key = secrets.token_hex(16) if meeting else ""
+        node_ranks = [plan.node_of(rank) for rank in range(len(plan.resources))]
+        exchange_ranks = node_ranks[:1] if plan.compares else []
+        found = (
+            allocate_addresses(self.nodes, [*node_ranks, *exchange_ranks])
+            if plan.is_networked
+            else ()
+        )
+        addresses, desync_address = found[: len(node_ranks)], "".join(found[len(node_ranks) :])
+        key = secrets.token_hex(16) if desync_address else ""
         specs = worker_specs(
-            plan, attempt=attempt, addresses=addresses, meeting=meeting, meeting_key=key
+            plan,
+            attempt=attempt,
+            addresses=addresses,
+            desync_address=desync_address,
+            desync_key=key,
         )
         paths = self.plan.paths(attempt)
         tee = Tee(
@@ -311,8 +319,8 @@ class WorkerGroupRunner:
         handles = start_worker_group(specs, start)
         if self.options.max_restarts:
             # Now, at low priority, so that it does not slow the start.
-            for home, spec in {plan.node_of(spec.rank): spec for spec in specs}.items():
-                self.homes[home].prewarm(spec, plan.shares[spec.rank].gpus)
+            for node, spec in {plan.node_of(spec.rank): spec for spec in specs}.items():
+                self.nodes[node].prewarm(spec, plan.resources[spec.rank].gpus)
         watch = HangDetector(
             timeout=self.options.hang_timeout,
             handles=handles,
@@ -376,11 +384,11 @@ class WorkerGroupRunner:
 
     def shutdown_pool(self) -> None:
         """End the pre-forked processes."""
-        for home in self.homes:
-            home.shutdown_pool()
+        for node in self.nodes:
+            node.shutdown_pool()
 
     def _start(self, plan: WorkerGroupSpec, spec: WorkerSpec) -> WorkerHandle:
-        return self.homes[plan.node_of(spec.rank)].start(spec, plan.shares[spec.rank].gpus)
+        return self.nodes[plan.node_of(spec.rank)].start(spec, plan.resources[spec.rank].gpus)
 
     def _report_stall(self, attempt: int, line: str) -> None:
         self.announce(line)
@@ -420,7 +428,7 @@ def _write_attempt(directory: Path, specs: Sequence[WorkerSpec]) -> None:
     Raises:
         LaunchError: it cannot be written.
     """
-    shown = [asdict(replace(spec, meeting_key="")) for spec in specs]  # others may read the file
+    shown = [asdict(replace(spec, desync_key="")) for spec in specs]  # others may read the file
     try:
         directory.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
         (directory / "cluster.json").write_text(json.dumps(shown, indent=2) + "\n")

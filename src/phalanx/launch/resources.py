@@ -91,16 +91,16 @@ def default_workers(machine: Machine, strategy: StrategyName, devices: DeviceSpe
     return max(1, len(machine.gpus))
 
 
-def idle_gpus(machine: Machine, shares: Sequence[ResourceAllocation]) -> str:
+def idle_gpus(machine: Machine, resources: Sequence[ResourceAllocation]) -> str:
     """A sentence about the GPUs of a machine that none of its workers sees; empty if none is left.
 
     Args:
         machine: the machine.
-        shares: what its workers get.
+        resources: what its workers get.
     """
-    seen = {gpu for share in shares for gpu in share.gpus or ()}
+    seen = {gpu for allocation in resources for gpu in allocation.gpus or ()}
     total = len(machine.gpus)
-    if not seen or len(seen) == total or any(share.gpus is None for share in shares):
+    if not seen or len(seen) == total or any(allocation.gpus is None for allocation in resources):
         return ""
     return (
         f"{len(seen)} of {total} GPUs here {'is' if len(seen) == 1 else 'are'} used, one by each "
@@ -143,20 +143,20 @@ def allocate_over_nodes(
     """
     if workers is not None:
         check_placement(workers, len(machines))
-    shares: list[ResourceAllocation] = []
-    homes: list[int] = []
-    for home, machine in enumerate(machines):
+    resources: list[ResourceAllocation] = []
+    node_ranks: list[int] = []
+    for node, machine in enumerate(machines):
         default = default_workers(machine, strategy, devices)
         count = default if workers is None else workers // len(machines)
-        shares += plan_shards(
+        resources += allocate_resources(
             machine, workers=count, strategy=strategy, devices=devices, threads=threads
         )
-        homes += [home] * count
-    check_workers_fit(len(shares), strategy, devices)
-    return shares, homes
+        node_ranks += [node] * count
+    check_workers_fit(len(resources), strategy, devices)
+    return resources, node_ranks
 
 
-def plan_shards(
+def allocate_resources(
     machine: Machine,
     *,
     workers: int,

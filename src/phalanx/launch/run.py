@@ -41,7 +41,7 @@ from phalanx.monitoring.event_log import EventLog, launcher_records_path
 from phalanx.monitoring.events import RunEnd, RunStart
 
 
-def run(options: RunOptions, surroundings: LaunchContext) -> RunResult:
+def run(options: RunOptions, context: LaunchContext) -> RunResult:
     """Run the user's script on a worker group of workers and wait for its end.
 
     Raises:
@@ -53,60 +53,60 @@ def run(options: RunOptions, surroundings: LaunchContext) -> RunResult:
         check_module(options.target)
     else:
         check_script(Path(options.target))
-    node_group = surroundings.node_group
+    node_group = context.node_group
     if node_group is not None:
-        surroundings.announce(f"{node_group.kind}: {node_group.why}")
+        context.announce(f"{node_group.kind}: {node_group.why}")
     if node_group is None or len(node_group.hosts) == 1:
-        result = _run(options, surroundings, None)
-        print_summary(result, options.switches, surroundings.announce)
+        result = _run(options, context, None)
+        print_summary(result, options.switches, context.announce)
         return result
     if not node_group.is_leader:
-        return run_follower(options, surroundings, node_group)
-    with run_leader(options, surroundings, node_group) as leader:
-        result = _run(options, surroundings, leader)
+        return run_follower(options, context, node_group)
+    with run_leader(options, context, node_group) as leader:
+        result = _run(options, context, leader)
         leader.end(result.exit_code, result.report)
-    print_summary(result, options.switches, surroundings.announce)
+    print_summary(result, options.switches, context.announce)
     return result
 
 
-def _run(options: RunOptions, surroundings: LaunchContext, leader: Leader | None) -> RunResult:
-    machines = [surroundings.machine, *(leader.gather() if leader is not None else [])]
-    plan, options = make_plan(options, surroundings, machines)
-    with _owned_run(plan.run_dir, surroundings.announce) as lease:
+def _run(options: RunOptions, context: LaunchContext, leader: Leader | None) -> RunResult:
+    machines = [context.machine, *(leader.gather() if leader is not None else [])]
+    plan, options = make_plan(options, context, machines)
+    with _owned_run(plan.run_dir, context.announce) as lease:
         plan = replace(plan, run_id=lease.id)
-        return _run_owned(options, plan, surroundings, leader, machines, lease)
+        return _run_owned(options, plan, context, leader, machines, lease)
 
 
 def _run_owned(
     options: RunOptions,
     plan: WorkerGroupSpec,
-    surroundings: LaunchContext,
+    context: LaunchContext,
     leader: Leader | None,
     machines: Sequence[Machine],
     lease: Lease,
 ) -> RunResult:
-    homes = nodes_of(plan, surroundings, leader)
+    nodes = nodes_of(plan, context, leader)
     if options.data_workers:
-        addresses = allocate_addresses(homes, [0] * (1 + options.data_workers))
+        addresses = allocate_addresses(nodes, [0] * (1 + options.data_workers))
         plan = replace(plan, data_addresses=addresses)
-    record = _run_record(options, plan, surroundings)
+    record = _run_record(options, plan, context)
     write_run_file(plan.run_dir, record)
     on = "resuming run" if AttemptPaths.next(plan.run_dir) else "run"
-    surroundings.announce(
+    context.announce(
         f"{on} {plan.run_dir.name}: {options.workers} worker{'s' * (options.workers != 1)}"
         f"{f' on {len(machines)} hosts' * (len(machines) > 1)}, strategy {options.strategy}, "
         f"seed {plan.seed}, in {_short(plan.run_dir)}"
     )
     for notice in _about_idle_gpus(machines, plan):
-        surroundings.announce(notice)
+        context.announce(notice)
     events = EventLog.at(launcher_records_path(plan.run_dir))
     events.append(
         RunStart(
             name=plan.run_dir.name,
-            workers=len(plan.shares),
+            workers=len(plan.resources),
             strategy=plan.strategy,
             seed=plan.seed,
-            argv=tuple(_words(options, surroundings)),
+            argv=tuple(_words(options, context)),
         )
     )
     try:
@@ -114,7 +114,7 @@ def _run_owned(
             plan.data_addresses,
             environment=plan.environment,
             run_dir=plan.run_dir,
-            announce=surroundings.announce,
+            announce=context.announce,
         )
         with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals, servers:
             if leader is not None:
@@ -125,12 +125,12 @@ def _run_owned(
                 events=events,
                 signals=signals,
                 clock=MonotonicClock(),
-                output=surroundings.output,
-                terminal=surroundings.terminal,
-                timeouts=replace(surroundings.timeouts, checkpoint=options.grace_period),
-                announce=surroundings.announce,
+                output=context.output,
+                terminal=context.terminal,
+                timeouts=replace(context.timeouts, checkpoint=options.grace_period),
+                announce=context.announce,
                 data_servers=servers,
-                homes=homes,
+                nodes=nodes,
                 on_each_poll=partial(_on_each_poll, leader, signals, lease),
             )
             result = Agent(runner=runner).run()
@@ -144,7 +144,7 @@ def _run_owned(
     try:
         write_run_file(plan.run_dir, {**record, "result": ended})
     except OSError as error:  # The run itself has ended as it has.
-        surroundings.announce(
+        context.announce(
             f"could not write the result to {plan.run_dir / 'run.json'}: {error.strerror or error}"
         )
     return result
@@ -156,17 +156,17 @@ def _on_each_poll(leader: Leader | None, signals: SignalCatcher, lease: Lease) -
 
 
 def make_plan(
-    options: RunOptions, surroundings: LaunchContext, machines: Sequence[Machine]
+    options: RunOptions, context: LaunchContext, machines: Sequence[Machine]
 ) -> tuple[WorkerGroupSpec, RunOptions]:
     """Decide all that the options left open; make the run's directory."""
-    environment = {**surroundings.environment, **options.env}
+    environment = {**context.environment, **options.env}
     backend = environment.get("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
         raise ConfigurationError(
             f"KERAS_BACKEND is {backend!r}, but Phalanx trains on TensorFlow. Unset it, or set "
             "it to 'tensorflow'."
         )
-    shares, homes = allocate_over_nodes(
+    resources, node_ranks = allocate_over_nodes(
         machines,
         workers=options.workers,
         strategy=options.strategy,
@@ -174,29 +174,30 @@ def make_plan(
         threads=options.threads,
     )
     servers = (options.servers or 1) if uses_parameter_servers(options.strategy) else 0
-    on_cpus = all(share.devices is not None and share.devices.kind == "cpu" for share in shares)
-    check_gpus(options.communication_backend, 0 if on_cpus else len(surroundings.machine.gpus))
-    workers = len(shares)
+    on_cpus = all(
+        allocation.devices is not None and allocation.devices.kind == "cpu"
+        for allocation in resources
+    )
+    check_gpus(options.communication_backend, 0 if on_cpus else len(context.machine.gpus))
+    workers = len(resources)
     if servers:
-        shares = add_chief_and_ps(shares, servers)
-        homes = [0, *homes, *(number % len(machines) for number in range(servers))]
+        resources = add_chief_and_ps(resources, servers)
+        node_ranks = [0, *node_ranks, *(number % len(machines) for number in range(servers))]
     run_dir = create_run_dir(options.run_dir, options.name, datetime.now(), resume=options.resume)
     before = earlier_run(run_dir) or {}
     drawn = before.get("seed", secrets.randbelow(MAX_SEED + 1))
     plan = WorkerGroupSpec(
-        command=surroundings.command(
-            options.target, options.arguments, as_module=options.as_module
-        ),
+        command=context.command(options.target, options.arguments, as_module=options.as_module),
         environment=environment,
-        shares=shares,
-        homes=homes,
+        resources=resources,
+        node_ranks=node_ranks,
         strategy=options.strategy,
         communication_backend=options.communication_backend,
         servers=servers,
         sharding=options.sharding,
         seed=drawn if options.seed is None else options.seed,
         run_dir=run_dir,
-        interactive=surroundings.terminal,
+        interactive=context.terminal,
         log_level=options.log_level,
         switches=options.switches,
     )
@@ -206,20 +207,20 @@ def make_plan(
 def _about_idle_gpus(machines: Sequence[Machine], plan: WorkerGroupSpec) -> list[str]:
     """A sentence for each machine on which GPUs are left over."""
     shares_of: list[list[ResourceAllocation]] = [[] for _ in machines]
-    for rank, share in enumerate(plan.shares):
-        shares_of[plan.node_of(rank)].append(share)
+    for rank, allocation in enumerate(plan.resources):
+        shares_of[plan.node_of(rank)].append(allocation)
     idle = [idle_gpus(*each) for each in zip(machines, shares_of, strict=True)]
     return [sentence for sentence in idle if sentence]
 
 
 def _run_record(
-    options: RunOptions, plan: WorkerGroupSpec, surroundings: LaunchContext
+    options: RunOptions, plan: WorkerGroupSpec, context: LaunchContext
 ) -> dict[str, object]:
     return {
         "schema": 1,
         "name": plan.run_dir.name,
         "started": _iso(time.time()),
-        "argv": _words(options, surroundings),
+        "argv": _words(options, context),
         "working_directory": str(Path.cwd()),
         # Values may be keys; the same command sets them again.
         "options": {
@@ -228,17 +229,17 @@ def _run_record(
             "env": sorted(options.env),
         },
         "seed": plan.seed,
-        "shares": [asdict(share) for share in plan.shares],
-        "machine": asdict(surroundings.machine),
+        "shares": [asdict(allocation) for allocation in plan.resources],
+        "machine": asdict(context.machine),
         "python": sys.executable,
         "versions": versions(),
         "git": git_commit(Path.cwd()),
     }
 
 
-def _words(options: RunOptions, surroundings: LaunchContext) -> list[str]:
+def _words(options: RunOptions, context: LaunchContext) -> list[str]:
     """The launcher's command line, as it may be written down."""
-    words = list(surroundings.argv)
+    words = list(context.argv)
     own = len(words) - len(options.arguments)  # The rest is the script's.
     return [*redact(without_env_values(words[:own])), *redact(words[own:])]
 

@@ -29,7 +29,7 @@ class WorkerGroupSpec:
     Attributes:
         command: what each worker process runs.
         environment: the launcher's environment, with the user's additions.
-        shares: what each worker gets of the machine, by rank.
+        resources: what each worker gets of the machine, by rank.
         strategy: how the workers train together.
         seed: the seed of every worker.
         run_dir: the run's directory.
@@ -40,14 +40,15 @@ class WorkerGroupSpec:
         sharding: how those share big variables.
         data_addresses: `host:port` of the `tf.data` service's dispatcher, then of its workers;
             empty for no service.
-        homes: the node of each worker (`phalanx.launch.rendezvous.node`), by rank; empty for one.
+        node_ranks: the rank of the node (`phalanx.launch.rendezvous.node`) of each worker, by rank;
+            empty for one node.
         switches: what is done so that mistakes are found.
         run_id: the id of the run's lease.
     """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    shares: Sequence[ResourceAllocation]
+    resources: Sequence[ResourceAllocation]
     strategy: StrategyName
     seed: int
     run_dir: Path
@@ -57,29 +58,31 @@ class WorkerGroupSpec:
     servers: int = 0
     sharding: str = DEFAULT_SHARDING
     data_addresses: Sequence[str] = ()
-    homes: Sequence[int] = ()
+    node_ranks: Sequence[int] = ()
     switches: DebugOptions = field(default_factory=DebugOptions)
     run_id: str = ""
 
     def of(self, members: Sequence[int]) -> WorkerGroupSpec:
         """The plan of a worker group of some of these workers."""
-        shares = [self.shares[member] for member in members]
-        return replace(self, shares=shares, homes=[self.node_of(member) for member in members])
+        resources = [self.resources[member] for member in members]
+        return replace(
+            self, resources=resources, node_ranks=[self.node_of(member) for member in members]
+        )
 
     def node_of(self, rank: int) -> int:
-        """The home that a worker is started in, by index."""
-        return self.homes[rank] if self.homes else 0
+        """The rank of the node that a worker starts on."""
+        return self.node_ranks[rank] if self.node_ranks else 0
 
     @property
     def is_networked(self) -> bool:
         """Whether its workers need addresses."""
         kind = strategy_info(self.strategy)
-        return len(self.shares) > 1 or (kind is not None and kind.needs_addresses)
+        return len(self.resources) > 1 or (kind is not None and kind.needs_addresses)
 
     @property
     def compares(self) -> bool:
         """Whether its workers compare what they pass to each collective."""
-        return self.switches.debug and len(self.shares) > 1
+        return self.switches.debug and len(self.resources) > 1
 
     @property
     def data_service(self) -> str:
@@ -105,19 +108,19 @@ def worker_specs(
     *,
     attempt: int,
     addresses: Sequence[str],
-    meeting: str = "",
-    meeting_key: str = "",
+    desync_address: str = "",
+    desync_key: str = "",
 ) -> list[WorkerSpec]:
     """Every worker's place."""
     return [
         WorkerSpec(
             rank=rank,
-            world_size=len(plan.shares),
+            world_size=len(plan.resources),
             addresses=tuple(addresses),
             strategy=plan.strategy,
             communication_backend=plan.communication_backend,
-            devices=share.devices,
-            threads=share.threads,
+            devices=allocation.devices,
+            threads=allocation.threads,
             seed=plan.seed,
             run_dir=str(plan.run_dir),
             attempt=attempt,
@@ -127,11 +130,11 @@ def worker_specs(
             sharding=plan.sharding,
             data_service=plan.data_service,
             switches=plan.switches,
-            meeting=meeting,
-            meeting_key=meeting_key,
+            desync_address=desync_address,
+            desync_key=desync_key,
             run_id=plan.run_id,
         )
-        for rank, share in enumerate(plan.shares)
+        for rank, allocation in enumerate(plan.resources)
     ]
 
 

@@ -30,7 +30,7 @@ _WORDS = {
 }
 """Texts for the phases of docs/records.md."""
 
-EXIT_BARRIER = "last meeting"
+EXIT_BARRIER = "exit barrier"
 """The barrier in which workers wait for each other after their scripts."""
 
 Frame = tuple[str, int, str]

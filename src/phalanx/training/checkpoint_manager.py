@@ -73,7 +73,7 @@ class CheckpointManager:
         self._check = check
         self._folder = self._options.folder(os.environ)
         self._writes = AsyncCheckpointer(stage, self._options, self._folder, clock=clock)
-        self._rendezvous = StepSync(stage.strategy, stage.place, clock=clock)
+        self._step_sync = StepSync(stage.strategy, stage.place, clock=clock)
         self._fit = _fits_done[str(self._folder)]
         self.logs: dict[str, float] = {}
         self._loaded: LoadedCheckpoint | None = None
@@ -172,8 +172,8 @@ class CheckpointManager:
         """
         self._step += done
         due, stops = self._schedule.is_due_after_step(self._step), False
-        if self._rendezvous.is_due(self._step):
-            timed, stops = self._meet()
+        if self._step_sync.is_due(self._step):
+            timed, stops = self._sync_workers()
             due = due or timed
         if (due or stops) and not is_last:
             self._save(TrainProgress(step=self._step, epoch=epoch, batch=batch, since=done))
@@ -188,7 +188,7 @@ class CheckpointManager:
         """
         due = self._schedule.is_due_after_epoch(epoch, self._step)
         best = self._schedule.is_best(logs)
-        timed, stops = self._meet()
+        timed, stops = self._sync_workers()
         if due or best or timed or stops:
             moment = TrainProgress(step=self._step, epoch=epoch + 1, is_stopped=is_stopped)
             self._save(moment, logs=logs)
@@ -211,9 +211,9 @@ class CheckpointManager:
             self._save(moment, logs=logs)
             self._writes.finish()
 
-    def _meet(self) -> tuple[bool, bool]:
+    def _sync_workers(self) -> tuple[bool, bool]:
         """Whether a checkpoint is due by the chief's clock, and whether some worker is to go."""
-        return self._rendezvous.meet(
+        return self._step_sync.sync(
             self._step,
             from_chief=self._schedule.is_due_by_the_clock(),
             from_any=preemption.is_requested(),

@@ -42,19 +42,19 @@ def local_chief_first() -> Iterator[None]:
     hosts = all_gather_rows(strategy, place, np.array([_this_host()], np.int64))[:, 0]
     is_first = place.rank == int(np.argmax(hosts == hosts[place.rank]))
     if not is_first:
-        _meet(strategy, place, well=True)
+        _sync_outcome(strategy, place, well=True)
     try:
         yield
     except BaseException:
         with suppress(Exception):  # its own error says more than that a peer has ended
-            _meet(strategy, place, well=False)
+            _sync_outcome(strategy, place, well=False)
         raise
     if is_first:
-        _meet(strategy, place, well=True)
-    _meet(strategy, place, well=True)
+        _sync_outcome(strategy, place, well=True)
+    _sync_outcome(strategy, place, well=True)
 
 
-def _meet(strategy: Any, place: ReplicaTopology, *, well: bool) -> None:
+def _sync_outcome(strategy: Any, place: ReplicaTopology, *, well: bool) -> None:
     """Ask all workers whether it succeeded; a collective that all workers must call."""
     succeeded = all_gather_rows(strategy, place, np.array([well], np.int64))[:, 0]
     failed = [rank for rank, went_well in enumerate(succeeded) if not went_well]

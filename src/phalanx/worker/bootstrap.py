@@ -173,7 +173,7 @@ def _run(target: Target) -> tuple[dict[str, object], int]:
 
 def _exit_barrier(strategy: Any, *, saved: bool) -> None:
     """Leave together; once all is saved, a peer that went without a report is no failure."""
-    with suppress(*([Exception] if saved else [])), flight.collective("last meeting", 0):
+    with suppress(*([Exception] if saved else [])), flight.collective("exit barrier", 0):
         before_collective("the end of the script")
         strategy.collectives.barrier()
 

@@ -27,10 +27,10 @@ TIMEOUT = 300.0
 class Check:
     """Compares the tensors that workers give to each collective."""
 
-    def __init__(self, meeting: SignatureExchange, *, workers: int) -> None:
-        """Meet the `workers` in `meeting`."""
+    def __init__(self, exchange: SignatureExchange, *, workers: int) -> None:
+        """Compare with the other `workers` through `exchange`."""
         self.workers = workers
-        self._meeting = meeting
+        self._exchange = exchange
         self._thread = threading.local()
 
     @property
@@ -51,7 +51,7 @@ class Check:
             WorkerLostError: a worker has ended.
         """
         step = (phase_tracker.beat().step or 0) + in_step
-        answer = self._meeting.exchange_signatures(
+        answer = self._exchange.exchange_signatures(
             CollectiveSignature(step=step, what=what, tensors=tuple(tensors))
         )
         if answer.is_lost:
@@ -80,20 +80,20 @@ def begin(spec: WorkerSpec) -> None:
     """Have this process compare from now on, if its run was asked to.
 
     Raises:
-        OSError: the workers cannot meet.
+        OSError: the workers cannot connect.
     """
-    if not spec.meeting or spec.serves:
+    if not spec.desync_address or spec.serves:
         return
-    host, _, port = spec.meeting.rpartition(":")
+    host, _, port = spec.desync_address.rpartition(":")
     timeout = None if spec.interactive else TIMEOUT
     address = (host, int(port))
-    key = bytes.fromhex(spec.meeting_key)
-    meeting: SignatureExchange = (
+    key = bytes.fromhex(spec.desync_key)
+    exchange: SignatureExchange = (
         ExchangeServer(address, spec.world_size, key=key, timeout=timeout)
         if spec.is_chief
         else ExchangeClient(address, spec.rank, key=key, timeout=timeout)
     )
-    _current[:] = [Check(meeting, workers=spec.world_size)]
+    _current[:] = [Check(exchange, workers=spec.world_size)]
 
 
 def current_check() -> Check | None:
@@ -252,7 +252,7 @@ class Verdict:
 
 
 class SignatureExchange(Protocol):
-    """A worker's end of the meetings."""
+    """A worker's end of the comparisons."""
 
     def exchange_signatures(self, signatures: CollectiveSignature) -> Verdict:
         """Send the signature of this worker, and receive the verdict over all."""

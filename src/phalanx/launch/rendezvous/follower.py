@@ -161,26 +161,26 @@ class RendezvousFollower:
 
 
 def run_follower(
-    options: RunOptions, surroundings: LaunchContext, node_group: ClusterEnvironment
+    options: RunOptions, context: LaunchContext, node_group: ClusterEnvironment
 ) -> RunResult:
     """Start workers for the leader, until the run is over.
 
     Raises:
         LaunchError: there is no leader, or it rejects this launcher.
     """
-    command = surroundings.command(options.target, options.arguments, as_module=options.as_module)
+    command = context.command(options.target, options.arguments, as_module=options.as_module)
     node = LocalNode(
         command=command,
-        environment={**surroundings.environment, **options.env},
+        environment={**context.environment, **options.env},
         address=node_group.hosts[node_group.index],
         picks=pick_public_ports,
     )
     with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals:
-        clock, announce = MonotonicClock(longest_gap=LONGEST_GAP), surroundings.announce
+        clock, announce = MonotonicClock(longest_gap=LONGEST_GAP), context.announce
         client = RendezvousClient(
             node_group,
             options.run_dir,
-            machine=surroundings.machine,
+            machine=context.machine,
             versions=versions(),
             signals=signals,
             clock=clock,

@@ -183,7 +183,7 @@ class Leader:
 
 
 def run_leader(
-    options: RunOptions, surroundings: LaunchContext, node_group: ClusterEnvironment
+    options: RunOptions, context: LaunchContext, node_group: ClusterEnvironment
 ) -> Leader:
     """Start to lead the launchers of the other nodes.
 
@@ -195,19 +195,17 @@ def run_leader(
         options.run_dir,
         versions=versions(),
         clock=MonotonicClock(longest_gap=LONGEST_GAP),
-        announce=surroundings.announce,
+        announce=context.announce,
         rendezvous_timeout=options.rendezvous_timeout,
         identity=CommandIdentity.of(options),
     )
 
 
-def nodes_of(
-    plan: WorkerGroupSpec, surroundings: LaunchContext, leader: Leader | None
-) -> list[Node]:
+def nodes_of(plan: WorkerGroupSpec, context: LaunchContext, leader: Leader | None) -> list[Node]:
     """The nodes on which workers are started: the leader's own and those of all followers."""
     here = partial(LocalNode, command=plan.command, environment=plan.environment)
     if leader is None:
-        return [here(picks=surroundings.pick_ports)]
+        return [here(picks=context.pick_ports)]
     return [here(address=leader.address, picks=pick_public_ports), *leader.nodes]
 
 
