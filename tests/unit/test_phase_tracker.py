@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.monitoring.event_log import EventLog, RecordWriter, event_log_of, worker_event_log
 from phalanx.monitoring.events import RunEnd, WorkerEnd
-from phalanx.monitoring.phase_tracker import SECONDS, Heartbeat, PhaseTracker
+from phalanx.monitoring.phase_tracker import SECONDS, HeartbeatWriter, PhaseTracker
 
 
 class Clock:
@@ -91,7 +91,7 @@ def test_the_heart_beats_at_once_and_then_every_two_seconds(phase_tracker, clock
         done.set()
         return True
 
-    Heartbeat(event_log, phase_tracker, wait=wait, memory=lambda: 123).start()
+    HeartbeatWriter(event_log, phase_tracker, wait=wait, memory=lambda: 123).start()
     assert done.wait(120)
     assert waits == [SECONDS] * 3
     assert [event.phase for event in event_log.events] == ["start", "start", "compute"]
@@ -102,7 +102,7 @@ def test_the_heart_beats_at_once_and_then_every_two_seconds(phase_tracker, clock
 
 def test_a_closed_heart_beats_no_more(phase_tracker):
     event_log = EventList()
-    with Heartbeat(event_log, phase_tracker) as heartbeat:
+    with HeartbeatWriter(event_log, phase_tracker) as heartbeat:
         pass
     beats = len(event_log.events)
     heartbeat.close()

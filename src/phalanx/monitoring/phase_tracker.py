@@ -159,7 +159,7 @@ SECONDS = 2.0
 """Between two beats."""
 
 
-class Heartbeat:
+class HeartbeatWriter:
     """Writes `heartbeat` records until it is closed or the process ends."""
 
     def __init__(

@@ -25,7 +25,7 @@ from phalanx.launch.run_layout import AttemptPaths
 from phalanx.monitoring.event_log import EventLog, event_log_of
 from phalanx.monitoring.events import WorkerEnd, WorkerStart
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.monitoring.phase_tracker import Heartbeat, phase_tracker
+from phalanx.monitoring.phase_tracker import HeartbeatWriter, phase_tracker
 from phalanx.worker import directory_creation, process_exit
 from phalanx.worker.logs import set_up_logging
 from phalanx.worker.process_exit import dump_stacks_on_request, exit_on_sigterm
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
 
     process_exit.install_exit_guard()
     event_log = event_log_of(spec.run_dir, spec.rank)
-    heartbeat = Heartbeat(event_log, phase_tracker).start()
+    heartbeat = HeartbeatWriter(event_log, phase_tracker).start()
     phase_tracker.follow(flight)
     own = paths.flight(spec.rank)
     flight.open(own, rank=spec.rank, attempt=spec.attempt, workers=spec.world_size)

@@ -31,7 +31,7 @@ class CapturedFit:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-class _Seen(BaseException):
+class _FitReached(BaseException):
     """The script has come to its `fit`; no `except Exception` of its own stops this."""
 
 
@@ -46,10 +46,10 @@ def first_fit(target: Target) -> CapturedFit | None:
         model: Any, x: Any = None, y: Any = None, batch_size: int | None = None, **options: Any
     ) -> None:
         found.append(CapturedFit(model=model, x=x, y=y, batch_size=batch_size, options=options))
-        raise _Seen
+        raise _FitReached
 
     keras.Model.fit = fit
     vars(training)["fit"] = fit
-    with suppress(_Seen):
+    with suppress(_FitReached):
         execute(target)
     return found[0] if found else None

@@ -25,7 +25,7 @@ from phalanx.worker.run_script import Target, execute
 _ENOUGH = 32
 
 
-class _Seen(BaseException):
+class _StepTraced(BaseException):
     """The script has come to its `fit`; no `except Exception` of its own stops this."""
 
 
@@ -57,10 +57,10 @@ def main(arguments: list[str]) -> int:
         model: Any, x: Any = None, y: Any = None, batch_size: int | None = None, **options: Any
     ) -> None:
         found.append(findings(model, x, y, batch_size, **options))
-        raise _Seen
+        raise _StepTraced
 
     keras.Model.fit = fit
-    with suppress(_Seen):
+    with suppress(_StepTraced):
         execute(Target.from_arguments(arguments))
     if not found:
         print(f"{arguments[1]} calls no fit, so there is no step to look at.")
