@@ -62,6 +62,8 @@ tf.train.CheckpointManager(checkpoint, own, max_to_keep=1).save()
 say("own", tf.train.latest_checkpoint(own))
 if rank == 0:
     checkpoint.write("alone/by-the-chief")
+checkpoint.write("ram://of-one-process/here")
+say("memory", len(tf.io.gfile.glob("ram://of-one-process/here.*")))
 
 model.export("exported", verbose=False)
 exported = tf.saved_model.load("exported")
@@ -116,6 +118,7 @@ def test_a_path_of_a_workers_own_is_its_own(saved):
     assert chief["own"] == "own/ckpt-85"
     assert other["own"] == "own/worker-1/ckpt-85"
     assert "by-the-chief.index" in files_in(command.directory / "alone")
+    assert chief["memory"] == other["memory"] == 2
 
 
 def test_exported_models_are_complete_for_all(saved):

@@ -3,10 +3,12 @@
 import pytest
 import tensorflow as tf
 
+from phalanx.data.batch_iterator import BatchIterator
 from phalanx.data.dataset_batches import DatasetBatches
 from phalanx.data.iterator_position import DataPosition
-from phalanx.data.iterator_state import read_iterator
+from phalanx.data.iterator_state import read_iterator, write_iterator
 from phalanx.distributed.topology import ReplicaTopology
+from phalanx.errors import CheckpointMismatchError
 
 BATCHES, PASSES = 9, 3
 
@@ -62,3 +64,41 @@ def test_this_pass_and_the_next(number, taken, keeps, undisturbed):
     assert rows(second.reopen(at, state)) == undisturbed[number][taken:]
     for following in undisturbed[number + 1 :]:
         assert rows(second.open(0)) == following
+
+
+def test_a_pass_that_skipped_to_its_position_can_be_restored_again(undisturbed):
+    """An iterator over `skip` has a state that no iterator over the whole dataset can restore."""
+    stream = walked_to(taken=2, state=None)
+    again = stream.position(4, since=2)
+    assert again.taken == 4
+    state = stream.iterator_state(again)
+    restored = BatchIterator(batches(), steps_per_epoch=None, steps_per_execution=1)
+    restored.restore(again, state)
+    _, _, iterator = next(restored.epoch())
+    assert rows(iterator) == undisturbed[0][4:]
+
+
+def test_the_state_of_a_pass_that_was_restored_is_kept(undisturbed):
+    iterator = batches().open(0)
+    next(iterator)
+    stream = walked_to(taken=1, state=read_iterator(iterator))
+    assert stream.iterator_state(stream.position(2, since=1))
+
+
+def walked_to(*, taken, state):
+    """A stream that continued after `taken` batches of the first pass, and took as many again."""
+    stream = BatchIterator(batches(), steps_per_epoch=None, steps_per_execution=taken)
+    at = DataPosition(batch=taken, trained=taken, passes=1, taken=taken, learned=None, seed=None)
+    stream.restore(at, state)
+    _, size, iterator = next(stream.epoch())
+    for _ in range(size):
+        next(iterator)
+    return stream
+
+
+def test_a_state_of_another_pipeline_is_refused():
+    iterator = batches().open(0)
+    next(iterator)
+    other = iter(tf.data.Dataset.range(60).batch(7))
+    with pytest.raises(CheckpointMismatchError, match="skip"):
+        write_iterator(other, read_iterator(iterator))

@@ -250,6 +250,37 @@ def test_storage_that_overwrites_is_reported(take, shared, caplog):
     assert "overwrites files that exist" in caplog.text
 
 
+def test_a_disk_that_fills_up_after_the_record_does_not_take_the_lease_away(take, shared):
+    class FullAfterOne(Client):
+        def create(self, name, content):
+            if name in self.shared.files:
+                raise OSError(28, "No space left on device")
+            return super().create(name, content)
+
+    lease = take(owner(), client=FullAfterOne(shared))
+    assert lease.fence == 1
+    lease.check()
+
+
+def test_a_process_that_tries_again_after_an_error_has_what_it_took(take, shared, machines):
+    class LosesAnswers(Client):
+        def create(self, name, content):
+            super().create(name, content)
+            raise OSError("the answer was lost")
+
+        def read(self, name):
+            raise OSError("storage is away")
+
+    machines.started[1] = "5"
+    with pytest.raises(OSError, match="away"):
+        take(owner(), client=LosesAnswers(shared))
+    lease = take(owner())
+    assert lease.fence == 1
+    lease.confirm(lease.check())
+    with pytest.raises(ConfigurationError, match="process 1 on host a"):
+        take(owner(token="another training"))
+
+
 def test_a_fork_does_not_own_what_its_parent_does(take):
     lease = take(owner())
     lease._process -= 1

@@ -16,7 +16,7 @@ from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import CheckpointError
 from phalanx.lease.lease import Lease, LeaseTimes, acquire
-from phalanx.lease.owner import ProcessTable, this_process
+from phalanx.lease.owner import Owner, ProcessTable, this_process
 from phalanx.lease.records import LEASE_DIR, CommitId, LeaseRecord, head_of
 
 _log = logging.getLogger(__name__)
@@ -25,6 +25,8 @@ _held: dict[tuple[int, str], list[Lease]] = {}
 """The leases of this process, once for each time that it holds one."""
 _released: dict[tuple[int, str], Lease] = {}
 """Those that it has released: it takes them up again, so that it stays one owner."""
+_failed: dict[tuple[int, str], Owner] = {}
+"""Who this process was when storage failed: the record of its lease may be there all the same."""
 _lock = threading.Lock()
 
 
@@ -66,24 +68,31 @@ def _open(
 ) -> Lease:
     lease = _released.pop(key, None)
     if lease is None or (folder / LEASE_DIR).names() == [] or not lease.reopen():
-        lease = _acquire(folder, processes, times)
+        lease = _acquire(key, folder, processes, times)
     lease.keep_renewed(times)
     return lease
 
 
-def _acquire(folder: StorageDir, processes: ProcessTable | None, times: LeaseTimes) -> Lease:
+def _acquire(
+    key: tuple[int, str], folder: StorageDir, processes: ProcessTable | None, times: LeaseTimes
+) -> Lease:
     spec = WorkerSpec.from_environment(os.environ)
-    return acquire(
-        folder / LEASE_DIR,
-        this_process(
-            run=spec.run_id if spec is not None else "",
-            attempt=spec.attempt if spec is not None else 0,
-        ),
-        what=f"the checkpoint directory {folder}",
-        advice="End that process, or give this training a directory of its own.",
-        processes=processes,
-        times=times,
+    owner = _failed.pop(key, None) or this_process(
+        run=spec.run_id if spec is not None else "",
+        attempt=spec.attempt if spec is not None else 0,
     )
+    try:
+        return acquire(
+            folder / LEASE_DIR,
+            owner,
+            what=f"the checkpoint directory {folder}",
+            advice="End that process, or give this training a directory of its own.",
+            processes=processes,
+            times=times,
+        )
+    except OSError:
+        _failed[key] = owner
+        raise
 
 
 class Fence(Protocol):

@@ -34,6 +34,7 @@ class BatchIterator:
         self._steps_short = 0
         self._taken = 0
         self._left_out = 0
+        self._skips = False
         self._passes = 0
         self._unread = 0
         self._first_step = 0
@@ -96,8 +97,12 @@ class BatchIterator:
         return None if rows_at is None else rows_at(self._position + since)
 
     def iterator_state(self, position: DataPosition) -> dict[str, Any] | None:
-        """What the iterator holds; None where the position is enough, or it is unknown."""
-        if position.taken is None or not self.source.has_state:
+        """What the iterator holds; None where the position is enough, or it is unknown.
+
+        An iterator that skips to its position has another pipeline than a new one, which could
+        not restore its state.
+        """
+        if position.taken is None or self._skips or not self.source.has_state:
             return None
         return read_iterator(self._iterator)
 
@@ -119,6 +124,7 @@ class BatchIterator:
         if not self.source.endless:
             self._taken, self._left_out = 0, position.taken or 0
             self._iterator = self.source.reopen(position, state)
+            self._skips = state is None
 
     def _at_end_of_pass(self, since: int) -> bool:
         batches = self.source.num_batches
@@ -178,6 +184,7 @@ class BatchIterator:
                 self._iterator = self.source.open(self._position)
             self._passes += 1
             self._taken = self._left_out = 0
+            self._skips = False
 
     def _finish(self, step: int) -> None:
         if self._asked is not None and step < self._asked:

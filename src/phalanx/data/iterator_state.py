@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from phalanx.errors import CheckpointMismatchError
+
 _places = itertools.count()
 _SEED = b"num_random_samples"
 """The name under which TensorFlow's kernels write how many seeds they have drawn."""
@@ -38,14 +40,26 @@ def read_iterator(iterator: Any) -> dict[str, np.ndarray] | None:
 
 
 def write_iterator(iterator: Any, state: Mapping[str, np.ndarray]) -> None:
-    """Restore that state in a fresh iterator over the same pipeline."""
+    """Restore that state in a fresh iterator over the same pipeline.
+
+    Raises:
+        CheckpointMismatchError: the state is that of another pipeline.
+    """
     prefix = _prefix()
     for suffix, content in state.items():
         with tf.io.gfile.GFile(prefix + suffix, "wb") as stream:
             stream.write(content.tobytes())
-    tf.train.Checkpoint(iterator=iterator).read(prefix).assert_consumed()
-    for suffix in state:
-        tf.io.gfile.remove(prefix + suffix)
+    try:
+        tf.train.Checkpoint(iterator=iterator).read(prefix).assert_consumed()
+    except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
+        raise CheckpointMismatchError(
+            "Asked to continue a pass over a tf.data pipeline; the checkpoint has the state of "
+            f"another pipeline ({error.message.splitlines()[0]}). Resume with "
+            'Checkpoint(data="skip"), which reads the data again up to the position.'
+        ) from error
+    finally:
+        for suffix in state:
+            tf.io.gfile.remove(prefix + suffix)
 
 
 def seeds_in(state: Mapping[str, np.ndarray]) -> int:

@@ -3,6 +3,7 @@
 The workers of an unchanged script all write to one path: `tf.train.Checkpoint.save` and `write`,
 `tf.train.CheckpointManager.save`, `tf.saved_model.save`, `Model.export` and
 `tf.summary.create_file_writer`. The chief does; a call returns on every worker when all is there.
+A path on `ram://` is in the memory of one process, so each worker writes its own.
 
 Private names used: `tf.train.Checkpoint._write`, by which `save`, `write` and
 `CheckpointManager.save` write; of `tensorflow.python.checkpoint.checkpoint_management`
@@ -29,6 +30,9 @@ from phalanx.keras_compat.patches import Patches
 from phalanx.launch.scratch import scratch_prefix
 from phalanx.monitoring.save_tracker import saving
 from phalanx.worker.written_once import write_once
+
+_MEMORY = "ram://"
+"""TensorFlow's file system in the memory of a process."""
 
 _thread = threading.local()
 
@@ -74,10 +78,7 @@ def _checkpoint_once(original: Callable[..., Any]) -> Callable[..., Any]:
                     execute(options.experimental_write_callbacks, prefix)
             return prefix
 
-        with saving(prefix):
-            return write_once(
-                "checkpoint", prefix, lambda: original(checkpoint, prefix, options), instead
-            )
+        return _once("checkpoint", prefix, lambda: original(checkpoint, prefix, options), instead)
 
     return _write
 
@@ -119,9 +120,13 @@ def _export_once(original: Callable[..., Any]) -> Callable[..., Any]:
     return export
 
 
-def _once(kind: str, path: str, write: Callable[[], Any]) -> Any:
+def _once(
+    kind: str, path: str, write: Callable[[], Any], instead: Callable[[], Any] = lambda: None
+) -> Any:
+    if path.startswith(_MEMORY):
+        return write()
     with saving(path):
-        return write_once(kind, path, write, lambda: None)
+        return write_once(kind, path, write, instead)
 
 
 def _summaries_once(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,7 +135,7 @@ def _summaries_once(original: Callable[..., Any]) -> Callable[..., Any]:
         def create() -> Any:
             return original(logdir, *args, **kwargs)
 
-        if not isinstance(logdir, str | os.PathLike) or _is_scratch(os.fspath(logdir)):
+        if not isinstance(logdir, str | os.PathLike) or _is_own(os.fspath(logdir)):
             return create()
         instead = tf.summary.create_noop_writer
         return write_once("summaries", os.fspath(logdir), create, instead)
@@ -138,9 +143,10 @@ def _summaries_once(original: Callable[..., Any]) -> Callable[..., Any]:
     return create_file_writer
 
 
-def _is_scratch(path: str) -> bool:
-    """Whether a callback of Keras's writes there only for itself."""
-    return path.startswith(os.path.join(tempfile.gettempdir(), scratch_prefix(os.getpid())))
+def _is_own(path: str) -> bool:
+    """Whether the path is this process's own: in its memory, or a callback's scratch directory."""
+    scratch = os.path.join(tempfile.gettempdir(), scratch_prefix(os.getpid()))
+    return path.startswith((_MEMORY, scratch))
 
 
 written_once = Patches(_replacements)

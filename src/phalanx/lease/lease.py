@@ -246,7 +246,7 @@ def acquire(
 
     Args:
         directory: the files of the lease.
-        owner: this process.
+        owner: this process; the same again where it tries again after an error of storage.
         what: what is owned, for messages: "the run /runs/x".
         advice: what the user can do where it is owned.
         processes: the processes of this machine.
@@ -261,6 +261,8 @@ def acquire(
     watch = _Watch(clock=times.clock)
     while True:
         head = head_of(directory, sleep=times.sleep)
+        if head is not None and head.owner is not None and head.owner.token == owner.token:
+            return Lease(directory, what, head, owner, times.sleep)  # storage failed after the put
         if head is not None and not _is_free(directory, head, owner, processes):
             is_renewed = watch.has_changed((head.fence, _beat(directory, head)))
             if is_renewed or (head.owner is not None and owner.sees(head.owner)):
@@ -323,10 +325,17 @@ def _take(directory: LeaseDir, record: LeaseRecord) -> bool:
             if directory.read(name) == content:
                 return True
         raise
-    if is_taken and directory.create(name, content):
+    if is_taken and _overwrites(directory, name, content):
         _log.warning(
             "%s overwrites files that exist where it is asked not to: two processes that take the "
             "lease at the same moment cannot be distinguished there",
             directory,
         )
     return is_taken
+
+
+def _overwrites(directory: LeaseDir, name: str, content: bytes) -> bool:
+    """Whether storage creates a file that exists; False where it fails, as on a full disk."""
+    with suppress(OSError):
+        return directory.create(name, content)
+    return False

@@ -218,6 +218,7 @@ class TrainState:
         document = json.loads(bytes(self._of_worker(arrays, _CALLBACKS)[""]))
         self._states.write(document, _below(f"{_CALLBACKS}/", arrays))
         is_same = state["replicas"] == self._place.total and self._saved_data is None
+        is_same &= self._keeps_iterator
         iterator = _below(f"{_WORKER}/{self._place.rank}/{_ITERATOR}/", arrays)
         self._stream.restore(self.position(loaded), iterator if iterator and is_same else None)
         write_rng_state(self._of_worker(arrays, f"{_RNG_STATE}/"))  # last: opening data may draw
