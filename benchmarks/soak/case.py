@@ -16,6 +16,7 @@ from phalanx.checkpoint.history import steps_in
 from phalanx.checkpoint.manifest import is_manifest
 from phalanx.checkpoint.reader import manifest_of, verify
 from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.errors import CheckpointError
 from phalanx.lease.records import LEASE_DIR
 from soak.plans import WORKERS, plan_of
 from soak.running import SoakCommand
@@ -57,7 +58,10 @@ def disturbed(
         wrong = [*command.wrong, *([f"exit code {code}"] if code else [])]
         if not code:
             wrong += differences(results(place), expected, exact=not plan.elastic)
-        wrong += half_written(command.checkpoints)
+        try:
+            wrong += half_written(command.checkpoints)
+        except CheckpointError as error:
+            wrong.append(str(error))
         marks = [_kind(mark.name) for mark in command.run_dir.glob("chaos/*")]
         attempts = len(list(command.run_dir.glob("attempts/*")))
         if wrong:

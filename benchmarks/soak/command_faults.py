@@ -37,8 +37,11 @@ class RunningCommand(Protocol):
     broken: Path
     checkpoints: Path
 
-    def kill_and_resume(self) -> None:
-        """Kill the launcher by SIGKILL, wait for the end of all workers, and resume the run."""
+    def kill(self) -> None:
+        """Kill the launcher by SIGKILL, and wait for the end of all workers."""
+
+    def resume(self) -> None:
+        """Start the same command again."""
 
     def kill_last_worker(self) -> bool:
         """Whether there was one."""
@@ -81,7 +84,8 @@ class KillLauncher(CommandFault):
     """SIGKILL to the launcher; the same command resumes the run."""
 
     def inject(self, command: RunningCommand) -> str | None:
-        command.kill_and_resume()
+        command.kill()
+        command.resume()
         return None
 
 
@@ -105,7 +109,9 @@ class SecondLauncher(CommandFault):
 
 @dataclass(frozen=True, kw_only=True)
 class BitRot(CommandFault):
-    """One bit of the newest checkpoint changes; then the launcher is killed and the run resumed.
+    """The launcher is killed, one bit of the newest checkpoint changes, and the run is resumed.
+
+    In this order no later checkpoint is committed, which would leave the changed one behind.
 
     Attributes:
         position: of the bit, as a fraction of all bytes of the checkpoint.
@@ -114,13 +120,17 @@ class BitRot(CommandFault):
     position: float
 
     def inject(self, command: RunningCommand) -> str | None:
-        whole = [step for step, wrong in verify(StorageDir.at(command.checkpoints)) if not wrong]
-        if len(whole) < 2:
+        if len(_complete(command.checkpoints)) < 2:
             raise NotNowError
-        folder = command.checkpoints / f"step-{max(whole):08d}"
-        flip_bit(folder, self.position)
-        command.kill_and_resume()
+        command.kill()
+        complete = _complete(command.checkpoints)
+        flip_bit(command.checkpoints / f"step-{max(complete):08d}", self.position)
+        command.resume()
         return None
+
+
+def _complete(checkpoints: Path) -> list[int]:
+    return [step for step, wrong in verify(StorageDir.at(checkpoints)) if not wrong]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,8 +121,8 @@ class SoakCommand:
 
     # What a fault does.
 
-    def kill_and_resume(self) -> None:
-        """Kill the launcher by SIGKILL, wait for the end of all workers, and resume the run."""
+    def kill(self) -> None:
+        """Kill the launcher by SIGKILL, and wait for the end of all workers."""
         if self._launcher.poll() is not None:
             raise NotNowError
         self._launcher.kill()
@@ -132,6 +132,9 @@ class SoakCommand:
         while (left := self._processes()) and time.monotonic() < until:
             time.sleep(0.05)
         self.wrong += [f"outlived the launcher: {words}" for words in self._end(left)]
+
+    def resume(self) -> None:
+        """Start the same command again."""
         self._start()
 
     def kill_last_worker(self) -> bool:
