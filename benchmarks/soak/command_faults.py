@@ -145,7 +145,9 @@ class ClockJump(CommandFault):
 
     def inject(self, command: RunningCommand) -> str | None:
         with command.clock.open("r+b") as file:
-            file.write(struct.pack("<q", self.seconds))
+            (shift,) = struct.unpack("<q", file.read(8))
+            file.seek(0)
+            file.write(struct.pack("<q", shift + self.seconds))
         return None
 
 
