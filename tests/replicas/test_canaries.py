@@ -11,9 +11,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from packaging.version import Version
 from small_models import features, on_replicas, small_model, targets, values
 
 from phalanx.distributed.tensorflow import no_heartbeat_timeout
+from phalanx.keras_compat.loss_patches import backend_nn
+from phalanx.keras_compat.model_access import keras_trainer
 from phalanx.keras_compat.rng import (
     global_seed,
     is_seeded_by_script,
@@ -25,9 +28,10 @@ from phalanx.worker.seed import LauncherSeed
 ADAPTERS = importlib.import_module("keras.src.trainers.data_adapters")
 SLICING = importlib.import_module("keras.src.trainers.data_adapters.array_slicing")
 LOSSES = importlib.import_module("keras.src.losses.loss")
-NN = importlib.import_module("keras.src.backend.tensorflow.nn")
+NN = backend_nn()
 PLAIN = importlib.import_module("keras.src.optimizers.base_optimizer").BaseOptimizer
 OPTIMIZERS = keras.optimizers
+IS_3_16 = Version(keras.__version__).release >= (3, 16)
 
 
 def parameters(function):
@@ -136,8 +140,8 @@ class TestModels:
         assert weights.tolist() == [1.0, 3.0, 1.0]
 
     def test_the_trainer_predicts(self):
-        trainer = importlib.import_module("keras.src.backend.tensorflow.trainer")
-        assert keras.Model.predict is trainer.TensorFlowTrainer.predict
+        assert keras_trainer().__module__ == "keras.src.backend.tensorflow.trainer"
+        assert keras.Model.predict is keras_trainer().predict
 
 
 class TestOptimizers:
@@ -208,7 +212,7 @@ class TestSteps:
     def test_a_loss_applies_its_mask_there(self, monkeypatch):
         calls = self.spy(monkeypatch, LOSSES, "apply_mask")
         predicted = tf.constant(targets(3))
-        importlib.import_module("keras.src.backend").set_keras_mask(
+        importlib.import_module("keras.src.backend.common.masking").set_keras_mask(
             predicted, tf.constant([True, False, True])
         )
         keras.losses.MeanSquaredError()(targets(3), predicted)
@@ -380,7 +384,10 @@ class TestWhatPlainKerasDoes:
         "options",
         [
             {"gradient_accumulation_steps": 2},
-            {"use_ema": True, "ema_overwrite_frequency": 2},
+            pytest.param(
+                {"use_ema": True, "ema_overwrite_frequency": 2},
+                marks=pytest.mark.skipif(IS_3_16, reason="overwrites without merge_call"),
+            ),
         ],
         ids=["accumulation", "ema_overwriting"],
     )

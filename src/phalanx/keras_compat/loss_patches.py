@@ -10,7 +10,7 @@ step that Phalanx does not run is left alone. What is replaced, and why:
 - `Layer.activity_regularizer` is a sum over samples in older Keras 3; likewise. Newer
   Keras divides it by the batch, and then nothing is replaced.
 - `Mean.update_state` counts every value of one batch as one, whoever holds how much.
-- `backend.tensorflow.nn._compute_moments_sync` (synchronized BatchNormalization) uses
+- `_compute_moments_sync` of the backend (synchronized BatchNormalization) uses
   E[x^2] - E[x]^2, which cancels in float32, and counts stand-in rows.
 - `Variable.assign`: a replica without samples runs on a stand-in row, and keeps its state.
 - `result` of every class of metrics: a step returns it under any name, and what it reports is
@@ -46,9 +46,18 @@ def _share_of_many() -> ReplicaBatch | None:
     return current_replica_batch() if in_many_replicas() else None
 
 
+def backend_nn() -> Any:
+    """The module of Keras's TensorFlow backend that has `moments`; Keras 3.16 moved it."""
+    backend = importlib.import_module("keras.src.backend")
+    return backend.nn if hasattr(backend, "nn") else importlib.import_module(_NN_OF_KERAS_3_16)
+
+
+_NN_OF_KERAS_3_16 = "keras.src.backend.tensorflow.ops.nn"
+
+
 def _replacements() -> Mapping[tuple[Any, str], Any]:
     losses = importlib.import_module("keras.src.losses.loss")
-    nn = importlib.import_module("keras.src.backend.tensorflow.nn")
+    nn = backend_nn()
     replacements: dict[tuple[Any, str], Any] = {
         (losses, "scale_loss_for_distribution"): _unless_shared(losses.scale_loss_for_distribution),
         (losses, "unscale_loss_for_distribution"): _unless_shared(

@@ -244,7 +244,7 @@ def track_loss(model: Any, loss: Any, x: Any) -> None:
 
 def keras_predict(model: Any, *args: Any, **kwargs: Any) -> Any:
     """Keras's own `predict`, whatever `keras.Model.predict` is now."""
-    return _keras_trainer().predict(model, *args, **kwargs)
+    return keras_trainer().predict(model, *args, **kwargs)
 
 
 def class_weights_of(y: Any, class_weight: dict[int, float]) -> Any:
@@ -253,5 +253,6 @@ def class_weights_of(y: Any, class_weight: dict[int, float]) -> Any:
     return utils.class_weight_to_sample_weights(y, class_weight)
 
 
-def _keras_trainer() -> Any:
-    return importlib.import_module("keras.src.backend.tensorflow.trainer").TensorFlowTrainer
+def keras_trainer() -> Any:
+    """The class of Keras's backend from which every model has `fit`, `evaluate` and `predict`."""
+    return next(owner for owner in keras.Model.__mro__[1:] if "predict" in vars(owner))
