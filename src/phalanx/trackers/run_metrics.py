@@ -44,14 +44,14 @@ class RunMetrics:
             unless the steps of that `fit` start again, as those of another model do.
         facts: what is known about the run as a whole.
         end: how the run ended; None while it runs.
-        model: the model file that was saved last.
+        models: the model files that were saved, the last one last.
     """
 
     last_steps: dict[str, int] = field(default_factory=dict)
     prefixes: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Value] = field(default_factory=dict)
     end: RunEnd | None = None
-    model: str | None = None
+    models: dict[str, None] = field(default_factory=dict)
     _reached: dict[tuple[int, int], int] = field(default_factory=dict)  # (attempt, fit): step
     _restarts: int = 0
 
@@ -138,7 +138,8 @@ class RunMetrics:
             case CheckpointEvent() if event.path is not None:
                 self.facts["last_checkpoint"] = event.path
                 if event.path.endswith(_MODEL_FILES):
-                    self.model = event.path
+                    self.models.pop(event.path, None)
+                    self.models[event.path] = None
 
 
 _MODEL_FILES = (".keras", ".h5")

@@ -225,10 +225,15 @@ class _Session:
             self._state.write(self._path)
 
     def _send_model(self, tracker: Tracker) -> None:
-        """Send the model file that was saved last: with `save_best_only`, the best."""
-        path = None if self._metrics.model is None else Path(self._metrics.model)
-        if path is None or not path.is_file():
+        """Send the model file that was saved last: with `save_best_only`, the best.
+
+        Weights alone are sent if there is no file of a whole model.
+        """
+        saved = [Path(name) for name in self._metrics.models if Path(name).is_file()]
+        whole = [path for path in saved if not path.name.endswith(".weights.h5")]
+        if not saved:
             return
+        path = (whole or saved)[-1]
         seen = f"{path} {path.stat().st_mtime_ns}"
         if seen != self._state.artifact:
             tracker.log_artifact(path)
