@@ -3,9 +3,7 @@
 import pytest
 from tracked_runs import check_series, needs
 
-needs("aim")
-
-import aim  # noqa: E402
+aim = needs("aim")
 
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("default")]
 

@@ -12,9 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from tracked_runs import check_series, needs
 
-needs("mlflow")
-
-from mlflow.tracking import MlflowClient  # noqa: E402
+MlflowClient = needs("mlflow", "mlflow.tracking").MlflowClient
 
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("default")]
 

@@ -8,9 +8,7 @@ import psutil
 import pytest
 from tracked_runs import check_series, needs
 
-needs("wandb")
-
-from wandb.proto.wandb_internal_pb2 import Record  # noqa: E402
+Record = needs("wandb", "wandb.proto.wandb_internal_pb2").Record
 
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("default")]
 

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import warnings
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
@@ -46,12 +48,15 @@ QUIET = {
 }
 
 
-def needs(package):
-    """Skips a module where a tracker's package is not installed."""
+def needs(package, module=None):
+    """Imports a tracker's module, or skips the test module where the package is not installed."""
     try:
         version(package)
     except PackageNotFoundError:
         pytest.skip(f"{package} is not installed: make test-trackers", allow_module_level=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # What it deprecates is none of ours.
+        return import_module(module or package)
 
 
 class Runs:

@@ -261,8 +261,10 @@ def test_one_process_sends_a_run_to_a_tracker(tmp_path, server):
 
 def test_the_model_file_that_was_saved_last_is_sent_once(tmp_path, server):
     run = Growing(tmp_path)
-    for step, name in enumerate(("a.keras", "b.keras", "latest.weights.h5", "gone.keras"), start=1):
-        if name != "gone.keras":
+    for step, name in enumerate(
+        ("a.keras", "b.keras", "latest.weights.h5", "missing.keras"), start=1
+    ):
+        if name != "missing.keras":
             (tmp_path / name).write_text(name)
         run.chief.write("checkpoint", step=step, path=str(tmp_path / name), seconds=1.0, bytes=1)
     run.end()

@@ -15,7 +15,7 @@ Status = Literal["running", "finished", "failed", "stopped"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """The run, as a tracker is told of it at the start.
+    """What a tracker gets about the run at the start.
 
     Attributes:
         key: 32 hexadecimal digits, drawn once for this run and tracker.

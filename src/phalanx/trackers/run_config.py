@@ -13,7 +13,7 @@ from phalanx.trackers.protocol import RunInfo, Value
 
 
 def run_info(run_dir: Path, key: str, tracker_id: str | None, project: str | None) -> RunInfo:
-    """What a tracker is told of the run in this directory."""
+    """What a tracker gets about the run in this directory."""
     git = (earlier_run(run_dir) or {}).get("git")
     commit = git.get("commit") if isinstance(git, Mapping) else None
     return RunInfo(
