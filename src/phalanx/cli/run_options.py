@@ -218,6 +218,12 @@ class RunCommand:
         typer.Option(metavar="RANK,...", help="Workers to profile.", show_default="the chief"),
     ] = None
 
+    log_gradients: Annotated[
+        bool,
+        typer.Option(
+            "--log-gradients", help="Log gradient norms, as a GradientLogger in the script would."
+        ),
+    ] = False
     tracker: Annotated[
         list[str] | None,
         typer.Option(
@@ -277,6 +283,7 @@ class RunCommand:
                 trial_batches=_at_least_one("--fast-dev-run", self.fast_dev_run),
                 overfit_batches=_at_least_one("--overfit-batches", self.overfit_batches),
                 profile=parse_profile(self.profile, self.profile_ranks),
+                log_gradients=self.log_gradients,
             ),
             env=collect_env(self.env, self.env_from),
             trackers=parse_trackers(self.tracker or ()),
