@@ -33,6 +33,8 @@ class WandbTracker:
     def start(self, run: RunInfo) -> str:
         """See `Tracker.start`."""
         directory = run.directory / "trackers"
+        # After a try that failed, wandb's own process says for ever that the run is in use.
+        wandb.teardown(exit_code=1)
         self._run = wandb.init(
             project=run.project,
             name=run.name,
