@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations=20
 
 .PHONY: demo bench equivalence soak lint setup clean tools tools-browser tools-network tools-slurm \
-  tools-ray tools-libraries test test-fast test-full test-unit test-replicas test-equivalence test-workers \
+  tools-ray tools-libraries tools-trackers test test-trackers test-fast test-full test-unit test-replicas test-equivalence test-workers \
   test-servers test-commands test-browser test-cluster test-horovod
 
 demo: $(STAMP)  ## train a CNN on MNIST with two workers
@@ -20,7 +20,7 @@ test: setup tools lint  ## a real run of each kind, and whatever answers quickly
 test-fast: setup lint  ## lint, types, and what neither starts a process nor trains: 3 minutes
 	$(PYTEST) tests/unit -m "not full and not process"
 
-test-full: test-unit test-replicas test-equivalence test-workers test-servers test-commands test-browser test-cluster test-horovod  ## everything there is, one stage after the other
+test-full: test-unit test-replicas test-equivalence test-workers test-servers test-commands test-trackers test-browser test-cluster test-horovod  ## everything there is, one stage after the other
 
 test-unit: setup tools-network lint  ## units, pages, object storage, doctor, chaos
 	$(PYTEST) tests/unit tests/docs tests/storage tests/doctor tests/chaos -m "not horovod"
@@ -39,6 +39,9 @@ test-servers: setup  ## parameter servers
 
 test-commands: setup tools-libraries  ## the real command, the examples, scripts with Keras's libraries
 	$(PYTEST) tests/command tests/examples -m "not horovod"
+
+test-trackers: setup tools-trackers  ## real experiment trackers: wandb, MLflow, Comet, Trackio, Aim
+	$(subst $(BIN)/,$(VENV)/trackers/bin/,$(PYTEST)) tests/trackers
 
 test-browser: setup tools-browser  ## TensorBoard, the report and timelines in Chromium
 	$(PYTEST) tests/browser -m "not horovod"
@@ -62,6 +65,8 @@ tools-ray: setup
 	sh scripts/install_ray.sh $(VENV)
 tools-libraries: setup
 	sh scripts/install_keras_libraries.sh $(VENV)
+tools-trackers: setup
+	sh scripts/install_trackers.sh $(VENV)
 
 bench: $(STAMP)  ## measure what steps and gradient logging cost; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/step_time.py --write

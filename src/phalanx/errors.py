@@ -17,6 +17,7 @@
     │   ├── CheckpointCorruptedError  its bytes are not those that were written
     │   ├── CheckpointVersionError    a newer Phalanx wrote it
     │   └── CheckpointMismatchError   it is of another model or other data
+    ├── TrackerError                an experiment tracker cannot take a run
     ├── LeaseLostError              another process has taken over a run or a checkpoint directory
     └── IncompatibleDependencyError        a private Keras or TensorFlow name is not what it was
 
@@ -99,6 +100,10 @@ class CheckpointVersionError(CheckpointError):
 
 class CheckpointMismatchError(CheckpointError):
     """The checkpoint is of another model, or of a training on other data."""
+
+
+class TrackerError(PhalanxError):
+    """An experiment tracker cannot take a run, or another process sends it."""
 
 
 class LeaseLostError(PhalanxError):

@@ -161,7 +161,7 @@ def test_steps_are_recorded_about_once_a_second_at_most():
 def test_only_the_chief_writes_what_is_the_same_on_all():
     events = []
     _, writes = recorder(events, is_chief=False)
-    writes.start(Model(), epochs=1, initial_epoch=0, steps=None)
+    writes.start(Model(), step=0, epochs=1, initial_epoch=0, steps=None)
     writes.epoch_begins()
     writes.metrics({}, lambda: None, step=1, epoch=0, batch=0)
     writes.throughput(

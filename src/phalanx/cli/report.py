@@ -12,6 +12,7 @@ import typer
 from phalanx.cli.console import info
 from phalanx.cli.run_options import RunDir
 from phalanx.errors import ConfigurationError
+from phalanx.launch.trackers import TRACKER_NAMES, check_installed, parse_trackers
 
 if TYPE_CHECKING:
     from phalanx.report.run_data import RunData
@@ -30,6 +31,8 @@ With several runs, the page compares them with the first.
   phalanx report first second
 
   phalanx report first --json
+
+  phalanx report first --to mlflow,wandb
 """
 
 
@@ -47,14 +50,37 @@ def report(
         bool,
         typer.Option("--json", help="Print numbers as JSON, to standard output without --output."),
     ] = False,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="|".join(TRACKER_NAMES),
+            help="Send the run to an experiment tracker, or the rest of it, instead of a page.",
+            show_default=False,
+        ),
+    ] = None,
+    tracker_project: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Project or experiment, with --to.", show_default="the tracker's"
+        ),
+    ] = None,
+    tracker_artifacts: Annotated[
+        bool,
+        typer.Option("--tracker-artifacts", help="Send the model file, too, with --to."),
+    ] = False,
 ) -> None:
-    """Read the runs, make the page and write it."""
+    """Read the runs, make the page and write it; or send them to trackers."""
     # numpy, plotly and jinja2 take their time, which --help has no use for.
     from phalanx.report.run_data import load_run
     from phalanx.report.run_json import to_json
     from phalanx.report.run_lookup import find_run
 
     paths = [find_run(asked, run_dir) for asked in runs] if runs else [find_run(None, run_dir)]
+    if to:
+        for name in parse_trackers(to):
+            for path in paths:
+                send(path, name, project=tracker_project, artifacts=tracker_artifacts)
+        return
     loaded = [load_run(path) for path in paths]
     now = time.time()
     if as_json and output is None:
@@ -63,6 +89,25 @@ def report(
     path = output or default_output(paths)
     write_page(path, to_json(loaded, now) if as_json else html_of(loaded, now))
     info(f"wrote {path}")
+
+
+def send(path: Path, tracker: str, *, project: str | None, artifacts: bool) -> None:
+    """Send what the tracker does not have of the run."""
+    from functools import partial
+
+    from phalanx.trackers.protocol import make_tracker
+    from phalanx.trackers.sender import Sender
+
+    check_installed([tracker])
+    state = Sender(
+        name=tracker,
+        run_dir=path,
+        make=partial(make_tracker, tracker),
+        follows=False,
+        project=project,
+        artifacts=artifacts,
+    ).run()
+    info(f"sent {path.resolve().name} to {tracker}: {state.place}")
 
 
 def default_output(runs: list[Path]) -> Path:

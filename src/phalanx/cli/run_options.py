@@ -37,6 +37,7 @@ from phalanx.launch.shared_options import (
     Resume,
     Target,
 )
+from phalanx.launch.trackers import TRACKER_NAMES, parse_trackers
 
 Run = Annotated[
     str | None,
@@ -217,6 +218,33 @@ class RunCommand:
         typer.Option(metavar="RANK,...", help="Workers to profile.", show_default="the chief"),
     ] = None
 
+    log_gradients: Annotated[
+        bool,
+        typer.Option(
+            "--log-gradients", help="Log gradient norms, as a GradientLogger in the script would."
+        ),
+    ] = False
+    tracker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="|".join(TRACKER_NAMES),
+            help="Experiment tracker that gets the run (repeatable, or separated by commas).",
+            autocompletion=lambda: list(TRACKER_NAMES),
+        ),
+    ] = None
+    tracker_project: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Project or experiment in the trackers.",
+            show_default="the tracker's own",
+        ),
+    ] = None
+    tracker_artifacts: Annotated[
+        bool,
+        typer.Option("--tracker-artifacts", help="Send the model file that was saved last, too."),
+    ] = False
+
     @cached_property
     def options(self) -> RunOptions:
         """What each launcher is asked to do.
@@ -255,8 +283,12 @@ class RunCommand:
                 trial_batches=_at_least_one("--fast-dev-run", self.fast_dev_run),
                 overfit_batches=_at_least_one("--overfit-batches", self.overfit_batches),
                 profile=parse_profile(self.profile, self.profile_ranks),
+                log_gradients=self.log_gradients,
             ),
             env=collect_env(self.env, self.env_from),
+            trackers=parse_trackers(self.tracker or ()),
+            tracker_project=self.tracker_project,
+            tracker_artifacts=self.tracker_artifacts,
         )
 
 

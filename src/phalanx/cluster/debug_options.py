@@ -43,6 +43,7 @@ class DebugOptions:
             run in earnest.
         overfit_batches: train and validate on so many batches alone; 0 for all.
         profile: what the profiler looks at.
+        log_gradients: log the gradients of each `fit` that has no `GradientLogger` of its own.
     """
 
     debug: bool = False
@@ -50,6 +51,7 @@ class DebugOptions:
     trial_batches: int = 0
     overfit_batches: int = 0
     profile: ProfiledSteps | None = None
+    log_gradients: bool = False
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> DebugOptions:

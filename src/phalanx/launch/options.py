@@ -20,6 +20,7 @@ from phalanx.cluster.strategies import (
 )
 from phalanx.cluster.task_types import DEFAULT_SHARDING, parse_sharding
 from phalanx.errors import ConfigurationError
+from phalanx.launch.trackers import parse_trackers
 
 TeeMode = Literal["all", "chief", "none"]
 TEE_MODES: tuple[TeeMode, ...] = get_args(TeeMode)
@@ -62,6 +63,9 @@ class RunOptions:
         threads: CPU threads for each worker; None shares the cores out.
         switches: what is done so that mistakes are found.
         env: variables added to every worker's environment.
+        trackers: the experiment trackers that get the run, by name.
+        tracker_project: the project or experiment in them; None for each tracker's default.
+        tracker_artifacts: send the model file that was saved last, too.
 
     Raises:
         ConfigurationError: an option, or two of them together, cannot work.
@@ -91,6 +95,9 @@ class RunOptions:
     threads: int | None = None
     switches: DebugOptions = field(default_factory=DebugOptions)
     env: Mapping[str, str] = field(default_factory=dict)
+    trackers: tuple[str, ...] = ()
+    tracker_project: str | None = None
+    tracker_artifacts: bool = False
 
     def __post_init__(self) -> None:
         _at_least("--workers", self.workers, 1)
@@ -128,6 +135,10 @@ class RunOptions:
             )
         check_workers_fit(self.workers, self.strategy, self.devices)
         _check_switches(self)
+        parse_trackers(self.trackers)
+        if not self.trackers and (self.tracker_project is not None or self.tracker_artifacts):
+            option = "--tracker-project" if self.tracker_project else "--tracker-artifacts"
+            raise ConfigurationError(f"{option} is for a --tracker: give its name as well.")
 
 
 def check_servers(servers: int | None, sharding: str, strategy: StrategyName) -> None:

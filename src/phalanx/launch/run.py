@@ -6,7 +6,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -32,6 +32,12 @@ from phalanx.launch.run_result import RunResult, print_summary
 from phalanx.launch.script_check import check_module, check_script
 from phalanx.launch.signals import SignalCatcher
 from phalanx.launch.supervisor import MonotonicClock
+from phalanx.launch.trackers import (
+    FINISH_SECONDS,
+    INTERRUPTED_SECONDS,
+    TrackerProcesses,
+    check_installed,
+)
 from phalanx.launch.worker_group import WorkerGroupSpec
 from phalanx.lease.lease import Lease, LeaseTimes, acquire
 from phalanx.lease.lease_dir import LocalLeaseDir
@@ -70,6 +76,7 @@ def run(options: RunOptions, context: LaunchContext) -> RunResult:
 
 
 def _run(options: RunOptions, context: LaunchContext, leader: Leader | None) -> RunResult:
+    check_installed(options.trackers)
     machines = [context.machine, *(leader.gather() if leader is not None else [])]
     plan, options = make_plan(options, context, machines)
     with _owned_run(plan.run_dir, context.announce) as lease:
@@ -109,50 +116,82 @@ def _run_owned(
             argv=tuple(_words(options, context)),
         )
     )
-    try:
-        servers = DataServers(
-            plan.data_addresses,
-            environment=plan.environment,
-            run_dir=plan.run_dir,
-            announce=context.announce,
-        )
-        with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals, servers:
-            if leader is not None:
-                leader.is_interrupted = partial(forward_signals, leader, signals)
-            runner = WorkerGroupRunner(
-                options=options,
-                plan=plan,
-                events=events,
-                signals=signals,
-                clock=MonotonicClock(),
-                output=context.output,
-                terminal=context.terminal,
-                timeouts=replace(context.timeouts, checkpoint=options.grace_period),
-                announce=context.announce,
-                data_servers=servers,
-                nodes=nodes,
-                on_each_poll=partial(_on_each_poll, leader, signals, lease),
-            )
-            result = Agent(runner=runner).run()
-    except LaunchError as error:
-        events.append(RunEnd(exit_code=2, report=str(error)))
-        raise
-    _assert_owned(lease)
+    servers = DataServers(
+        plan.data_addresses,
+        environment=plan.environment,
+        run_dir=plan.run_dir,
+        announce=context.announce,
+    )
+    trackers = TrackerProcesses(
+        names=() if options.switches.trial_batches else options.trackers,
+        project=options.tracker_project,
+        artifacts=options.tracker_artifacts,
+        environment=plan.environment,
+        run_dir=plan.run_dir,
+        announce=context.announce,
+    )
+    catcher = SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS))
+    with catcher as signals, trackers:
+        if leader is not None:
+            leader.is_interrupted = partial(forward_signals, leader, signals)
+        try:
+            with servers:
+                runner = WorkerGroupRunner(
+                    options=options,
+                    plan=plan,
+                    events=events,
+                    signals=signals,
+                    clock=MonotonicClock(),
+                    output=context.output,
+                    terminal=context.terminal,
+                    timeouts=replace(context.timeouts, checkpoint=options.grace_period),
+                    announce=context.announce,
+                    data_servers=servers,
+                    nodes=nodes,
+                    on_each_poll=partial(_on_each_poll, leader, signals, lease, trackers),
+                )
+                result = Agent(runner=runner).run()
+        except LaunchError as error:
+            events.append(RunEnd(exit_code=2, report=str(error)))
+            _finish_trackers(trackers, signals)
+            raise
+        _assert_owned(lease)
+        _write_result(result, record, events, context.announce)
+        _finish_trackers(trackers, signals)
+        return result
+
+
+def _write_result(
+    result: RunResult,
+    record: Mapping[str, object],
+    events: EventLog,
+    announce: Callable[[str], None],
+) -> None:
     events.append(RunEnd(exit_code=result.exit_code, report=result.report))
     events.close()
     ended = {"exit_code": result.exit_code, "ended": _iso(time.time()), "report": result.report}
     try:
-        write_run_file(plan.run_dir, {**record, "result": ended})
+        write_run_file(result.run_dir, {**record, "result": ended})
     except OSError as error:  # The run itself has ended as it has.
-        context.announce(
-            f"could not write the result to {plan.run_dir / 'run.json'}: {error.strerror or error}"
-        )
-    return result
+        path = result.run_dir / "run.json"
+        announce(f"could not write the result to {path}: {error.strerror or error}")
 
 
-def _on_each_poll(leader: Leader | None, signals: SignalCatcher, lease: Lease) -> None:
+def _finish_trackers(trackers: TrackerProcesses, signals: SignalCatcher) -> None:
+    """Give the trackers time for the rest; less after a signal, and none after another one."""
+    before = signals.count()
+    trackers.finish(
+        seconds=INTERRUPTED_SECONDS if before else FINISH_SECONDS,
+        is_interrupted=lambda: signals.count() > before,
+    )
+
+
+def _on_each_poll(
+    leader: Leader | None, signals: SignalCatcher, lease: Lease, trackers: TrackerProcesses
+) -> None:
     _assert_owned(lease)
     forward_signals(leader, signals)
+    trackers.poll()
 
 
 def make_plan(

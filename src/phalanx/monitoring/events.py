@@ -184,7 +184,7 @@ class WorkerEnd(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FitStart(Event):
-    """A `fit` starts."""
+    """A `fit` starts, `step` steps of the optimizer after its first."""
 
     KIND = "fit_start"
 
@@ -195,6 +195,7 @@ class FitStart(Event):
     model: str | None
     parameters: int | None
     optimizer: str | None
+    step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

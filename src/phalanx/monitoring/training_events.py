@@ -34,8 +34,10 @@ class TrainingEvents:
         self._started = self._epoch_started = clock()
         self._next_step = self._started
 
-    def start(self, model: Any, *, epochs: int, initial_epoch: int, steps: int | None) -> None:
-        """The `fit` starts; `steps` is the number in an epoch, None where it is unknown."""
+    def start(
+        self, model: Any, *, step: int, epochs: int, initial_epoch: int, steps: int | None
+    ) -> None:
+        """The `fit` starts after `step` steps; an epoch has `steps`, None where it is unknown."""
         optimizer = getattr(model, "optimizer", None)
         self._event_log.append(
             FitStart(
@@ -46,6 +48,7 @@ class TrainingEvents:
                 model=model.name,
                 parameters=model.count_params() if model.built else None,
                 optimizer=None if optimizer is None else type(optimizer).__name__,
+                step=step,
             )
         )
 

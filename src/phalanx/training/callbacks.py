@@ -11,6 +11,8 @@ from typing import Any
 import keras
 
 from phalanx.callbacks.callback import Callback, DistributedContext
+from phalanx.callbacks.fit_protocols import gradient_listener
+from phalanx.callbacks.gradient_logger import GradientLogger
 from phalanx.callbacks.progress import Progress, is_interactive
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.host_collectives import all_gather_arrays
@@ -95,6 +97,17 @@ def _introduce(stage: CallContext, callback: Callback) -> None:
 
 def _is_for_the_chief(callback: Any) -> bool:
     return policy_of(callback).chief_only or getattr(callback, "runs_on", None) == "chief"
+
+
+def with_gradient_logger(callbacks: Any) -> Any:
+    """The script's callbacks and, with `--log-gradients`, a `GradientLogger` if it has none."""
+    if not switches().log_gradients or gradient_listener(flat_callbacks(callbacks)) is not None:
+        return callbacks
+    logger = GradientLogger(histograms=False)
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks.callbacks = [*callbacks.callbacks, logger]  # It stays for the next fit.
+        return callbacks
+    return [*flat_callbacks(callbacks), logger]
 
 
 def flat_callbacks(callbacks: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from phalanx.keras_compat.model_access import (
 )
 from phalanx.keras_compat.rng import order_seed
 from phalanx.training.broadcast_initial_state import broadcast_initial_state
-from phalanx.training.callbacks import callback_list, flat_callbacks
+from phalanx.training.callbacks import callback_list, flat_callbacks, with_gradient_logger
 from phalanx.training.context import (
     call_context,
     make_function,
@@ -107,6 +107,7 @@ def fit(
         epochs, validation_freq = min(epochs, initial_epoch + 1), 1
     if asked.overfit_batches:
         shuffle, steps_per_epoch = False, None
+    callbacks = with_gradient_logger(callbacks)
     if trains_on_servers(model):
         return fit_on_servers(
             model,

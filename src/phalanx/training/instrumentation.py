@@ -58,7 +58,8 @@ class FitReporter:
         self._step = steps_trained(self._model)
         phase_tracker.at(step=self._step, epoch=initial_epoch)
         if self._events is not None:
-            self._events.start(self._model, epochs=epochs, initial_epoch=initial_epoch, steps=steps)
+            where = {"step": self._step, "initial_epoch": initial_epoch}
+            self._events.start(self._model, epochs=epochs, steps=steps, **where)
 
     def begin_epoch(self, epoch: int) -> None:
         """An epoch starts."""

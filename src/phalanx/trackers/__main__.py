@@ -1,0 +1,42 @@
+"""What the launcher starts for each `--tracker`.
+
+python -m phalanx.trackers NAME RUN_DIR [--project PROJECT] [--artifacts]
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from phalanx.launch.parent_death import die_with_launcher
+from phalanx.launch.trackers import TRACKER_NAMES
+from phalanx.trackers.protocol import make_tracker
+from phalanx.trackers.sender import Sender
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Feed the tracker until the run has ended."""
+    die_with_launcher(os.environ)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    parser = argparse.ArgumentParser(prog="python -m phalanx.trackers")
+    parser.add_argument("tracker", choices=TRACKER_NAMES)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--project")
+    parser.add_argument("--artifacts", action="store_true")
+    asked = parser.parse_args(arguments)
+    Sender(
+        name=asked.tracker,
+        run_dir=asked.run_dir,
+        make=partial(make_tracker, asked.tracker),
+        follows=True,
+        project=asked.project,
+        artifacts=asked.artifacts,
+    ).run()
+
+
+if __name__ == "__main__":
+    main()
