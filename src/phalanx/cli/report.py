@@ -50,6 +50,7 @@ def report(
 ) -> None:
     """Read the runs, make the page and write it."""
     # numpy, plotly and jinja2 take their time, which --help has no use for.
+    from phalanx.report.formatting import goodput_line
     from phalanx.report.run_data import load_run
     from phalanx.report.run_json import to_json
     from phalanx.report.run_lookup import find_run
@@ -63,6 +64,10 @@ def report(
     path = output or default_output(paths)
     write_page(path, to_json(loaded, now) if as_json else html_of(loaded, now))
     info(f"wrote {path}")
+    for data in loaded:
+        if data.goodput is not None:
+            name = f"{data.name}: " if len(loaded) > 1 else ""
+            info(name + goodput_line(data.goodput.goodput, data.goodput.losses()))
 
 
 def default_output(runs: list[Path]) -> Path:

@@ -12,6 +12,7 @@ from phalanx.monitoring.events import ThroughputEvent
 from phalanx.report.compare import distinct_names
 from phalanx.report.configuration import configuration, versions_of
 from phalanx.report.data_quality import damages, gaps
+from phalanx.report.goodput import Goodput
 from phalanx.report.metric_figures import TAGS
 from phalanx.report.run_data import RunData
 from phalanx.report.series import Series, gradients, learning_rate, metrics, throughput
@@ -46,6 +47,7 @@ def run_document(name: str, data: RunData, now: float) -> dict[str, Any]:
         "name": name,
         "summary": asdict(summarize(data)),
         "workers": [asdict(each) for each in summarize_workers(data)],
+        "goodput": goodput_document(data.goodput),
         "metrics": _series(metrics(data)),
         "learning_rate": _series(learning_rate(data)),
         "gradients": {tag: _series(gradients(data, tag)) for tag, _, _ in TAGS},
@@ -56,6 +58,17 @@ def run_document(name: str, data: RunData, now: float) -> dict[str, Any]:
         "not_recorded": gaps(data, now),
         "not_readable": damages(data),
     }
+
+
+def goodput_document(found: Goodput | None) -> dict[str, Any] | None:
+    """The fraction that trained, and the seconds and fraction of each row."""
+    if found is None:
+        return None
+    rows = {
+        row: {"seconds": seconds, "fraction": found.fraction(row)}
+        for row, seconds in found.rows.items()
+    }
+    return {**asdict(found), "goodput": found.goodput, "rows": rows}
 
 
 def _rate(event: ThroughputEvent) -> float | None:

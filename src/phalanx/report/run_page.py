@@ -6,6 +6,7 @@ from phalanx.report import formatting
 from phalanx.report.configuration import configuration_tables
 from phalanx.report.data_quality import damages, gaps
 from phalanx.report.event_formatting import EVENT_STYLES, happened
+from phalanx.report.goodput_section import goodput_section
 from phalanx.report.html import Page, Section, Table
 from phalanx.report.metric_figures import gradient_figures, learning_figures
 from phalanx.report.run_data import RunData
@@ -46,6 +47,7 @@ def report_page(data: RunData, now: float) -> Page:
                 title="Learning", figures=learning_figures(data), tables=[metric_table(summary)]
             ),
             Section(title="Gradients", figures=gradient_figures(data)),
+            goodput_section(data.goodput),
             Section(title="Speed", figures=timing_figures(data, workers)),
             Section(title="Workers", tables=[worker_table(workers)]),
             Section(
@@ -91,6 +93,7 @@ def cards(summary: Summary) -> list[tuple[str, str]]:
         ),
         ("samples a second", formatting.format_number(summary.samples_per_second)),
         ("a mean step", formatting.format_duration(summary.step_seconds)),
+        ("goodput", formatting.percent(summary.goodput)),
         ("time of the steps", formatting.parts(summary.time_fractions)),
         ("most memory of a worker", formatting.format_bytes(summary.memory_bytes)),
         ("restarts", str(len(summary.restarts))),
