@@ -96,8 +96,12 @@ class _Made:
             writer.write(
                 "fit_start", fit=0, epochs=self.epochs,
                 initial_epoch=(first - 1) // STEPS_AN_EPOCH, steps=STEPS_AN_EPOCH, model="cnn",
-                parameters=93_322, optimizer="Adam", step=first - 1,
+                parameters=9_332_200, optimizer="Adam", step=first - 1,
             )  # fmt: skip
+            if rank == 0:
+                writer.write(
+                    "reduction_plan", bytes=37_328_800, buckets=1, dtype="float32", sparse=0
+                )
             self.heartbeat(rank, first - 1, "compute")
         started = self.clock.now
         for step in range(first, last + 1):

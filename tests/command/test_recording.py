@@ -87,6 +87,14 @@ def test_a_heart_beats_from_the_start_every_two_seconds(run, rank):
     assert beats[-1]["step"] > 0
 
 
+def test_the_chief_says_once_what_a_step_sends(run):
+    (plan,) = records(run, 0, "reduction_plan")
+    assert (plan["bytes"], plan["buckets"], plan["dtype"], plan["sparse"]) == (
+        4 * 49, 1, "float32", 0,
+    )  # fmt: skip
+    assert records(run, 1, "reduction_plan") == []
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_fit_is_reported_by_every_worker(run, rank):
     first, second = records(run, rank, "fit_start")

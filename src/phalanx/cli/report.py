@@ -50,6 +50,8 @@ def report(
 ) -> None:
     """Read the runs, make the page and write it."""
     # numpy, plotly and jinja2 take their time, which --help has no use for.
+    from phalanx.report.communication import communication
+    from phalanx.report.communication_section import communication_line
     from phalanx.report.formatting import goodput_line
     from phalanx.report.run_data import load_run
     from phalanx.report.run_json import to_json
@@ -65,9 +67,12 @@ def report(
     write_page(path, to_json(loaded, now) if as_json else html_of(loaded, now))
     info(f"wrote {path}")
     for data in loaded:
+        name = f"{data.name}: " if len(loaded) > 1 else ""
         if data.goodput is not None:
-            name = f"{data.name}: " if len(loaded) > 1 else ""
             info(name + goodput_line(data.goodput.goodput, data.goodput.losses()))
+        sent = communication(data)
+        if sent is not None and (line := communication_line(sent)):
+            info(name + line)
 
 
 def default_output(runs: list[Path]) -> Path:

@@ -272,6 +272,25 @@ class ThroughputEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReductionPlan(Event):
+    """What a step of a `fit` adds up between the workers, known once the step is traced.
+
+    Attributes:
+        bytes: of the dense gradients of one worker, as they travel.
+        buckets: the pieces in which they travel.
+        dtype: in which they travel; the one of most bytes.
+        sparse: gradients that travel as rows, whose number is another in each step; not in `bytes`.
+    """
+
+    KIND = "reduction_plan"
+
+    bytes: int
+    buckets: int
+    dtype: str
+    sparse: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Straggler(Event):
     """A worker that is slower than the others, or no longer is.
 
