@@ -27,11 +27,10 @@ import keras
 import numpy as np
 from markers import replace_between
 from progress import report
-from rich.console import Console
-from rich.table import Table
 from rounds import round_options
 from step_time.environment import ROOT, versions
 from step_time.report import processor
+from tables import Results, show
 
 import phalanx
 from phalanx.callbacks import Checkpoint, every_n_steps
@@ -83,10 +82,7 @@ def main() -> None:
             pairs.append((stall, whole - plain))
     report("")
     rows = _rows(found)
-    table = Table(*COLUMNS)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=100).print(table)
+    show(Results(columns=COLUMNS, rows=rows), as_json=options.json)
     if options.write:
         replace_between(PAGE, "checkpoint", _markdown(rows, options.rounds, _size(model)))
 

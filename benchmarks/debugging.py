@@ -24,11 +24,10 @@ from debugging_steps import STEPS, WORKERS, mnist, rounds_of
 from markers import replace_between
 from progress import report
 from recording import BATCH, convolutional, dense
-from rich.console import Console
-from rich.table import Table
 from rounds import round_options
 from step_time.environment import ROOT, versions
 from step_time.report import processor
+from tables import Results, show
 
 from phalanx.testing import run_workers
 
@@ -55,10 +54,7 @@ Row = tuple[str, ...]
 def main() -> None:
     options = round_options(__doc__, PAGE, rounds=12)
     rows = [_row(make, batch, options.rounds) for make, batch in MODELS]
-    table = Table(*COLUMNS)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=160).print(table)
+    show(Results(columns=COLUMNS, rows=rows), as_json=options.json)
     if options.write:
         replace_between(PAGE, "debugging", _markdown(rows, options.rounds))
 

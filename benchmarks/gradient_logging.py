@@ -18,12 +18,11 @@ from statistics import median
 
 from markers import replace_between
 from progress import report
-from rich.console import Console
-from rich.table import Table
 from step_time.environment import ROOT, versions
 from step_time.measure import Series, measure, ratio
 from step_time.report import processor
 from step_time.workload import GLOBAL_BATCH, MODELS
+from tables import Results, add_json_option, show
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 NAMES = {
@@ -65,8 +64,8 @@ def main() -> None:
     report("")
     if failed := sorted({one.contender for series in worker_groups for one in series if one.error}):
         sys.exit(f"What {', '.join(failed)} printed is in {logs}")
-    for series in worker_groups:
-        _show(series)
+    found = [Results(columns=COLUMNS, rows=_rows(s), title=_title(s)) for s in worker_groups]
+    show(*found, as_json=options.json)
     if options.write:
         about = _describe(versions(python, PACKAGES), options)
         replace_between(PAGE, "gradient-logging", _markdown(worker_groups, about))
@@ -81,6 +80,7 @@ def _options() -> argparse.Namespace:
         "--steps", type=int, default=100, help="steps of a block; 100 have one look at least"
     )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    add_json_option(parser)
     parser.add_argument("--write", action="store_true", help=f"update {PAGE.relative_to(ROOT)}")
     return parser.parse_args()
 
@@ -117,13 +117,6 @@ def _spread_of_ratio(one: Series, none: Series) -> float:
 def _title(series: Sequence[Series]) -> str:
     workers = series[0].workers
     return f"{MODELS['cnn']}, {workers} worker{'' if workers == 1 else 's'}"
-
-
-def _show(series: Sequence[Series]) -> None:
-    table = Table(*COLUMNS, title=_title(series), title_justify="left")
-    for row in _rows(series):
-        table.add_row(*(cell.replace("`", "") for cell in row))
-    Console(width=110).print(table)
 
 
 def _markdown(worker_groups: Sequence[Sequence[Series]], about: str) -> str:

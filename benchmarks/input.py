@@ -27,11 +27,10 @@ import numpy as np
 import tensorflow as tf
 from markers import replace_between
 from progress import report
-from rich.console import Console
-from rich.table import Table
 from rounds import round_options
 from step_time.environment import ROOT, versions
 from step_time.report import processor
+from tables import Results, show
 
 import phalanx
 
@@ -60,10 +59,7 @@ def main() -> None:
         for kind, contenders in _kinds(x, y, place).items():
             rows += _rows(kind, _measured(kind, contenders, options.rounds))
     report("")
-    table = Table(*COLUMNS)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=100).print(table)
+    show(Results(columns=COLUMNS, rows=rows), as_json=options.json)
     if options.write:
         replace_between(PAGE, "input", _markdown(rows, options.rounds))
 

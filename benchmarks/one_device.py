@@ -6,6 +6,7 @@ the luck of one process's memory decides: the ratio of processor times is what c
     python benchmarks/one_device.py
 """
 
+import argparse
 import os
 import statistics
 import time
@@ -17,8 +18,7 @@ if hasattr(os, "sched_setaffinity"):
 import keras
 import numpy as np
 import tensorflow as tf
-from rich.console import Console
-from rich.table import Table
+from tables import Results, add_json_option, show
 
 import phalanx
 
@@ -72,13 +72,17 @@ def compare(layers):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_json_option(parser)
+    options = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    table = Table("model", "Keras 3 fit, CPU ms per step", "phalanx.fit", "ratio")
+    rows = []
     for layers in (cnn, mlp):
         theirs, ours, ratio = compare(layers)
-        table.add_row(layers.__name__, f"{theirs:.2f}", f"{ours:.2f}", f"{ratio:.2f}")
-    Console().print(table)
+        rows.append((layers.__name__, f"{theirs:.2f}", f"{ours:.2f}", f"{ratio:.2f}"))
+    columns = ("model", "Keras 3 fit, CPU ms per step", "phalanx.fit", "ratio")
+    show(Results(columns=columns, rows=rows), as_json=options.json)
 
 
 if __name__ == "__main__":

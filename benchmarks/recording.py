@@ -9,6 +9,7 @@ step in one process; the sum is the cost.
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from statistics import median
 
 import keras
 import numpy as np
+from tables import Results, add_json_option, show
 
 from phalanx.monitoring.event_log import event_log_of
 from phalanx.monitoring.events import TrainMetrics
@@ -29,6 +31,14 @@ from phalanx.training.timed_step import TimedSteps
 BATCH = 64
 STEPS = 500
 SPLITS_A_SECOND = 1.0
+COLUMNS = (
+    "model",
+    "ms per step",
+    "recording, of the time",
+    "µs each step",
+    "ms each timed step",
+    "µs a second for the rest",
+)
 
 
 def dense():
@@ -105,16 +115,25 @@ def each_split(make) -> tuple[float, float]:
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_json_option(parser)
+    options = parser.parse_args()
     step_cost, second_cost = every_step(), each_second()
+    rows = []
     for make in (dense, convolutional):
         step, split = each_split(make)
         share = step_cost / step + split * SPLITS_A_SECOND + second_cost
-        print(
-            f"{make.__name__}: of a step of {step * 1e3:.2f} ms, recording takes {share:.2%}: "
-            f"{step_cost * 1e6:.1f} us each step, {split * 1e3:.2f} ms each timed step, "
-            f"{second_cost * 1e6:.0f} us a second for the rest",
-            flush=True,
+        rows.append(
+            (
+                make.__name__,
+                f"{step * 1e3:.2f}",
+                f"{share:.2%}",
+                f"{step_cost * 1e6:.1f}",
+                f"{split * 1e3:.2f}",
+                f"{second_cost * 1e6:.0f}",
+            )
         )
+    show(Results(columns=COLUMNS, rows=rows), as_json=options.json)
 
 
 if __name__ == "__main__":

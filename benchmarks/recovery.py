@@ -22,11 +22,10 @@ from typing import TypeVar
 import psutil
 from markers import replace_between
 from progress import report
-from rich.console import Console
-from rich.table import Table
 from rounds import round_options
 from step_time.environment import ROOT, versions
 from step_time.report import processor
+from tables import Results, show
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 T = TypeVar("T")
@@ -61,10 +60,7 @@ def main() -> None:
         (KINDS[kind], f"{median(all_):.1f}", f"{min(all_):.1f}", f"{max(all_):.1f}")
         for kind, all_ in seconds.items()
     ]
-    table = Table(*COLUMNS)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=100).print(table)
+    show(Results(columns=COLUMNS, rows=rows), as_json=options.json)
     if options.write:
         replace_between(PAGE, "recovery", _markdown(rows, options.rounds))
 

@@ -28,11 +28,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from markers import replace_between
-from rich.console import Console
-from rich.table import Table
 from soak.case import Outcome, disturbed, undisturbed
 from soak.plans import kind_of, plan_of
 from soak.running import build_clock_library
+from tables import Results, add_json_option, show
 
 PAGE = Path(__file__).parents[1] / "docs" / "chaos.md"
 ENOUGH = 10**6
@@ -45,9 +44,9 @@ def main() -> int:
     outcomes = Soak(place, faults=options.faults, runs=options.runs, jobs=options.jobs).run(
         options.seed
     )
-    Console(width=100).print(table(outcomes))
     said = summary(outcomes, time.monotonic() - began)
-    print(said)
+    show(Results(columns=HEAD, rows=rows(outcomes)), goodput_table(outcomes), as_json=options.json)
+    print(said, file=sys.stderr if options.json else sys.stdout)
     bad = [outcome for outcome in outcomes if outcome.wrong]
     for outcome in bad:
         print(f"\nseed {outcome.seed}, in {place / str(outcome.seed)}:", *outcome.wrong, sep="\n  ")
@@ -121,11 +120,25 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
 HEAD = ("fault", "happened", "in runs", "of these runs failed")
 
 
-def table(outcomes: Sequence[Outcome]) -> Table:
-    shown = Table(*HEAD)
-    for row in rows(outcomes):
-        shown.add_row(*row)
-    return shown
+def goodput_table(outcomes: Sequence[Outcome]) -> Results:
+    """The time in steps by `phalanx report` and by the script; of runs whose clock was not set."""
+    compared = [outcome for outcome in outcomes if outcome.goodput is not None]
+    rows = [
+        (
+            str(outcome.seed),
+            f"{each.seconds:.1f}",
+            f"{each.reported / each.seconds:.2%}",
+            f"{each.own / each.seconds:.2%}",
+            f"{(each.reported - each.own) / each.seconds:+.2%}",
+        )
+        for outcome in compared
+        if (each := outcome.goodput) is not None
+    ]
+    return Results(
+        columns=("seed", "seconds", "in steps that counted, by report", "by own clock", "apart"),
+        rows=rows,
+        title="Goodput of the runs whose clock was not set",
+    )
 
 
 def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
@@ -151,6 +164,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--directory", help="where runs are; those that went wrong stay")
+    add_json_option(parser)
     parser.add_argument("--write", action="store_true", help=f"update docs/{PAGE.name}")
     return parser.parse_args()
 

@@ -21,11 +21,10 @@ from statistics import median
 
 from markers import replace_between
 from progress import report
-from rich.console import Console
-from rich.table import Table
 from step_time.environment import ROOT, versions
 from step_time.report import processor
 from step_time.workload import GLOBAL_BATCH
+from tables import Results, add_json_option, show
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 SCRIPT = Path(__file__).parent / "strategies" / "train.py"
@@ -55,7 +54,7 @@ def main() -> None:
                 failed[name] = str(error)
     report("")
     rows = [row(name, took[name]) for name in names if name not in failed]
-    _show(rows)
+    show(Results(columns=COLUMNS, rows=rows), as_json=options.json)
     for name, text in failed.items():
         print(f"{name} failed:\n{text}", file=sys.stderr)
     if options.write:
@@ -102,13 +101,6 @@ def _has_horovod() -> bool:
     return importlib.util.find_spec("horovod") is not None
 
 
-def _show(rows: list[list[str]]) -> None:
-    table = Table(*COLUMNS)
-    for cells in rows:
-        table.add_row(*cells)
-    Console().print(table)
-
-
 def _markdown(rows: list[list[str]], options: argparse.Namespace) -> str:
     packages = ["phalanx", "keras", "tensorflow-cpu"]
     packages += ["horovod"] if _has_horovod() else []
@@ -134,6 +126,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), metavar="NAME"
     )
+    add_json_option(parser)
     parser.add_argument("--write", action="store_true", help=f"update {PAGE.relative_to(ROOT)}")
     return parser.parse_args()
 

@@ -40,6 +40,7 @@ class _Made:
             RecordWriter(records_path(path, rank), clock=self.clock) for rank in range(workers)
         ]
         self.clipped = self.looked = 0
+        self.spent = [{}] * workers
 
     def write(self, *, restart, ended):
         self.run_file(None)
@@ -86,6 +87,7 @@ class _Made:
         self.launcher.write("attempt_start", attempt=attempt, workers=members)
         self.clock.now += 3.0
         for rank, writer in enumerate(self.writers):
+            self.spent[rank] = {"start": 3.0}
             writer.write(
                 "worker_start", attempt=attempt, rank=rank, workers=self.workers,
                 pid=members[rank]["pid"], host="atlas", replicas=self.workers,
@@ -94,8 +96,13 @@ class _Made:
             writer.write(
                 "fit_start", fit=0, epochs=self.epochs,
                 initial_epoch=(first - 1) // STEPS_AN_EPOCH, steps=STEPS_AN_EPOCH, model="cnn",
-                parameters=93_322, optimizer="Adam",
+                parameters=9_332_200, optimizer="Adam", step=first - 1,
             )  # fmt: skip
+            if rank == 0:
+                writer.write(
+                    "reduction_plan", bytes=37_328_800, buckets=1, dtype="float32", sparse=0
+                )
+            self.heartbeat(rank, first - 1, "compute")
         started = self.clock.now
         for step in range(first, last + 1):
             self.step(step)
@@ -105,6 +112,7 @@ class _Made:
         if not ended:
             return
         for writer in self.writers:
+            self.heartbeat(self.writers.index(writer), last, "compute")
             writer.write(
                 "fit_end", fit=0, step=last, epoch=self.epochs - 1, seconds=self.clock.now - started
             )
@@ -130,15 +138,15 @@ class _Made:
 
     def step(self, step):
         slow = self.is_slow(step)
-        self.clock.now += self.random.gauss(0.26 if slow else 0.2, 0.01)
+        seconds = self.random.gauss(0.26 if slow else 0.2, 0.01)
+        self.clock.now += seconds
+        self.spend("compute", 0.95 * seconds)
+        self.spend("callbacks", 0.05 * seconds)
         epoch = (step - 1) // STEPS_AN_EPOCH
         chief = self.writers[0]
         if step % 10 == 1:
-            for rank, writer in enumerate(self.writers):
-                writer.write(
-                    "heartbeat", phase="compute", phase_seconds=0.1, step=step, epoch=epoch,
-                    memory_bytes=self.memory(rank, step),
-                )  # fmt: skip
+            for rank in range(self.workers):
+                self.heartbeat(rank, step, "compute")
         if step % 5 == 0:
             chief.write(
                 "train_metrics", step=step, epoch=epoch, batch=(step - 1) % STEPS_AN_EPOCH,
@@ -160,10 +168,23 @@ class _Made:
                 "epoch_metrics", step=step, epoch=epoch, logs=logs, learning_rate=self.rate(step),
                 seconds=STEPS_AN_EPOCH * 0.2,
             )  # fmt: skip
+            self.heartbeat(0, step, "checkpoint")
+            self.clock.now += 0.1
+            self.spend("checkpoint", 0.1)
             chief.write(
                 "checkpoint", step=step, epoch=epoch, path=f"checkpoints/{step}", seconds=0.3,
-                bytes=1_120_000,
+                bytes=1_120_000, blocking_seconds=0.1,
             )  # fmt: skip
+
+    def heartbeat(self, rank, step, phase):
+        self.writers[rank].write(
+            "heartbeat", phase=phase, phase_seconds=0.1, step=step,
+            epoch=max(step - 1, 0) // STEPS_AN_EPOCH, memory_bytes=self.memory(rank, step),
+            phase_totals=self.spent[rank],
+        )  # fmt: skip
+
+    def spend(self, phase, seconds):
+        self.spent = [{**each, phase: each.get(phase, 0.0) + seconds} for each in self.spent]
 
     def is_slow(self, step):
         return self.workers > 2 and 170 < step < 215

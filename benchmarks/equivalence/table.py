@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from tables import print_table
 
 from equivalence.verdict import Verdict
 
@@ -40,7 +40,7 @@ def show(verdicts: Verdicts, title: str) -> None:
         table.add_row(row[0], *(c if c == "right" else f"[red]{c}[/red]" for c in row[1:]))
     table.add_section()
     table.add_row(*total, style="bold")
-    Console().print(table)
+    print_table(table)
 
 
 def markdown(verdicts: Verdicts) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from phalanx.checkpoint.reader import manifest_of, verify
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.errors import CheckpointError
 from phalanx.lease.records import LEASE_DIR
+from phalanx.report.run_data import load_run
 from soak.plans import WORKERS, plan_of
 from soak.running import SoakCommand
 
@@ -37,6 +39,7 @@ class Outcome:
         restarts: how often the worker group was restarted.
         seconds: how long it took.
         wrong: what is not as it should be; nothing, if all is well.
+        goodput: its time in steps; None where its clock was set.
     """
 
     seed: int
@@ -44,6 +47,38 @@ class Outcome:
     restarts: int
     seconds: float
     wrong: tuple[str, ...]
+    goodput: StepTime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Seconds of the steps that counted in the end, without the first one of each attempt.
+
+    Attributes:
+        seconds: of the run.
+        reported: by `phalanx report`.
+        own: by the clock of the script.
+    """
+
+    seconds: float
+    reported: float
+    own: float
+
+
+def step_time(run: Path, steps: Path) -> StepTime | None:
+    """The time of a run in steps, by its records and by the script's clock."""
+    found = load_run(run).goodput
+    if found is None or not steps.exists():
+        return None
+    attempts: dict[int, dict[int, float]] = {}
+    for process, step, seconds in map(json.loads, steps.read_text().splitlines()):
+        attempts.setdefault(process, {})[step] = seconds
+    own, resumed = 0.0, math.inf
+    for attempt in reversed(attempts.values()):
+        first = min(attempt)
+        own += sum(each for step, each in attempt.items() if first < step <= resumed)
+        resumed = min(resumed, first - 1)
+    return StepTime(seconds=found.seconds, reported=found.step_seconds, own=own)
 
 
 def disturbed(
@@ -64,6 +99,8 @@ def disturbed(
             wrong.append(str(error))
         marks = [_kind(mark.name) for mark in command.run_dir.glob("chaos/*")]
         attempts = len(list(command.run_dir.glob("attempts/*")))
+        was_set = "ClockJump" in command.happened  # records have the times of the wall clock
+        goodput = None if was_set else step_time(command.run_dir, place / "steps.jsonl")
         if wrong:
             shutil.copytree(command.place, place / "kept", symlinks=True)
     finally:
@@ -74,6 +111,7 @@ def disturbed(
         restarts=max(0, attempts - 1),
         seconds=time.monotonic() - began,
         wrong=tuple(wrong),
+        goodput=goodput,
     )
 
 

@@ -9,6 +9,7 @@ an uneven last batch, checkpoints in the middle of epochs.
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import keras
@@ -32,11 +33,18 @@ class Progress(keras.callbacks.Callback):
         super().__init__()
         self._file = Path(os.environ["SOAK_PROGRESS"])
         self._trained = int(self._file.read_text().split()[1]) if self._file.exists() else 0
+        self._steps = Path(results, "steps.jsonl").open("a", buffering=1)  # noqa: SIM115
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
+        seconds = time.perf_counter() - self._began
+        step = int(self.model.optimizer.iterations)
+        self._steps.write(json.dumps([os.getpid(), step, seconds]) + "\n")
         self._trained += 1
         partial = self._file.with_suffix(".part")
-        partial.write_text(f"{int(self.model.optimizer.iterations)} {self._trained}")
+        partial.write_text(f"{step} {self._trained}")
         partial.replace(self._file)
 
 

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from tables import print_table
 
 from step_time.measure import Series, ratio
 from step_time.workload import GLOBAL_BATCH, MODELS
@@ -64,7 +64,7 @@ def show(series: Sequence[Series]) -> None:
         table = Table(*COLUMNS, title=title, title_justify="left")
         for row in rows:
             table.add_row(*(cell.replace("`", "") for cell in row))
-        Console().print(table)
+        print_table(table)
 
 
 def markdown(series: Sequence[Series], about: str) -> str:

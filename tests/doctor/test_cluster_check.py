@@ -201,8 +201,11 @@ def test_a_leader_and_a_follower_check_the_cluster(tmp_path):
         follower = threads.submit(doctors(tmp_path, 1).follow)
         found = doctors(tmp_path, 0).lead(results.append)
         assert follower.result(timeout=60) == 0
-    assert {(link.of, link.to) for link in found} == {(0, 1), (1, 0)}
-    assert all(link.problem is None for link in found)
+    assert {(link.of, link.to) for link in found.links} == {(0, 1), (1, 0)}
+    assert all(link.problem is None for link in found.links)
+    # 102.4 MB at 1 GB/s, and as long for computing: 8 buckets of 12.8 MB hide up to two thirds.
+    assert found.advice[0].options == "--reduce-dtype bfloat16 --bucket-mb 6.4"
+    assert found.advice[0].is_exact
     reported = [result for result in results if result.host is not None]
     assert [result.host for result in reported if result.verdict == "warning"] == [
         "127.0.0.1 (0)",
@@ -210,6 +213,7 @@ def test_a_leader_and_a_follower_check_the_cluster(tmp_path):
     ]
     together = [result.check for result in results if result.host is None]
     asked = ["versions", "clock", "names", "shared directory", "link", "all-reduce"]
+    asked.append("communication")
     assert [check for check in together if check in asked][: len(asked)] == asked
     assert [path.name for path in tmp_path.rglob("*")] == [".rendezvous"]
 
@@ -229,7 +233,7 @@ def test_a_node_that_does_not_reach_the_leader_is_found_by_its_marker(tmp_path):
         found = leader.result(timeout=60)
         assert follower.result(timeout=60) == 1
         third.close()
-    measured = {(link.of, link.to) for link in found if link.measured is not None}
+    measured = {(link.of, link.to) for link in found.links if link.measured is not None}
     assert measured == {(0, 1), (1, 0), (0, 2), (1, 2)}
     broken = [result.what for result in results if result.verdict == "error"]
     assert broken == ["broken: 127.0.0.3 (2) does not reach 127.0.0.1 (0): timed out"]

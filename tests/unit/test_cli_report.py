@@ -1,6 +1,7 @@
 """`phalanx report`: which runs, which file, which form."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -33,6 +34,7 @@ def test_the_page_lies_in_the_runs_directory(runs):
     text = (runs / "first" / "report.html").read_text()
     assert "<title>first · Phalanx</title>" in text
     assert "wrote runs/first/report.html" in result.stderr
+    assert re.search(r"goodput \d+%; starting \d+%", result.stderr)
     assert result.stdout == ""
 
 

@@ -1,6 +1,7 @@
 """`phalanx watch`: as a page in a terminal, as plain text elsewhere, until the run ends."""
 
 import io
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ def test_a_run_that_has_ended_is_shown_once(runs):
     result = CliRunner().invoke(app, ["watch", "ended"])
     assert result.exit_code == 0, result.output
     assert result.stdout.count("run ended: ended well") == 1
+    assert re.search(r"^goodput +\d+%; starting \d+%", result.stdout, re.MULTILINE)
 
 
 def test_once(runs):

@@ -80,6 +80,19 @@ def test_the_steps_are_those_of_the_last_attempt(tmp_path):
     assert summarize(data).steps == 24
 
 
+def test_the_goodput_of_the_made_run(made):
+    found = made.goodput
+    assert sum(found.rows.values()) == pytest.approx(made.last - made.began)
+    assert found.rows["repeated"] == pytest.approx(20 * 0.2, rel=0.1)  # steps 121 to 140
+    assert found.rows["starting"] == pytest.approx(2 * 3.5 + 2.0)
+    assert found.rows["saving"] == pytest.approx(0.4, rel=0.01)
+    (section,) = [s for s in report_page(made, NOW).sections if s.title.startswith("Goodput")]
+    assert section.title == f"Goodput {found.goodput:.0%}"
+    bars = {trace.name: trace.x[0] for trace in section.figures[0].plot.data}
+    assert bars["starting"] == found.rows["starting"]
+    assert len(section.tables[0].rows) == len(bars) + 1
+
+
 def test_the_workers_side_by_side(made):
     workers = summarize_workers(made)
     assert [worker.rank for worker in workers] == [0, 1, 2]
@@ -94,7 +107,7 @@ def test_every_figure_of_a_full_run_is_there(made):
     assert list(found) == [
         "metric-loss", "metric-accuracy", "learning-rate",
         "gradients-2f-norm", "gradients-2f-clipped-5f-norm", "gradients-2f-clip-5f-fraction",
-        "gradients-2f-cosine-5f-similarity", "gradients-2f-noise-5f-scale", "variables",
+        "gradients-2f-cosine-5f-similarity", "gradients-2f-noise-5f-scale", "variables", "goodput",
         "throughput", "step-seconds", "split", "workers", "memory", "timeline",
     ]  # fmt: skip
     assert [trace.name for trace in found["metric-loss"].plot.data] == [
@@ -138,8 +151,8 @@ def test_the_page_is_one_and_loads_nothing(made):
     own = text[: text.index("<script>")]
     assert "default-src 'none'" in own
     assert not re.search(r"(?:src|href)\s*=", own)
-    assert text.count('<script type="application/json"') == 15
-    assert own.count('class="plot"') == 15
+    assert text.count('<script type="application/json"') == 16
+    assert own.count('class="plot"') == 16
 
 
 EVIL = "</script><img src=x onerror=alert(1)><b>&amp;'\"{{7*7}}\u2028"
@@ -328,6 +341,9 @@ def test_the_document_holds_what_the_page_shows(two):
     run = document["runs"][0]
     assert run["summary"]["workers"] == 3
     assert len(run["metrics"]) == 8
+    rows = run["goodput"]["rows"].values()
+    assert sum(each["seconds"] for each in rows) == pytest.approx(run["goodput"]["seconds"])
+    assert run["summary"]["goodput"] == run["goodput"]["rows"]["training"]["fraction"]
     assert run["configuration"]["seed"] == "7"
     assert {span["kind"] for span in run["spans"]} > {"failed", "held up the others"}
     assert run["not_recorded"] == run["not_readable"] == []

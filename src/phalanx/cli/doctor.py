@@ -26,6 +26,7 @@ from phalanx.launch.shared_options import Arguments
 if TYPE_CHECKING:
     from phalanx.diagnostics.doctor.machine import MachineInfo
     from phalanx.diagnostics.doctor.result import Result
+    from phalanx.monitoring.communication_advice import StepCosts
 
 HELP = """Check this machine for training, and print what fixes each problem.
 
@@ -69,6 +70,21 @@ def doctor(
         str,
         typer.Option(metavar="N|NM|NB", help="Model size used for the all-reduce estimate."),
     ] = "25.6M",
+    step_seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="With --cluster: computing time of a step, for advice on communication.",
+            show_default="as long as communication",
+        ),
+    ] = None,
+    step_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="With --cluster: run whose steps and bytes are used for that advice.",
+        ),
+    ] = None,
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Check all nodes of the cluster together.")
     ] = False,
@@ -101,12 +117,13 @@ def doctor(
         as_json=as_json,
         parameters=parse_parameters(model_parameters),
         rendezvous_timeout=rendezvous_timeout,
+        step=_step(step_seconds, step_of, directory),
     )
     if not cluster:
-        if hosts is not None or node_rank is not None:
+        if any(each is not None for each in (hosts, node_rank, step_seconds, step_of)):
             raise ConfigurationError(
-                "--hosts and --node-rank are for all hosts together. Add --cluster, and give the "
-                "same command on each host."
+                "--hosts, --node-rank, --step-seconds and --step-of are for all hosts together. "
+                "Add --cluster, and give the same command on each host."
             )
         raise typer.Exit(this_machine(options))
     node_group = resolve_cluster(hosts, node_rank, "auto")
@@ -118,6 +135,37 @@ def doctor(
             "mpiexec or in the pods."
         )
     raise typer.Exit(all_hosts(options, node_group))
+
+
+def _step(seconds: float | None, run: str | None, directory: Path) -> StepCosts | None:
+    """What a step costs elsewhere, if the user says it.
+
+    Raises:
+        ConfigurationError: both options are given, or the run did not measure its steps.
+    """
+    from phalanx.monitoring.communication_advice import StepCosts
+
+    if seconds is not None and run is not None:
+        raise ConfigurationError("Give --step-seconds or --step-of, not both.")
+    if seconds is not None:
+        if not 0 < seconds < float("inf"):
+            raise ConfigurationError(f"--step-seconds must be more than 0; found {seconds}.")
+        return StepCosts(compute=seconds, communication=0.0)
+    return None if run is None else _step_of(run, directory)
+
+
+def _step_of(run: str, directory: Path) -> StepCosts:
+    from phalanx.report.communication import step_costs
+    from phalanx.report.run_data import load_run
+    from phalanx.report.run_lookup import find_run
+
+    found = step_costs(load_run(find_run(run, directory)))
+    if found is None:
+        raise ConfigurationError(
+            f"--step-of takes the measured steps of a run; {run} has recorded no throughput. Give "
+            "a run that has trained for some seconds, or --step-seconds."
+        )
+    return found
 
 
 def _script(kind: str, script: str | None, arguments: list[str]) -> int:
@@ -162,12 +210,14 @@ class DoctorOptions:
         as_json: print JSON at the end.
         parameters: of the model for which the cost of an all-reduce is estimated.
         rendezvous_timeout: seconds to wait for other hosts.
+        step: what a step of the model costs elsewhere; None if that is not known.
     """
 
     directory: Path
     as_json: bool
     parameters: int
     rendezvous_timeout: float
+    step: StepCosts | None
 
 
 def this_machine(options: DoctorOptions) -> int:
@@ -193,6 +243,7 @@ def all_hosts(options: DoctorOptions, node_group: ClusterEnvironment) -> int:
         check=lambda: list(run_checks(_here(options))),
         announce=info,
         parameters=options.parameters,
+        step=options.step,
         rendezvous_timeout=options.rendezvous_timeout,
     )
     if not node_group.is_leader:
@@ -200,8 +251,12 @@ def all_hosts(options: DoctorOptions, node_group: ClusterEnvironment) -> int:
         info(f"the results of all hosts are on {node_group.hosts[0] or 'the first of them'}")
         return code
     reporter = _Reporter(as_json=options.as_json)
-    links = check.lead(reporter.take)
-    return reporter.end("fit for training together", links=[asdict(link) for link in links])
+    found = check.lead(reporter.take)
+    return reporter.end(
+        "fit for training together",
+        links=[asdict(link) for link in found.links],
+        advice=[asdict(advice) for advice in found.advice],
+    )
 
 
 def _here(options: DoctorOptions) -> MachineInfo:

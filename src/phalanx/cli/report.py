@@ -71,6 +71,9 @@ def report(
 ) -> None:
     """Read the runs, make the page and write it; or send them to trackers."""
     # numpy, plotly and jinja2 take their time, which --help has no use for.
+    from phalanx.report.communication import communication
+    from phalanx.report.communication_section import communication_line
+    from phalanx.report.formatting import goodput_line
     from phalanx.report.run_data import load_run
     from phalanx.report.run_json import to_json
     from phalanx.report.run_lookup import find_run
@@ -89,6 +92,13 @@ def report(
     path = output or default_output(paths)
     write_page(path, to_json(loaded, now) if as_json else html_of(loaded, now))
     info(f"wrote {path}")
+    for data in loaded:
+        name = f"{data.name}: " if len(loaded) > 1 else ""
+        if data.goodput is not None:
+            info(name + goodput_line(data.goodput.goodput, data.goodput.losses()))
+        sent = communication(data)
+        if sent is not None and (line := communication_line(sent)):
+            info(name + line)
 
 
 def send(path: Path, tracker: str, *, project: str | None, artifacts: bool) -> None:

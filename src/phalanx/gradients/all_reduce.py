@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from phalanx.gradients.collective_signature import compared
 from phalanx.gradients.comm_timer import timed
+from phalanx.gradients.reduction_plan import GRADIENTS, note_pieces
 
 Gradient = Any
 """A dense `tf.Tensor`, `tf.IndexedSlices`, or None where a variable has no gradient."""
@@ -69,6 +70,8 @@ def all_reduce_packed(
     dtypes = dict.fromkeys(values[i].dtype for i in dense)
     groups = [[i for i in dense if values[i].dtype == dtype] for dtype in dtypes]
     inputs = [pack([values[i] for i in group]) for group in groups]
+    if what == GRADIENTS:
+        note_pieces([*inputs, *(values[i] for i in sparse)])
     with compared(what, values, names, in_step=in_step):
         buckets = [timed(_all_reduce, packed) for packed in inputs]
         gathered = [timed(_all_reduce, values[i]) for i in sparse]

@@ -7,7 +7,7 @@ it, `parse_event` reads it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
@@ -184,7 +184,7 @@ class WorkerEnd(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FitStart(Event):
-    """A `fit` starts, `step` steps of the optimizer after its first."""
+    """A `fit` starts; its model had been trained for `step` steps before."""
 
     KIND = "fit_start"
 
@@ -238,7 +238,11 @@ class EpochMetrics(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HeartbeatEvent(Event):
-    """A worker is alive."""
+    """What a worker does at one moment, and the seconds it has spent in each phase so far.
+
+    Written every two seconds, and at moments that limit a part of a run's time: the start and the
+    end of a `fit`, the end of its first step, the start of a checkpoint, the end of the script.
+    """
 
     KIND = "heartbeat"
 
@@ -248,6 +252,7 @@ class HeartbeatEvent(Event):
     step: int | None
     epoch: int | None
     memory_bytes: float | None
+    phase_totals: Numbers = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +269,25 @@ class ThroughputEvent(Event):
     step_seconds: Numbers
     time_fractions: Numbers
     memory_bytes: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReductionPlan(Event):
+    """What a step of a `fit` adds up between the workers, known once the step is traced.
+
+    Attributes:
+        bytes: of the dense gradients of one worker, as they travel.
+        buckets: the pieces in which they travel.
+        dtype: in which they travel; the one of most bytes.
+        sparse: gradients that travel as rows, whose number is another in each step; not in `bytes`.
+    """
+
+    KIND = "reduction_plan"
+
+    bytes: int
+    buckets: int
+    dtype: str
+    sparse: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -34,6 +34,7 @@ class PhaseSnapshot:
         seconds: for how long it has done that.
         step: the last step trained, counted from 1; None before the first `fit`.
         epoch: the epoch, counted from 0; None before the first `fit`.
+        totals: seconds in each phase so far, this one included; phases without time are left out.
     """
 
     phase: Phase
@@ -41,6 +42,19 @@ class PhaseSnapshot:
     seconds: float
     step: int | None
     epoch: int | None
+    totals: Mapping[Phase, float]
+
+    def to_event(self, memory_bytes: int) -> HeartbeatEvent:
+        """The event that records this moment."""
+        return HeartbeatEvent(
+            phase=self.phase,
+            phase_number=self.phase_number,
+            phase_seconds=round(self.seconds, 3),
+            step=self.step,
+            epoch=self.epoch,
+            memory_bytes=memory_bytes,
+            phase_totals={phase: round(seconds, 3) for phase, seconds in self.totals.items()},
+        )
 
 
 class PhaseListener(Protocol):
@@ -137,14 +151,19 @@ class PhaseTracker:
                 seconds=seconds,
                 step=self._step,
                 epoch=self._epoch,
+                totals={name: spent for name, spent in self._all(seconds).items() if spent > 0},
             )
 
     def totals(self) -> dict[Phase, float]:
         """Seconds spent in each phase so far, the one under way included."""
         with self._lock:
-            totals = dict(self._totals)
-            totals[self._phase] += self._clock() - self._since
-            return totals
+            return self._all(self._clock() - self._since)
+
+    def _all(self, seconds: float) -> dict[Phase, float]:
+        """The totals when the phase under way has lasted for `seconds`; call it with the lock."""
+        totals = dict(self._totals)
+        totals[self._phase] += seconds
+        return totals
 
 
 phase_tracker = PhaseTracker()
@@ -213,14 +232,10 @@ class HeartbeatWriter:
             self._beat()
 
     def _beat(self) -> None:
-        now = self._pulse.beat()
-        self._event_log.append(
-            HeartbeatEvent(
-                phase=now.phase,
-                phase_number=now.phase_number,
-                phase_seconds=round(now.seconds, 3),
-                step=now.step,
-                epoch=now.epoch,
-                memory_bytes=self._memory(),
-            )
-        )
+        self._event_log.append(self._pulse.beat().to_event(self._memory()))
+
+
+def record_moment(event_log: EventLog | None, *, tracker: PhaseTracker = phase_tracker) -> None:
+    """Write a `heartbeat` now, if events are written: a part of the run's time ends or begins."""
+    if event_log is not None:
+        event_log.append(tracker.beat().to_event(resident_bytes()))

@@ -7,6 +7,7 @@ from typing import Any
 
 from phalanx.monitoring.event_log import EventLog
 from phalanx.monitoring.events import EarlyStop, EpochMetrics, FitEnd, FitStart, TrainMetrics
+from phalanx.monitoring.phase_tracker import record_moment
 from phalanx.monitoring.throughput import ThroughputNumbers
 
 SECONDS_BETWEEN_STEPS = 0.9
@@ -33,11 +34,20 @@ class TrainingEvents:
         self._clock = clock
         self._started = self._epoch_started = clock()
         self._next_step = self._started
+        self._has_trained = False
 
     def start(
-        self, model: Any, *, step: int, epochs: int, initial_epoch: int, steps: int | None
+        self, model: Any, *, epochs: int, initial_epoch: int, steps: int | None, step: int
     ) -> None:
-        """The `fit` starts after `step` steps; an epoch has `steps`, None where it is unknown."""
+        """The `fit` starts.
+
+        Args:
+            model: the model.
+            epochs: where it ends.
+            initial_epoch: where it begins.
+            steps: of an epoch; None where that is unknown.
+            step: the steps trained before.
+        """
         optimizer = getattr(model, "optimizer", None)
         self._event_log.append(
             FitStart(
@@ -51,6 +61,13 @@ class TrainingEvents:
                 step=step,
             )
         )
+        record_moment(self._event_log)
+
+    def trained(self) -> None:
+        """Steps are done; the first ones end the time that starting takes."""
+        if not self._has_trained:
+            self._has_trained = True
+            record_moment(self._event_log)
 
     def epoch_begins(self) -> None:
         """An epoch's seconds count from here."""
@@ -86,4 +103,5 @@ class TrainingEvents:
     def end(self, *, step: int | None, epoch: int | None) -> None:
         """The `fit` ended well."""
         seconds = self._clock() - self._started
+        record_moment(self._event_log)
         self._event_log.append(FitEnd(fit=self._fit, step=step, epoch=epoch, seconds=seconds))

@@ -90,6 +90,7 @@ def summary_table(summaries: Sequence[tuple[str, Summary]]) -> Table:
         ("epochs ended", lambda s: formatting.count(s.epochs)),
         ("samples a second", lambda s: formatting.format_number(s.samples_per_second)),
         ("a mean step", lambda s: formatting.format_duration(s.step_seconds)),
+        ("goodput", lambda s: formatting.percent(s.goodput)),
         ("time of the steps", lambda s: formatting.parts(s.time_fractions) or formatting.MISSING),
         ("most memory of a worker", lambda s: formatting.format_bytes(s.memory_bytes)),
         ("restarts", lambda s: str(len(s.restarts))),

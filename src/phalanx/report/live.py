@@ -5,6 +5,7 @@ The time is handed in, so the same records can be looked at as of any moment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,8 +30,11 @@ from phalanx.monitoring.events import (
 from phalanx.report.data_quality import format_damage
 from phalanx.report.event_formatting import EVENT_STYLES
 from phalanx.report.event_reader import RunReader
+from phalanx.report.goodput import Goodput, is_about_goodput, measure_goodput
 from phalanx.report.run_data import read_run_file
 from phalanx.report.series import TOTAL
+
+_GOODPUT_EVENTS_A_SECOND = 2000
 
 
 @dataclass(kw_only=True)
@@ -130,6 +134,20 @@ class LiveRun:
     total_norm: float | None = None
     notable: list[Event] = field(default_factory=list)
     end: RunEnd | None = None
+    _of_goodput: list[Event] = field(default_factory=list)
+    _goodput: Goodput | None = None
+    _goodput_at: float = -math.inf
+
+    def goodput(self) -> Goodput | None:
+        """What the time up to the last event was spent on; None before the first `fit`.
+
+        A long run is divided anew every few seconds only: its events are many.
+        """
+        last = max((event.t for event in self._of_goodput), default=0.0)
+        pause = len(self._of_goodput) / _GOODPUT_EVENTS_A_SECOND
+        if self._of_goodput and (self.end is not None or abs(last - self._goodput_at) > pause):
+            self._goodput, self._goodput_at = measure_goodput(self._of_goodput), last
+        return self._goodput
 
     def take(self, events: Iterable[Event], *, seen_at: float | None = None) -> None:
         """Add what was recorded, in any order of files.
@@ -144,6 +162,8 @@ class LiveRun:
             self.began = event.t if self.began is None else min(self.began, event.t)
             self.last_seen = seen if self.last_seen is None else max(self.last_seen, seen)
             self.attempt = max(self.attempt, event.attempt)
+            if is_about_goodput(event, chief=0):
+                self._of_goodput.append(event)
             if type(event) in EVENT_STYLES:
                 self.notable.append(event)
             self._take_of_run(event)

@@ -14,6 +14,7 @@ from phalanx.launch.redaction import redact
 from phalanx.monitoring.event_parsing import integer, text, texts, texts_by_name
 from phalanx.monitoring.events import Event, RunEnd, RunStart, WorkerStart
 from phalanx.report.event_reader import CorruptLines, RunReader
+from phalanx.report.goodput import Goodput, measure_goodput
 
 E = TypeVar("E", bound=Event)
 
@@ -113,6 +114,11 @@ class RunData:
                 return start.workers
         asked = self.file.options.get("workers")
         return asked if isinstance(asked, int) else len(self.ranks) or None
+
+    @cached_property
+    def goodput(self) -> Goodput | None:
+        """What its time was spent on; None if it has called no `fit`."""
+        return measure_goodput(self.events, until=None if self.end is None else self.end.t)
 
     def seconds(self, event: Event) -> float:
         """Where an event is on the axis of time."""

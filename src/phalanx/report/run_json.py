@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from phalanx.monitoring.events import ThroughputEvent
+from phalanx.monitoring.events import ReductionPlan, ThroughputEvent, field_names
+from phalanx.report.communication import communication
 from phalanx.report.compare import distinct_names
 from phalanx.report.configuration import configuration, versions_of
 from phalanx.report.data_quality import damages, gaps
+from phalanx.report.goodput import Goodput
 from phalanx.report.metric_figures import TAGS
 from phalanx.report.run_data import RunData
 from phalanx.report.series import Series, gradients, learning_rate, metrics, throughput
@@ -46,6 +48,8 @@ def run_document(name: str, data: RunData, now: float) -> dict[str, Any]:
         "name": name,
         "summary": asdict(summarize(data)),
         "workers": [asdict(each) for each in summarize_workers(data)],
+        "goodput": goodput_document(data.goodput),
+        "communication": communication_document(data),
         "metrics": _series(metrics(data)),
         "learning_rate": _series(learning_rate(data)),
         "gradients": {tag: _series(gradients(data, tag)) for tag, _, _ in TAGS},
@@ -55,6 +59,32 @@ def run_document(name: str, data: RunData, now: float) -> dict[str, Any]:
         "versions": versions_of(data),
         "not_recorded": gaps(data, now),
         "not_readable": damages(data),
+    }
+
+
+def goodput_document(found: Goodput | None) -> dict[str, Any] | None:
+    """The fraction that trained, and the seconds and fraction of each row."""
+    if found is None:
+        return None
+    rows = {
+        row: {"seconds": seconds, "fraction": found.fraction(row)}
+        for row, seconds in found.rows.items()
+    }
+    return {**asdict(found), "goodput": found.goodput, "rows": rows}
+
+
+def communication_document(data: RunData) -> dict[str, Any] | None:
+    """What a step sends, its seconds, and what would help; None if that does not apply."""
+    found = communication(data)
+    if found is None:
+        return None
+    plan, costs = found.plan, found.costs
+    return {
+        "plan": plan and {name: getattr(plan, name) for name in field_names(ReductionPlan)},
+        "share": found.share,
+        "waiting_seconds": found.waiting,
+        "step": costs and {**asdict(costs), "seconds": costs.step, "transfer": costs.transfer},
+        "advice": [asdict(each) for each in found.advice],
     }
 
 

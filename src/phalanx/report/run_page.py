@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from phalanx.report import formatting
+from phalanx.report.communication import Communication, communication
+from phalanx.report.communication_section import communication_section
 from phalanx.report.configuration import configuration_tables
 from phalanx.report.data_quality import damages, gaps
 from phalanx.report.event_formatting import EVENT_STYLES, happened
+from phalanx.report.goodput_section import goodput_section
 from phalanx.report.html import Page, Section, Table
 from phalanx.report.metric_figures import gradient_figures, learning_figures
 from phalanx.report.run_data import RunData
@@ -32,12 +35,13 @@ def report_page(data: RunData, now: float) -> Page:
     summary = summarize(data)
     workers = summarize_workers(data)
     timeline = timeline_figure(data)
+    sent = communication(data)
     return Page(
         title=data.name,
         subtitle=" · ".join(summary.fits) or "No call of fit was recorded.",
         state=format_state(summary),
         tone=TONES[summary.state],
-        cards=cards(summary),
+        cards=cards(summary, sent),
         trouble=summary.report,
         damages=damages(data),
         gaps=gaps(data, now),
@@ -46,7 +50,9 @@ def report_page(data: RunData, now: float) -> Page:
                 title="Learning", figures=learning_figures(data), tables=[metric_table(summary)]
             ),
             Section(title="Gradients", figures=gradient_figures(data)),
+            goodput_section(data.goodput),
             Section(title="Speed", figures=timing_figures(data, workers)),
+            communication_section(sent),
             Section(title="Workers", tables=[worker_table(workers)]),
             Section(
                 title="What happened when",
@@ -71,7 +77,7 @@ def format_state(summary: Summary) -> str:
     return summary.state + code
 
 
-def cards(summary: Summary) -> list[tuple[str, str]]:
+def cards(summary: Summary, sent: Communication | None) -> list[tuple[str, str]]:
     """The most important numbers; those that are not known are left out."""
     every = [
         ("began", formatting.format_time(summary.began) if summary.began else None),
@@ -91,7 +97,12 @@ def cards(summary: Summary) -> list[tuple[str, str]]:
         ),
         ("samples a second", formatting.format_number(summary.samples_per_second)),
         ("a mean step", formatting.format_duration(summary.step_seconds)),
+        ("goodput", formatting.percent(summary.goodput)),
         ("time of the steps", formatting.parts(summary.time_fractions)),
+        (
+            "bytes a step",
+            formatting.format_bytes(sent.plan.bytes) if sent is not None and sent.plan else None,
+        ),
         ("most memory of a worker", formatting.format_bytes(summary.memory_bytes)),
         ("restarts", str(len(summary.restarts))),
         ("checkpoints", str(summary.checkpoints)),

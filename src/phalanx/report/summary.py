@@ -50,6 +50,7 @@ class Summary:
         seconds: from its beginning to its end, or to the last sign of life.
         steps: up to where the last attempt came, whether or not its metrics were read there.
         undone_readings: how many readings of metrics a restart undid.
+        goodput: the fraction of the run's time that trained.
         time_fractions: where the time of the steps went, over all workers.
         memory_bytes: the most that one worker held.
     """
@@ -73,6 +74,7 @@ class Summary:
     metrics: tuple[MetricSummary, ...]
     samples_per_second: float | None
     step_seconds: float | None
+    goodput: float | None
     time_fractions: Mapping[str, float]
     memory_bytes: float | None
     checkpoints: int
@@ -117,6 +119,7 @@ def summarize(data: RunData) -> Summary:
         metrics=tuple(_metrics(epochs.kept or steps.kept)),
         samples_per_second=_ratio((each.samples, each.seconds) for each in chief),
         step_seconds=_ratio((each.seconds, each.steps) for each in chief),
+        goodput=data.goodput.goodput if data.goodput is not None else None,
         time_fractions=mean_time_fractions(rates),
         memory_bytes=max(_memories(data), default=None),
         checkpoints=len(data.of(CheckpointEvent)),

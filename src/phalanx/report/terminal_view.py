@@ -30,7 +30,7 @@ _COLUMNS = ("rank", "state", "doing", "step", "epoch", "loss", "samples/s", "a s
             "memory", "seen")  # fmt: skip
 _TO_THE_LEFT = ("state", "doing")
 _WIDE = 96  # columns of a terminal; what each worker does is left out on a narrower one.
-_OTHER_ROWS = 9
+_OTHER_ROWS = 10
 _NOTABLE = 3
 
 
@@ -104,6 +104,10 @@ def _progress(run: LiveRun) -> list[Text]:
     validation = validation_of(run.epoch)
     if run.epoch is not None and validation:
         lines.append(Text(f"epoch {run.epoch.epoch:<5} ") + _numbers(validation))
+    goodput = run.goodput()
+    if goodput is not None and goodput.seconds > 0:
+        line = formatting.goodput_line(goodput.goodput, goodput.losses(), most=2)
+        lines.append(Text(line.replace("goodput ", "goodput     ", 1)))
     return lines
 
 

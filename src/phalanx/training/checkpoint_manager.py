@@ -28,7 +28,8 @@ from phalanx.errors import (
 )
 from phalanx.keras_compat.callback_adapters import truncate_after
 from phalanx.keras_compat.model_access import steps_trained
-from phalanx.monitoring.phase_tracker import phase_tracker
+from phalanx.monitoring.event_log import worker_event_log
+from phalanx.monitoring.phase_tracker import phase_tracker, record_moment
 from phalanx.training.async_checkpointer import AsyncCheckpointer
 from phalanx.training.context import CallContext, broadcast_int
 from phalanx.training.save_policy import SavePolicy
@@ -209,7 +210,8 @@ class CheckpointManager:
                 step=self._step, epoch=epoch, is_complete=True, is_stopped=is_stopped
             )
             self._save(moment, logs=logs)
-            self._writes.finish()
+            with phase_tracker.during("checkpoint"):
+                self._writes.finish()
 
     def _sync_workers(self) -> tuple[bool, bool]:
         """Whether a checkpoint is due by the chief's clock, and whether some worker is to go."""
@@ -234,12 +236,14 @@ class CheckpointManager:
             ),
         )
         with phase_tracker.during("checkpoint"):
+            record_moment(worker_event_log(os.environ))
             self._check()
             self._writes.write(read_state)
         self._schedule.saved(moment.step)
 
     def _stop(self) -> None:
-        self._writes.finish()
+        with phase_tracker.during("checkpoint"):
+            self._writes.finish()
         if self._stage.place.is_chief:
             _log.warning(
                 "stopped at step %d, as a signal asked; the same command resumes from there",

@@ -58,8 +58,13 @@ class FitReporter:
         self._step = steps_trained(self._model)
         phase_tracker.at(step=self._step, epoch=initial_epoch)
         if self._events is not None:
-            where = {"step": self._step, "initial_epoch": initial_epoch}
-            self._events.start(self._model, epochs=epochs, steps=steps, **where)
+            self._events.start(
+                self._model,
+                epochs=epochs,
+                initial_epoch=initial_epoch,
+                steps=steps,
+                step=self._step,
+            )
 
     def begin_epoch(self, epoch: int) -> None:
         """An epoch starts."""
@@ -69,6 +74,13 @@ class FitReporter:
             self._events.epoch_begins()
         with phase_tracker.during("callbacks"):
             self._callbacks.on_epoch_begin(epoch)
+
+    def trained(self, step: int) -> None:
+        """Steps up to `step` are done; their hooks have not run yet."""
+        self._step = step
+        phase_tracker.at(step=step)
+        if self._events is not None:
+            self._events.trained()
 
     def metrics(self, logs: Mapping[str, Any], batch: int) -> None:
         """Metrics were read after `batch` of this epoch."""
@@ -184,8 +196,7 @@ class FitInstrumentation(FitReporter):
         self._executed = done
         self._own.outputs = outputs
         self._keeper.executed(done)
-        self._step += done
-        phase_tracker.at(step=self._step)
+        self.trained(self._step + done)
         return done, outputs
 
     def read(

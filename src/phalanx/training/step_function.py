@@ -21,6 +21,7 @@ from phalanx.data.batches import static_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.reduction_plan import Piece, record_reduction_plan
 from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
@@ -288,8 +289,9 @@ class StepFunction:
         plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
         collectives = getattr(self.plan.strategy, "collectives", None)
         dynamic = getattr(collectives, "dynamic_shapes", 0)
+        pieces: list[Piece] = []
         with (
-            step_scope(replica_batch=share),
+            step_scope(replica_batch=share, reductions=pieces),
             share.published() if plain and place.total > 1 else nullcontext(),
             share.looking_at(data),
             replica_scope(replica),
@@ -301,6 +303,8 @@ class StepFunction:
                 logs = tf.nest.map_structure(share.for_mean, logs)
         self.assigned.update(share.assigned)
         self.is_traced = True
+        if self._kind == "train" and place.is_chief and replica == place.first:
+            record_reduction_plan(pieces, self.extensions)
         if getattr(collectives, "dynamic_shapes", 0) > dynamic:
             self.has_dynamic_collectives = True
         if self._kind == "train" and (made := self.extensions.get(MadeInStep)):

@@ -25,7 +25,7 @@ from phalanx.launch.run_layout import AttemptPaths
 from phalanx.monitoring.event_log import EventLog, event_log_of
 from phalanx.monitoring.events import WorkerEnd, WorkerStart
 from phalanx.monitoring.flight_recorder import flight
-from phalanx.monitoring.phase_tracker import HeartbeatWriter, phase_tracker
+from phalanx.monitoring.phase_tracker import HeartbeatWriter, phase_tracker, record_moment
 from phalanx.worker import directory_creation, process_exit
 from phalanx.worker.logs import set_up_logging
 from phalanx.worker.process_exit import dump_stacks_on_request, exit_on_sigterm
@@ -63,6 +63,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
             _exit_barrier(strategy, saved=code != 0)
         flight.close()
         heartbeat.close()
+        record_moment(event_log)
         event_log.append(WorkerEnd(ok=True, step=phase_tracker.beat().step))
         del script
     except BaseException as error:

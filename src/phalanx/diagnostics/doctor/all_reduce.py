@@ -19,7 +19,7 @@ from phalanx.launch.ports import pick_free_ports
 
 PARAMETERS = 25_600_000
 """Those of ResNet-50, unless `--model-parameters` is given."""
-_BYTES = 4  # of a float32 gradient
+BYTES = 4  # of a float32 gradient
 _COUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[kMB]?)")
 _UNITS = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9}
 
@@ -42,7 +42,7 @@ class Speed:
         A ring sends 2 (n - 1) / n times the gradients over each link, which is once for two:
         https://doi.org/10.1016/j.jpdc.2008.09.002
         """
-        return self.seconds + 2 * (workers - 1) / workers * parameters * _BYTES / self.rate
+        return self.seconds + 2 * (workers - 1) / workers * parameters * BYTES / self.rate
 
     def to_fields(self) -> dict[str, Any]:
         """For JSON."""
@@ -56,7 +56,7 @@ def needs(speed: Speed, parameters: int, workers: int = 2) -> str:
     """What a model of so many parameters would take, in words."""
     step = in_seconds(speed.of_a_step(parameters, workers))
     return (
-        f"{in_millions(parameters)} parameters ({in_bytes(parameters * _BYTES)} of gradients) take "
+        f"{in_millions(parameters)} parameters ({in_bytes(parameters * BYTES)} of gradients) take "
         f"{step} of each step on {workers} workers"
     )
 

@@ -93,11 +93,6 @@ class PSInstrumentation(FitReporter):
         """The first step of an epoch is scheduled."""
         self._times.begin_epoch()
 
-    def trained(self, step: int) -> None:
-        """Steps up to `step` are done; their hooks have not run yet."""
-        self._step = step
-        phase_tracker.at(step=step)
-
     def on_results(self, results: Sequence[StepResult]) -> None:
         """The hooks of these steps have run."""
         self._times.on_results(results)

@@ -28,6 +28,7 @@ from phalanx.diagnostics.doctor.cluster_check.nodes import (
     NodeClient,
 )
 from phalanx.diagnostics.doctor.result import Result, failed, ok
+from phalanx.monitoring.communication_advice import Advice, StepCosts
 
 _CLOCK_READINGS = 5
 _SEEN_WITHIN = 10.0
@@ -44,6 +45,7 @@ class ClusterChecks:
         *,
         root: Path,
         parameters: int,
+        step: StepCosts | None,
         port: int,
     ) -> None:
         """Prepare.
@@ -53,6 +55,7 @@ class ClusterChecks:
             connected: the other nodes.
             root: the directory of all runs.
             parameters: of the model for which the cost of an all-reduce is estimated.
+            step: what its step costs elsewhere; None if that is not known.
             port: the port of the leader's probe.
         """
         self._hosts: dict[int, NodeClient] = {0: own, **connected.others}
@@ -60,7 +63,10 @@ class ClusterChecks:
         self._root = root
         self._parameters = parameters
         self._ports = {0: port, **{at: marker.port for at, marker in connected.markers.items()}}
+        self._step = step
+        self._speeds: list[Speed] = []
         self.links: list[Link] = []
+        self.advice: list[Advice] = []
 
     def results(self) -> Iterator[Result]:
         """The results of all checks, one by one."""
@@ -70,6 +76,7 @@ class ClusterChecks:
         yield from self._directory()
         yield from self._links()
         yield from self._all_reduce()
+        yield from self._communication()
 
     def _reports(self) -> Iterator[Result]:
         """The results of the checks of each node, and a comparison of versions."""
@@ -190,8 +197,19 @@ class ClusterChecks:
                 "ports above 1024; phalanx doctor on each",
             )
         speed = Speed(seconds=answers[0]["seconds"], rate=answers[0]["rate"])
+        self._speeds.append(speed)
         workers = len(self._connected.names)
         return ok("all-reduce", f"{names}: {speed}; {needs(speed, self._parameters, workers)}")
+
+    def _communication(self) -> Iterator[Result]:
+        """What would help over the slowest link, for which all others wait."""
+        if self._speeds:
+            slowest = max(self._speeds, key=lambda speed: speed.of_a_step(self._parameters))
+            workers = len(self._connected.names)
+            result, self.advice = findings.communication(
+                slowest, self._parameters, workers, self._step
+            )
+            yield result
 
 
 def _no_answer(name: str, problem: str) -> Result:

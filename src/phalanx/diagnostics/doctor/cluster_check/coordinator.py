@@ -30,8 +30,22 @@ from phalanx.launch.rendezvous.leader import Leader
 from phalanx.launch.rendezvous.store import rendezvous_path
 from phalanx.launch.run_dir import versions
 from phalanx.launch.supervisor import Clock, MonotonicClock
+from phalanx.monitoring.communication_advice import Advice, StepCosts
 
 STARTUP_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFindings:
+    """What was measured, next to the results.
+
+    Attributes:
+        links: each pair of nodes, in both directions.
+        advice: options of `phalanx run` that would shorten a step.
+    """
+
+    links: Sequence[Link]
+    advice: Sequence[Advice]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +58,7 @@ class ClusterCheck:
         check: runs the checks of this node.
         announce: prints a message for the user.
         parameters: of the model for which the cost of an all-reduce is estimated.
+        step: what its step costs elsewhere; None if that is not known.
         rendezvous_timeout: seconds to wait for the others.
         clock: the time.
         start: starts one of the two all-reduce workers.
@@ -54,6 +69,7 @@ class ClusterCheck:
     check: Callable[[], Sequence[Result]]
     announce: Callable[[str], None]
     parameters: int = PARAMETERS
+    step: StepCosts | None = None
     rendezvous_timeout: float = STARTUP_TIMEOUT
     clock: Clock = field(default_factory=MonotonicClock)
     start: StartAllReduceWorker = AllReduceWorker
@@ -75,8 +91,8 @@ class ClusterCheck:
             start=self.start,
         ).run()
 
-    def lead(self, show: Callable[[Result], None]) -> list[Link]:
-        """Check this node, then all nodes together; gives the links that were measured.
+    def lead(self, show: Callable[[Result], None]) -> ClusterFindings:
+        """Check this node, then all nodes together.
 
         Args:
             show: called with each result.
@@ -106,7 +122,7 @@ class ClusterCheck:
                     fit = fit and is_passing([result])
                     show(result)
             leader.end(0 if fit else 1, None)
-        return checks.links
+        return ClusterFindings(links=checks.links, advice=checks.advice)
 
     @property
     def _directory(self) -> Path:
@@ -140,6 +156,7 @@ class ClusterCheck:
             connected,
             root=self.root.absolute(),
             parameters=self.parameters,
+            step=self.step,
             port=probe.port,
         )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from phalanx.cluster.local_host import is_address
-from phalanx.diagnostics.doctor.all_reduce import in_seconds
+from phalanx.diagnostics.doctor.all_reduce import BYTES, Speed, in_bytes, in_seconds
 from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
+from phalanx.monitoring.communication_advice import Advice, StepCosts, advise, of_a_link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,34 @@ def _name(host: str, one: HostName) -> Result | None:
         what = f"{host} knows {one.name} as {one.address}, and no name for that address"
         return warning("names", what, fix)
     return None
+
+
+def communication(
+    speed: Speed, parameters: int, workers: int, step: StepCosts | None
+) -> tuple[Result, list[Advice]]:
+    """Which options of `phalanx run` would shorten a step over the slowest link.
+
+    Args:
+        speed: of the slowest all-reduce.
+        parameters: of the model, unless `step` knows its bytes.
+        workers: how many there are.
+        step: what a step costs elsewhere; None for one that computes as long as it sends.
+    """
+    size = parameters * BYTES if step is None or step.bytes is None else step.bytes
+    known = step or StepCosts(compute=0.0, communication=0.0)
+    costs = of_a_link(known, seconds=speed.seconds, rate=speed.rate, size=size, workers=workers)
+    how = f"{in_seconds(costs.compute + costs.other)} of computing"
+    if step is None:
+        costs = replace(costs, compute=costs.transfer)
+        how = "as long for computing (--step-seconds or --step-of says how long yours is)"
+    what = (
+        f"{in_bytes(size)} of gradients take {in_seconds(costs.transfer)} of a step on {workers} "
+        f"workers; with {how} a step takes {in_seconds(costs.step)}"
+    )
+    found = advise(costs)
+    better = [f"{each.options}: {in_seconds(each.step)} (-{each.gain:.0%})" for each in found]
+    fix = f"phalanx run {'; '.join(better)}" if better else None
+    return ok("communication", what, fix), found
 
 
 def directory(path: str, seen: Mapping[str, str | None]) -> Iterator[Result]:
