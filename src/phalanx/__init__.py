@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from phalanx.gradients.gathered_batch import all_gather_batch as all_gather_batch
+    from phalanx.notebook.launch import launch as launch
+    from phalanx.notebook.magic import load_ipython_extension as load_ipython_extension
     from phalanx.training.custom_loop import distribute_optimizer as distribute_optimizer
     from phalanx.training.custom_loop import observe_gradients as observe_gradients
     from phalanx.training.distributed_step import distribute_step as distribute_step
@@ -43,6 +45,7 @@ _HOMES = {
     "fit": "phalanx.training.fit",
     "observe_gradients": "phalanx.training.custom_loop",
     "is_enabled": "phalanx.training.enable",
+    "load_ipython_extension": "phalanx.notebook.magic",
     "local_chief_first": "phalanx.training.local_chief_first",
     "predict": "phalanx.training.predict",
     "strategy": "phalanx.worker.strategy",
@@ -64,7 +67,8 @@ _HOMES = {
     ),
 }
 
-_MODULES = ("callbacks", "checkpoint", "clip", "data", "preemption", "schedules")
+_MODULES = ("callbacks", "checkpoint", "clip", "data", "launch", "preemption", "schedules")
+"""`phalanx.launch` is also a function: see phalanx/launch/__init__.py."""
 
 __all__ = [*sorted(_HOMES), *_MODULES, "__version__"]
 
