@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from phalanx.gradients.gathered_batch import all_gather_batch as all_gather_batch
     from phalanx.notebook.launch import launch as launch
-    from phalanx.notebook.magic import load_ipython_extension as load_ipython_extension
     from phalanx.training.custom_loop import distribute_optimizer as distribute_optimizer
     from phalanx.training.custom_loop import observe_gradients as observe_gradients
     from phalanx.training.distributed_step import distribute_step as distribute_step
@@ -45,7 +44,6 @@ _HOMES = {
     "fit": "phalanx.training.fit",
     "observe_gradients": "phalanx.training.custom_loop",
     "is_enabled": "phalanx.training.enable",
-    "load_ipython_extension": "phalanx.notebook.magic",
     "local_chief_first": "phalanx.training.local_chief_first",
     "predict": "phalanx.training.predict",
     "strategy": "phalanx.worker.strategy",
@@ -80,6 +78,11 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Add `%%phalanx` to a notebook: IPython calls this for `%load_ext phalanx`."""
+    importlib.import_module("phalanx.notebook.magic").load_ipython_extension(ipython)
 
 
 def __dir__() -> list[str]:

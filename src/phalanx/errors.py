@@ -27,7 +27,10 @@ Each message says what was asked, what was found (the value), and what to do.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class PhalanxError(Exception):
