@@ -16,7 +16,7 @@ from phalanx.launch.parent_death import LAUNCHER_VARIABLE
 from phalanx.launch.root_cause import WorkerExit
 from phalanx.launch.run_result import RunResult
 from phalanx.notebook.cell_output import CellOutput
-from phalanx.notebook.failure import run_failed
+from phalanx.notebook.failure import raise_failure
 from phalanx.notebook.kernel_process import launcher_environment
 from phalanx.notebook.launch import launch, run_command
 from phalanx.notebook.magic import read_line
@@ -165,9 +165,12 @@ def failed(traceback, tmp_path, exit_code=1):
         rank=1, type="ValueError", message="bad", traceback=traceback, time=0.0, monotonic=0.0
     )
     ending = WorkerExit(rank=1, exit_code=1, at=0.0, failure=record)
-    return run_failed(
-        RunResult(exit_code=exit_code, run_dir=tmp_path, report="Worker 1\nrest", endings=(ending,))
+    result = RunResult(
+        exit_code=exit_code, run_dir=tmp_path, report="Worker 1\nrest", endings=(ending,)
     )
+    with pytest.raises(RunFailedError) as raised:
+        raise_failure(result)
+    return raised.value
 
 
 def test_a_failure_names_the_last_line_of_the_users_code(tmp_path):
@@ -189,7 +192,6 @@ def test_a_failure_names_the_last_line_of_the_users_code(tmp_path):
 
 def test_a_saved_run_says_how_to_continue(tmp_path):
     error = failed("", tmp_path, exit_code=75)
-    assert isinstance(error, RunFailedError)
     assert f"name={tmp_path.name!r}" in str(error)
 
 

@@ -6,6 +6,7 @@ import re
 import site
 import sysconfig
 from pathlib import Path
+from typing import NoReturn
 
 import phalanx
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
@@ -17,11 +18,15 @@ from phalanx.launch.run_result import RunResult
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 
 
-def run_failed(result: RunResult) -> RunFailedError:
-    """The exception for a run that has not ended well."""
+def raise_failure(result: RunResult) -> NoReturn:
+    """Raise the exception for a run that has not ended well.
+
+    Raises:
+        RunFailedError: always.
+    """
     if result.exit_code == RESUME_EXIT_CODE:
         name = result.run_dir.name
-        return RunFailedError(
+        raise RunFailedError(
             f"Training has saved and stopped, as a signal asked for. Run the cell again with "
             f"name={name!r} and resume=True to continue.",
             exit_code=result.exit_code,
@@ -35,7 +40,7 @@ def run_failed(result: RunResult) -> RunFailedError:
         first, *rest = report.split("\n", 1)
         at = f"  {place[0]}, line {place[1]}"
         report = "\n".join([first, at, *rest])
-    return RunFailedError(
+    raise RunFailedError(
         report,
         exit_code=result.exit_code,
         run_dir=result.run_dir,

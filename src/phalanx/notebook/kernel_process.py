@@ -6,12 +6,14 @@ import os
 import pickle
 import selectors
 import signal
+import site
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.metadata import distribution
 from pathlib import Path
 
 import phalanx
@@ -84,10 +86,13 @@ def launcher_environment(kernel: Mapping[str, str]) -> dict[str, str]:
         environment.pop(name, None)
     if environment.get("MPLBACKEND", "").startswith("module://"):
         environment["MPLBACKEND"] = "Agg"  # IPython's draws in a kernel only.
-    # A notebook may have found Phalanx through `sys.path`.
-    home = str(Path(phalanx.__file__).parents[1])
-    places = [home, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(places))
+    installed = str(distribution("phalanx").locate_file(""))
+    if installed not in (*site.getsitepackages(), site.getusersitepackages()):
+        # The notebook has found it through `sys.path`, as after `pip install --target`.
+        home = str(Path(phalanx.__file__).parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [home, environment.get("PYTHONPATH")])
+        )
     return environment
 
 

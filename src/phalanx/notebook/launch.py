@@ -8,7 +8,8 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints, overload
@@ -18,7 +19,7 @@ from phalanx.cluster.spec import WORKER_VARIABLE
 from phalanx.errors import ConfigurationError, ReturnValueError
 from phalanx.launch.run_result import RunResult
 from phalanx.notebook.cell_output import CellOutput
-from phalanx.notebook.failure import run_failed
+from phalanx.notebook.failure import raise_failure
 from phalanx.notebook.kernel_process import run_launcher
 from phalanx.notebook.launcher import LauncherRequest
 from phalanx.notebook.pickled_call import pickle_function
@@ -143,14 +144,11 @@ def run(command: RunCommand, shown: str, place: Path) -> RunResult:
         outcome=place / "outcome.pkl",
     )
     outcome = run_launcher(request, CellOutput(sys.stdout))
-    # From now on, TensorFlow may start in this kernel, for a returned model. By default it takes
-    # all memory of every GPU, and the next run would have none.
-    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if outcome.error is not None:
         raise outcome.error from None
     assert outcome.result is not None
     if outcome.result.exit_code:
-        raise run_failed(outcome.result) from None
+        raise_failure(outcome.result)
     return outcome.result
 
 
@@ -200,7 +198,8 @@ def read_result(path: Path, outcome: RunResult) -> Any:
         )
     try:
         register(result.registered)
-        with classes_of(sys.modules["__main__"], has_keras=result.has_keras):
+        place = classes_of(sys.modules["__main__"], has_keras=result.has_keras)
+        with place, _growing_gpu_memory(os.environ):
             return pickle.loads(result.pickled)
     except Exception as error:  # Any type may raise anything.
         raise ReturnValueError(
@@ -209,6 +208,24 @@ def read_result(path: Path, outcome: RunResult) -> Any:
             "weights or a saved file's path; define custom layers in a cell of the notebook. The "
             f"training has ended well: the run is in {outcome.run_dir}."
         ) from error
+
+
+@contextmanager
+def _growing_gpu_memory(environment: MutableMapping[str, str]) -> Iterator[None]:
+    """Where TensorFlow starts in here, for a returned model, it takes the memory that it needs.
+
+    By default it takes all memory of every GPU, and the workers of the next run would have none.
+    https://www.tensorflow.org/guide/gpu#limiting_gpu_memory_growth
+    """
+    name = "TF_FORCE_GPU_ALLOW_GROWTH"
+    if name in environment:
+        yield
+        return
+    environment[name] = "true"
+    try:
+        yield
+    finally:
+        del environment[name]
 
 
 def _signature() -> inspect.Signature:

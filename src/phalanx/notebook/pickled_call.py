@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 
@@ -43,7 +43,7 @@ def pickle_function(
     try:
         pickled = dumps((function, tuple(args), dict(kwargs)))
     except Exception as error:  # Any type may raise anything.
-        raise _unpicklable(function, args, kwargs, error) from error
+        _refuse(function, args, kwargs, error)
     return NotebookCall(
         pickled=pickled,
         path=tuple(sys.path),
@@ -99,30 +99,30 @@ def _notebook_classes() -> dict[str, type]:
     }
 
 
-def _unpicklable(
+def _refuse(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     error: Exception,
-) -> ConfigurationError:
-    """The error that names the first value which cannot be pickled."""
+) -> NoReturn:
+    """Name the first value which cannot be pickled."""
     why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     for name, value in _used(function, args, kwargs):
         if isinstance(value, FunctionType) and value.__module__ == "__main__":
-            continue  # What it uses is named by itself.
+            continue  # The values that it uses follow.
         try:
             cloudpickle.dumps(value)
         except Exception as raised:  # As above.
             why = f"{type(raised).__name__}: {str(raised).partition(chr(10))[0]}"
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            return ConfigurationError(
+            raise ConfigurationError(
                 f"{_name(function)} uses {name!r}, a {kind} of this process, which cannot be sent "
                 f"to the workers ({why}). Create it inside of the function."
-            )
-    return ConfigurationError(
+            ) from error
+    raise ConfigurationError(
         f"{_name(function)} cannot be sent to the workers ({why}). Create inside of the function "
         "what it uses, and pass only values that can be pickled."
-    )
+    ) from error
 
 
 def _used(

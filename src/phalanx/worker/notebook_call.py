@@ -103,8 +103,6 @@ def main(arguments: Sequence[str]) -> None:
         return
     with classes_of(notebook):
         function, args, kwargs = pickle.loads(call.pickled)
-    for name, value in getattr(function, "__globals__", {}).items():
-        vars(notebook).setdefault(name, value)
     value = function(*args, **kwargs)
     spec = WorkerSpec.from_environment(os.environ)
     if spec is None or spec.rank == 0:
@@ -153,8 +151,9 @@ class _ResultPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
 
         if isinstance(value, keras.callbacks.History):
             return _history, (value.history, value.epoch, value.params)
-        if hasattr(value, "_unpickle_model"):
-            self.has_keras = True
+        self.has_keras |= isinstance(
+            value, (keras.Layer, keras.Optimizer, keras.Loss, keras.Metric)
+        )
         return super().reducer_override(value)
 
 
