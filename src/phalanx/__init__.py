@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from phalanx.gradients.gathered_batch import all_gather_batch as all_gather_batch
+    from phalanx.notebook.launch import launch as launch
     from phalanx.training.custom_loop import distribute_optimizer as distribute_optimizer
     from phalanx.training.custom_loop import observe_gradients as observe_gradients
     from phalanx.training.distributed_step import distribute_step as distribute_step
@@ -64,7 +65,8 @@ _HOMES = {
     ),
 }
 
-_MODULES = ("callbacks", "checkpoint", "clip", "data", "preemption", "schedules")
+_MODULES = ("callbacks", "checkpoint", "clip", "data", "launch", "preemption", "schedules")
+"""`phalanx.launch` is also a function: see phalanx/launch/__init__.py."""
 
 __all__ = [*sorted(_HOMES), *_MODULES, "__version__"]
 
@@ -76,6 +78,11 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Add `%%phalanx` to a notebook: IPython calls this for `%load_ext phalanx`."""
+    importlib.import_module("phalanx.notebook.magic").load_ipython_extension(ipython)
 
 
 def __dir__() -> list[str]:

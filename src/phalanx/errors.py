@@ -7,6 +7,8 @@
     ├── LaunchError                 a worker could not be started
     │   └── ScriptError             the user's script cannot be run at all
     ├── WorkerFailedError           a worker ended badly; names the root cause
+    │   └── RunFailedError          a run that `phalanx.launch` started
+    ├── ReturnValueError            a value cannot come back from the workers of `phalanx.launch`
     ├── TrainingError               fit, evaluate or predict cannot give the right answer
     │   ├── DataError               the input data is invalid, or differs between workers
     │   ├── NonFiniteError          a gradient has NaN or infinite entries
@@ -25,6 +27,11 @@ Each message says what was asked, what was found (the value), and what to do.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class PhalanxError(Exception):
@@ -60,6 +67,53 @@ class ScriptError(LaunchError):
 
 class WorkerFailedError(PhalanxError):
     """A worker ended badly. The message names the earliest failure: the root cause."""
+
+
+class RunFailedError(WorkerFailedError):
+    """A run that `phalanx.launch` or `%%phalanx` started has failed.
+
+    Attributes:
+        exit_code: that of the run, as `phalanx run` ends with it.
+        run_dir: the run's directory; None where the launcher ended before there was one.
+        rank: the worker of the root cause; None where no worker failed.
+        type: the class name of its exception; empty where it raised none.
+        file: the cell or file of the user's code that raised it, such as `Cell In[3]`; None where
+            that is unknown.
+        line: the line in it, from 1.
+        traceback: the worker's traceback, from the user's code on; empty where there is none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        exit_code: int,
+        run_dir: Path | None = None,
+        rank: int | None = None,
+        type: str = "",
+        file: str | None = None,
+        line: int | None = None,
+        traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.run_dir = run_dir
+        self.rank = rank
+        self.type = type
+        self.file = file
+        self.line = line
+        self.traceback = traceback
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the worker's traceback is in the message, the kernel's says nothing.
+
+        https://ipython.readthedocs.io/en/stable/config/integrating.html
+        """
+        return [f"{type(self).__name__}: {self}"]
+
+
+class ReturnValueError(PhalanxError):
+    """What the function of `phalanx.launch` returned cannot come back; the run itself is done."""
 
 
 class TrainingError(PhalanxError):

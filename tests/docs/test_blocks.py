@@ -39,6 +39,7 @@ NOT_RUN = {
     "runs tests",
     "builds Horovod for some minutes",
     "needs a TPU",
+    "needs a notebook",
     "takes a script up to its fit",
     "waits for a worker to fail",
     "waits for what another command writes",

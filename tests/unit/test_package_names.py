@@ -12,9 +12,9 @@ from phalanx import errors
 PUBLIC = {
     "__version__", "all_gather", "all_gather_batch", "all_reduce", "barrier", "broadcast",
     "disable", "distribute_optimizer", "distribute_step", "enable", "evaluate", "fit", "is_chief",
-    "is_enabled", "local_chief_first", "local_rank", "observe_gradients", "predict", "rank",
-    "strategy", "sum_loss", "world_size", "callbacks", "checkpoint", "clip", "data", "preemption",
-    "schedules",
+    "is_enabled", "launch", "local_chief_first", "local_rank", "observe_gradients", "predict",
+    "rank", "strategy", "sum_loss", "world_size", "callbacks", "checkpoint", "clip", "data",
+    "preemption", "schedules",
 }  # fmt: skip
 
 

@@ -102,6 +102,11 @@ def test_several_gpus_in_a_worker_are_refused(tf_config, launched, says):
     assert says in str(refused.value)
 
 
+def test_a_notebook_with_several_gpus_gets_the_function_to_call():
+    with pytest.raises(ConfigurationError, match=r"phalanx\.launch\(FUNCTION, workers=2\)"):
+        check_one_gpu(2, None, launched=False, script=None)
+
+
 def test_an_unknown_name():
     with pytest.raises(ConfigurationError, match=r"auto, single, mirrored, .*; found 'ring'"):
         check_name("ring")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 
 import typer
 
@@ -15,6 +16,7 @@ from phalanx.cli.run_options import RunCommand
 from phalanx.launch.context import LaunchContext
 from phalanx.launch.resources import Machine
 from phalanx.launch.run import run as launch
+from phalanx.launch.run_result import RunResult
 from phalanx.launch.showing import Showing
 
 HELP = """Run a Keras script on several workers, unchanged.
@@ -38,22 +40,35 @@ Options before SCRIPT are options of Phalanx; arguments after it go to the scrip
 @takes(RunCommand)
 def run(asked: RunCommand) -> None:
     """Launch, and leave with the run's exit code."""
+    result = start(asked, sys.argv)
+    if result.report is not None:
+        error(result.report)
+    raise typer.Exit(result.exit_code)
+
+
+def start(asked: RunCommand, argv: Sequence[str]) -> RunResult:
+    """Run it with the standard output and the environment of this process.
+
+    Args:
+        asked: the options.
+        argv: the command as the run records it; the arguments of the script are last.
+
+    Raises:
+        PhalanxError: an option, the script or a cluster environment cannot work.
+    """
     options = asked.options
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A bar's "━" must not end a run.
     output = Showing(sys.stdout)
-    result = launch(
+    return launch(
         options,
         LaunchContext(
             environment=os.environ,
             machine=Machine.here({**os.environ, **options.env}),
             output=output,
-            argv=sys.argv,
+            argv=argv,
             terminal=output.isatty(),
             announce=info,
             node_group=resolve_cluster(asked.hosts, asked.node_rank, asked.cluster),
         ),
     )
-    if result.report is not None:
-        error(result.report)
-    raise typer.Exit(result.exit_code)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-import typer
-
-from phalanx.cli.optional_value_option import OptionalValueCommand
-from phalanx.cli.options_dataclass import takes
 from phalanx.cli.run_options import RunCommand
+from phalanx.cli.run_words import read_words
 from phalanx.cluster.strategies import strategy_info
 from phalanx.errors import ConfigurationError
 from phalanx.launch.options import RunOptions
@@ -66,22 +61,11 @@ def check_gpus_per_worker(gpus: float, options: RunOptions, more: str) -> None:
 
 
 def _read(run: SubmitSpec) -> RunCommand:
-    words = run.words("--workers", str(run.hosts))[1:]
     # What is no option at all is refused in there.
-    read = _reader()(words, prog_name="phalanx run", standalone_mode=False)
-    if not isinstance(read, RunCommand) or read.options.target != run.target:
+    read = read_words(run.words("--workers", str(run.hosts))[1:])
+    if read is None or read.options.target != run.target:
         raise ConfigurationError(
             "--run-options must be options of phalanx run and nothing else; found "
             f"{run.shown_options!r}. What the script takes follows the script."
         )
     return read
-
-
-@cache
-def _reader() -> Any:
-    """A command that reads the words of `phalanx run`, and does no more."""
-    reader = typer.Typer(add_completion=False)
-    settings = {"allow_interspersed_args": False}
-    as_read = takes(RunCommand)(lambda command: command)
-    reader.command(cls=OptionalValueCommand, context_settings=settings)(as_read)
-    return typer.main.get_command(reader)

@@ -75,14 +75,16 @@ def choose_alone(
     return _by_devices(gpus, tpu)
 
 
-def check_one_gpu(gpus: int, config: TFConfig | None, *, launched: bool, script: str) -> None:
+def check_one_gpu(
+    gpus: int, config: TFConfig | None, *, launched: bool, script: str | None
+) -> None:
     """Refuse several GPUs in one worker, which would leave all but one idle.
 
     Args:
         gpus: how many this process sees.
         config: its TF_CONFIG.
         launched: whether `phalanx run` has started it.
-        script: what it runs.
+        script: what it runs; None in a notebook or at Python's prompt.
 
     Raises:
         ConfigurationError: there are several; names the command that uses them.
@@ -97,7 +99,9 @@ def check_one_gpu(gpus: int, config: TFConfig | None, *, launched: bool, script:
         )
     found = f"this process sees {gpus} GPUs"
     command = f"phalanx run --workers {gpus} {script}"
-    if config is not None:
+    if script is None:
+        command = f"phalanx.launch(FUNCTION, workers={gpus})"
+    elif config is not None:
         found = f"TF_CONFIG makes this {config.task_type} {config.task_index}, and {found}"
         tasks = [address for job in config.cluster.values() for address in job]
         hosts = {address.rpartition(":")[0] for address in tasks}

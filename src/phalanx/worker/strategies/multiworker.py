@@ -44,10 +44,10 @@ def _has_launcher(request: StrategyRequest) -> bool:
     return request.worker is not None and request.worker.run_dir is not None
 
 
-def _script() -> str:
-    """What this process runs, for a command to copy."""
+def _script() -> str | None:
+    """What this process runs, for a command to copy; None in a notebook."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    return "SCRIPT" if main is None else os.path.relpath(main)
+    return None if main is None else os.path.relpath(main)
 
 
 def _options(communication_backend: str) -> Any:
