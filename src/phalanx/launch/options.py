@@ -18,6 +18,7 @@ from phalanx.cluster.strategies import (
     strategy_info,
     uses_parameter_servers,
 )
+from phalanx.cluster.sync_options import SyncOptions
 from phalanx.cluster.task_types import DEFAULT_SHARDING, parse_sharding
 from phalanx.errors import ConfigurationError
 
@@ -61,6 +62,7 @@ class RunOptions:
         resume: continue with the run of that name, however it ended.
         threads: CPU threads for each worker; None shares the cores out.
         switches: what is done so that mistakes are found.
+        sync: how often workers synchronize their weights.
         env: variables added to every worker's environment.
 
     Raises:
@@ -90,6 +92,7 @@ class RunOptions:
     resume: bool = False
     threads: int | None = None
     switches: DebugOptions = field(default_factory=DebugOptions)
+    sync: SyncOptions = field(default_factory=SyncOptions)
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -128,6 +131,7 @@ class RunOptions:
             )
         check_workers_fit(self.workers, self.strategy, self.devices)
         _check_switches(self)
+        self.sync.check_strategy(self.strategy, 1 if self.devices is None else self.devices.count)
 
 
 def check_servers(servers: int | None, sharding: str, strategy: StrategyName) -> None:

@@ -199,6 +199,7 @@ def make_plan(
         interactive=surroundings.terminal,
         log_level=options.log_level,
         switches=options.switches,
+        sync=options.sync,
     )
     return plan, replace(options, workers=workers)
 
