@@ -29,7 +29,12 @@ def test_options_reach_the_worker():
         ({"every": 5, "outer_learning_rate": 0.0}, "--outer-learning-rate"),
         ({"every": 5, "outer_momentum": 1.0}, "--outer-momentum"),
         ({"every": 5, "dtype": "int8"}, "--sync-dtype"),
+        ({"every": 5, "fragments": 6}, "--sync-fragments"),
+        ({"every": 5, "delay": 5}, "--sync-delay"),
+        ({"every": 5, "mixing": 1.0}, "--sync-mixing"),
         ({"warmup": 5}, "--sync-warmup"),
+        ({"fragments": 2}, "--sync-fragments"),
+        ({"delay": 2}, "--sync-delay"),
         ({"outer_optimizer": "none"}, "--outer-optimizer"),
         ({"outer_learning_rate": 0.5}, "--outer-learning-rate"),
         ({"outer_momentum": 0.5}, "--outer-momentum"),
@@ -54,6 +59,12 @@ def test_several_devices_of_a_worker_are_refused():
     with pytest.raises(ConfigurationError) as error:
         RunOptions(target="train.py", devices=devices, workers=1, sync=SyncOptions(every=5))
     assert "--devices-per-worker" in str(error.value)
+
+
+def test_horovod_exchanges_nothing_in_a_thread():
+    with pytest.raises(ConfigurationError) as error:
+        RunOptions(target="train.py", strategy="horovod", sync=SyncOptions(every=5, delay=2))
+    assert str(error.value).startswith("--sync-delay")
 
 
 @pytest.mark.parametrize("strategy", ["auto", "multiworker", "horovod"])

@@ -59,6 +59,58 @@ def rows_of(worker, workers, start, count):
     return slice(first, first + base + (worker < odd))
 
 
+def simulate_streaming(before, workers, rows, batch, epochs, *, every, delay, mixing, rate=0.7):
+    """The weights after local steps with SGD and momentum, in two fragments: kernel and bias."""
+    x, y = (array.astype("float64") for array in data(rows))
+    x = np.hstack([x, np.ones((rows, 1))])
+    anchor = np.vstack([before[0], before[1][None]]).astype("float64")
+    local = [anchor.copy() for _ in range(workers)]
+    slots = [np.zeros_like(anchor) for _ in range(workers)]
+    outer = np.zeros_like(anchor)
+    fragments, offsets = [slice(0, -1), slice(-1, None)], [-(-every // 2), every]
+
+    def difference(part, counts):
+        shares = counts / counts.sum()
+        return sum(s * (anchor[part] - w[part]) for s, w in zip(shares, local, strict=True))
+
+    def apply(part, delta, keep):
+        outer[part] = 0.9 * outer[part] + delta
+        anchor[part] -= rate * (delta + 0.9 * outer[part])
+        for w in local:
+            w[part] = keep * w[part] + (1 - keep) * anchor[part]
+
+    for _ in range(epochs):
+        counts = [np.zeros(workers), np.zeros(workers)]
+        under_way = {}
+        for t, start in enumerate(range(0, rows, batch), start=1):
+            count = min(batch, rows - start)
+            for r in range(workers):
+                part = rows_of(r, workers, start, count)
+                for each in counts:
+                    each[r] += len(x[part])
+                if len(x[part]):
+                    gradient = 2 * x[part].T @ (x[part] @ local[r] - y[part]) / len(x[part])
+                    slots[r] = INNER_MOMENTUM * slots[r] - RATE * gradient
+                    local[r] = local[r] + slots[r]
+            for f in [f for f, (due, _) in under_way.items() if due == t]:
+                apply(fragments[f], under_way.pop(f)[1], mixing)
+            for f in (0, 1):
+                if (t - offsets[f]) % every == 0:
+                    delta = difference(fragments[f], counts[f])
+                    counts[f] = np.zeros(workers)
+                    if delay:
+                        under_way[f] = t + delay, delta
+                    else:
+                        apply(fragments[f], delta, 0.0)
+        for f in sorted(under_way, key=lambda f: under_way[f][0]):
+            apply(fragments[f], under_way[f][1], mixing)
+        for f in (0, 1):
+            if counts[f].sum():
+                apply(fragments[f], difference(fragments[f], counts[f]), 0.0)
+        local = [anchor.copy() for _ in range(workers)]
+    return [anchor[:-1], anchor[-1]]
+
+
 def simulate(before, workers, rows, batch, epochs, *, every, warmup=0, rate=None, momentum=0.9):
     """The weights after local steps with SGD and momentum on one linear layer.
 

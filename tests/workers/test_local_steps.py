@@ -60,6 +60,35 @@ def test_ends_as_numpy_computes(workers, name, pool):
         np.testing.assert_array_equal(found["after"][0], of_each[0]["after"][0])
 
 
+STREAMS = [
+    # (workers, H, delay, mixing, rows): the last step of an epoch sends a fragment, or does not;
+    # one is under way then, or none.
+    (2, 4, 2, 0.5, 145),
+    (2, 4, 0, 0.5, 128),
+    (2, 4, 3, 0.0, 128),
+    (3, 3, 1, 0.25, 129),
+]
+
+
+@pytest.mark.parametrize(
+    ("workers", "every", "delay", "mixing", "rows"),
+    [STREAMS[0], *(pytest.param(*one, marks=pytest.mark.full) for one in STREAMS[1:])],
+)
+def test_fragments_that_arrive_later_end_as_numpy_computes(
+    workers, every, delay, mixing, rows, pool
+):
+    options = {**DILOCO, "every": every, "fragments": 2, "delay": delay, "mixing": mixing}
+    args = [options, rows, 16, EPOCHS]
+    of_each = pool(workers).run(local_training.train, args=args, deadline=300)
+    weights = local_training.simulate_streaming(
+        of_each[0]["before"], workers, rows, 16, EPOCHS, every=every, delay=delay, mixing=mixing
+    )
+    for found in of_each:
+        for one, other in zip(found["after"], weights, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        assert found["history"] == of_each[0]["history"]
+
+
 def in_step_and_every_step(rows, batch):
     """SGD without momentum: a mean of the weights is the step of the mean gradient."""
     import keras

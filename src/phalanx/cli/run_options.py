@@ -135,6 +135,23 @@ class RunCommand:
             autocompletion=lambda: list(SYNC_DTYPES),
         ),
     ] = "auto"
+    sync_fragments: Annotated[
+        int,
+        typer.Option(metavar="P", help="Parts of the weights, which synchronize one by one."),
+    ] = 1
+    sync_delay: Annotated[
+        int,
+        typer.Option(
+            metavar="T",
+            help="Steps for which training continues while a sync travels; 0 waits for it.",
+        ),
+    ] = 0
+    sync_mixing: Annotated[
+        float,
+        typer.Option(
+            metavar="A", help="With --sync-delay, the share of its own weights a worker keeps."
+        ),
+    ] = 0.5
     data_workers: Annotated[
         int,
         typer.Option(
@@ -299,6 +316,9 @@ class RunCommand:
                 outer_learning_rate=self.outer_learning_rate,
                 outer_momentum=self.outer_momentum,
                 dtype=self.sync_dtype,  # type: ignore[arg-type]
+                fragments=self.sync_fragments,
+                delay=self.sync_delay,
+                mixing=self.sync_mixing,
             ),
             env=collect_env(self.env, self.env_from),
         )

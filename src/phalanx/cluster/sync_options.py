@@ -22,7 +22,9 @@ class SyncOptions:
     `outer_optimizer="nesterov"` is DiLoCo (Douillard et al. 2023, https://arxiv.org/abs/2311.08105):
     the model's optimizer trains between syncs, and Nesterov momentum acts on the difference of the
     weights. `outer_optimizer="none"` averages the weights: local SGD, or with `warmup` post-local
-    SGD (Lin et al. 2020, https://arxiv.org/abs/1808.07217).
+    SGD (Lin et al. 2020, https://arxiv.org/abs/1808.07217). `fragments` and `delay` synchronize
+    parts of the weights while training continues, as Streaming DiLoCo (Douillard et al. 2025,
+    https://arxiv.org/abs/2501.18512).
 
     Attributes:
         every: local steps from one sync to the next; None trains in step.
@@ -31,6 +33,9 @@ class SyncOptions:
         outer_learning_rate: of `nesterov`.
         outer_momentum: of `nesterov`.
         dtype: in which differences travel; "auto" is bfloat16 for `nesterov`, else float32.
+        fragments: parts of the weights, which synchronize at evenly spaced steps.
+        delay: steps from sending a difference to applying the sum, in which training continues.
+        mixing: with a delay, the share of its own weights that a worker keeps.
 
     Raises:
         ConfigurationError: a value, or two of them together, cannot work.
@@ -42,6 +47,9 @@ class SyncOptions:
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
     dtype: SyncDtype = "auto"
+    fragments: int = 1
+    delay: int = 0
+    mixing: float = 0.5
 
     def __post_init__(self) -> None:
         if self.every is None:
@@ -67,6 +75,21 @@ class SyncOptions:
         if self.dtype not in SYNC_DTYPES:
             raise ConfigurationError(
                 f"--sync-dtype must be one of {', '.join(SYNC_DTYPES)}; found {self.dtype!r}."
+            )
+
+        if not 1 <= self.fragments <= self.every:
+            raise ConfigurationError(
+                f"--sync-fragments must be from 1 to --sync-every {self.every}; found "
+                f"{self.fragments}."
+            )
+        if not 0 <= self.delay < self.every:
+            raise ConfigurationError(
+                f"--sync-delay must be from 0 to below --sync-every {self.every}; found "
+                f"{self.delay}."
+            )
+        if not 0 <= self.mixing < 1:
+            raise ConfigurationError(
+                f"--sync-mixing must be from 0 to below 1; found {self.mixing}."
             )
 
     @property
@@ -99,6 +122,11 @@ class SyncOptions:
                 f"--strategy multiworker or horovod; found --strategy {strategy}. Leave one of "
                 "them out."
             )
+        if self.delay and strategy == "horovod":
+            raise ConfigurationError(
+                f"--sync-delay {self.delay} exchanges weights in a thread, which Horovod's "
+                "operations do not allow; found --strategy horovod. Leave one of them out."
+            )
         if devices > 1:
             raise ConfigurationError(
                 f"--sync-every {self.every} takes local steps on workers with one device; found "
@@ -122,4 +150,7 @@ _OPTIONS = {
     "outer_learning_rate": "--outer-learning-rate",
     "outer_momentum": "--outer-momentum",
     "dtype": "--sync-dtype",
+    "fragments": "--sync-fragments",
+    "delay": "--sync-delay",
+    "mixing": "--sync-mixing",
 }

@@ -165,7 +165,7 @@ class CheckpointManager:
             epoch: the epoch under way.
             batch: batches of it that are trained.
             done: of these, how many just now.
-            can_save: whether all workers have the same weights, and the epoch goes on (where it
+            can_save: whether all workers have the same weights, and the epoch continues (where it
                 ends, `after_epoch` is called); the same on all workers.
 
         Raises:

@@ -224,7 +224,7 @@ class SyncFitLoop(FitLoop):
         self._done += done
         if (local := self._local) is not None:
             local.after(done, is_last=self._done == self._stream.steps)
-            if local.is_synced:
+            if local.found_nonfinite:
                 self._executor.check()
         return done, outputs
 

@@ -162,7 +162,7 @@ class TrainState:
         """
         outer = self._outer_variables()
         held = loaded.manifest.tensors()
-        # A training may have begun in step: then its outer optimizer begins without momentum.
+        # A training may have started in step: then its outer optimizer begins without momentum.
         whole = {n: v for n, v in self._whole().items() if n in held or n not in outer}
         check_compatible(loaded.manifest, describe(_rows_of(whole)), where, paths=paths_of(whole))
 
