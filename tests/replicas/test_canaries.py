@@ -524,3 +524,21 @@ def test_a_coordination_service_waits_for_ever_where_a_launcher_watches():
         importlib.import_module("tensorflow.python.distribute.collective_all_reduce_strategy")
     )
     assert "context.context().configure_coordination_service(" in source
+
+
+def test_a_launcher_of_collectives_can_be_made_next_to_another():
+    utils = importlib.import_module("tensorflow.python.distribute.cross_device_utils")
+    launcher = inspect.signature(utils.CollectiveReplicaLauncher.__init__)
+    assert list(launcher.parameters)[1:] == [
+        "group_key", "group_size", "collective_keys", "device", "options",
+    ]  # fmt: skip
+    source = inspect.getsource(utils.CollectiveReplicaLauncher.__init__)
+    for name in ("_group_key", "_group_size", "_collective_keys", "_device", "_options"):
+        assert f"self.{name} = " in source
+    keys = utils.CollectiveKeys()
+    first, second = keys.get_group_key(["CPU:0"]), keys._get_new_group_key(["CPU:0"])
+    assert first != second
+    # Keys are dealt out in the order of calls, in each group apart.
+    assert [keys.get_instance_key(group, "CPU:0") for group in (first, first, second)] == [
+        100, 101, 100,
+    ]  # fmt: skip

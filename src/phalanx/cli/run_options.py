@@ -16,6 +16,7 @@ from phalanx.cluster.debug_options import DebugOptions, parse_profile
 from phalanx.cluster.detect import CLUSTER_NAMES
 from phalanx.cluster.spec import LOG_LEVELS
 from phalanx.cluster.strategies import COMMUNICATION_NAMES, STRATEGY_NAMES
+from phalanx.cluster.sync_options import OUTER_OPTIMIZERS, SYNC_DTYPES, SyncOptions
 from phalanx.cluster.task_types import DEFAULT_SHARDING
 from phalanx.errors import ConfigurationError
 from phalanx.launch.env_file import collect_env
@@ -100,6 +101,58 @@ class RunCommand:
             help="How large variables are partitioned over parameter servers.",
         ),
     ] = DEFAULT_SHARDING
+    sync_every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="H",
+            help="Train each worker on its own and synchronize weights every H steps.",
+            show_default="train in step",
+        ),
+    ] = None
+    sync_warmup: Annotated[
+        int,
+        typer.Option(metavar="S", help="Train the first S steps in step before --sync-every."),
+    ] = 0
+    outer_optimizer: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(OUTER_OPTIMIZERS),
+            help="What acts on the difference of the weights at a sync; none averages them.",
+            autocompletion=lambda: list(OUTER_OPTIMIZERS),
+        ),
+    ] = "nesterov"
+    outer_learning_rate: Annotated[
+        float, typer.Option(metavar="RATE", help="Learning rate of the outer optimizer.")
+    ] = 0.7
+    outer_momentum: Annotated[
+        float, typer.Option(metavar="M", help="Momentum of the outer optimizer.")
+    ] = 0.9
+    sync_dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(SYNC_DTYPES),
+            help="Data type in which differences travel.",
+            show_default="bfloat16 for nesterov, else float32",
+            autocompletion=lambda: list(SYNC_DTYPES),
+        ),
+    ] = "auto"
+    sync_fragments: Annotated[
+        int,
+        typer.Option(metavar="P", help="Parts of the weights, which synchronize one by one."),
+    ] = 1
+    sync_delay: Annotated[
+        int,
+        typer.Option(
+            metavar="T",
+            help="Steps for which training continues while a sync travels; 0 waits for it.",
+        ),
+    ] = 0
+    sync_mixing: Annotated[
+        float,
+        typer.Option(
+            metavar="A", help="With --sync-delay, the share of its own weights a worker keeps."
+        ),
+    ] = 0.5
     data_workers: Annotated[
         int,
         typer.Option(
@@ -284,6 +337,17 @@ class RunCommand:
                 overfit_batches=_at_least_one("--overfit-batches", self.overfit_batches),
                 profile=parse_profile(self.profile, self.profile_ranks),
                 log_gradients=self.log_gradients,
+            ),
+            sync=SyncOptions(
+                every=self.sync_every,
+                warmup=self.sync_warmup,
+                outer_optimizer=self.outer_optimizer,  # type: ignore[arg-type]
+                outer_learning_rate=self.outer_learning_rate,
+                outer_momentum=self.outer_momentum,
+                dtype=self.sync_dtype,  # type: ignore[arg-type]
+                fragments=self.sync_fragments,
+                delay=self.sync_delay,
+                mixing=self.sync_mixing,
             ),
             env=collect_env(self.env, self.env_from),
             trackers=parse_trackers(self.tracker or ()),

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from phalanx.cluster.debug_options import DebugOptions
 from phalanx.cluster.strategies import StrategyName
+from phalanx.cluster.sync_options import SyncOptions
 from phalanx.cluster.task_types import DEFAULT_SHARDING, Role, task_of
 from phalanx.errors import ClusterError
 
@@ -56,6 +57,7 @@ class WorkerSpec:
         log_level: what the script's `logging` says; see `LOG_LEVELS`.
         data_service: `host:port` of the run's `tf.data` service; empty where it has none.
         switches: what is done so that mistakes are found.
+        sync: how often workers synchronize their weights.
         desync_address: `host:port` at which workers compare what they pass to a collective; empty
             where they do not.
         desync_key: what a process must know to take part there, in hexadecimal digits.
@@ -77,6 +79,7 @@ class WorkerSpec:
     data_service: str = ""
     log_level: LogLevel = "auto"
     switches: DebugOptions = field(default_factory=DebugOptions)
+    sync: SyncOptions = field(default_factory=SyncOptions)
     desync_address: str = ""
     desync_key: str = field(default="", repr=False)
     run_id: str = ""
@@ -143,6 +146,7 @@ class WorkerSpec:
             "addresses": tuple(fields["addresses"]),
             "devices": None if devices is None else DeviceSpec(**devices),
             "switches": DebugOptions.from_fields(fields.get("switches", {})),
+            "sync": SyncOptions(**fields.get("sync", {})),
         }
         return cls(**{**fields, **made})
 

@@ -110,6 +110,16 @@ class Collectives(abc.ABC):
             for part, word, tensor in zip(parts, words, tensors, strict=True)
         ]
 
+    def independent(self) -> Collectives:
+        """The same workers, with an order of calls of its own: for use in another thread.
+
+        All workers must call it, in the same order.
+
+        Raises:
+            NotImplementedError: the implementation has one order for all threads.
+        """
+        raise NotImplementedError
+
     def barrier(self) -> None:
         """Return when every worker has called it."""
         if self.size > 1:

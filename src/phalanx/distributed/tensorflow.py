@@ -4,12 +4,16 @@ Private names used, guarded by tests/replicas/test_canaries.py:
 `CollectiveAllReduceExtended._cross_device_ops`, whose `_launchers` hold one
 `CollectiveReplicaLauncher` for each device of this process. A `MultiWorkerMirroredStrategy` is
 the public way to start TensorFlow's server and its collectives; nothing trains under it here.
+Its `_group_key`, `_group_size`, `_collective_keys` and `_options`, and `_get_new_group_key` of the
+keys, make another launcher for the same device: keys are dealt out in the order of calls, which
+differs between workers where two threads call.
 `tensorflow.python.eager.context.context().configure_coordination_service`, which the strategy
 calls without a timeout.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -59,6 +63,20 @@ class TensorFlowCollectives(Collectives):
         super().__init__(rank=_rank(resolver), size=runtime.num_replicas_in_sync, device=device)
         self._runtime = runtime  # its server and threads live as long as it does
         (self._launcher,) = runtime.extended._cross_device_ops._launchers
+        self._make_gather()
+
+    def independent(self) -> TensorFlowCollectives:
+        """See `Collectives.independent`."""
+        made = copy.copy(self)
+        own = self._launcher
+        keys = own._collective_keys
+        made._launcher = type(own)(
+            keys._get_new_group_key([own._device]), own._group_size, keys, own._device, own._options
+        )
+        made._make_gather()
+        return made
+
+    def _make_gather(self) -> None:
         self._gather: Any = tf.function(
             lambda tensor: self._launcher.all_gather(tensor, 0),
             autograph=False,

@@ -33,6 +33,7 @@ class OptimizerHooks:
         clip_total: what `apply` will clip, computed apart for those who look.
         loss_scale: the factor on the loss, so on the gradients; None for 1.
         step: the optimizer's iteration.
+        skip: counts a step without an update.
     """
 
     apply: Callable[[Sequence[Gradient]], None]
@@ -40,6 +41,7 @@ class OptimizerHooks:
     clip_total: Callable[[Sequence[Gradient]], Sequence[Gradient]]
     loss_scale: Any
     step: Any
+    skip: Callable[[], None] = lambda: None
 
 
 def reduce_and_apply(
@@ -64,7 +66,7 @@ def reduce_and_apply(
             where the replicas' gradients are summed as they are.
         weighted: whether the gradients carry the share's weight already.
         replica: this replica's number in the worker group.
-        replicas: replicas in the worker group.
+        replicas: replicas in the worker group; 1 where they add up nothing.
         health: what to do and to remember where the total is not finite.
         observation: who looks, if anybody.
     """
@@ -93,12 +95,29 @@ def reduce_and_apply(
         keep = share.keep if share is not None and share.in_own_strategy() else None
         health.apply(checked, hooks.apply, step=hooks.step, replica=replica, keep=keep)
 
+    if share is not None and share.is_local and share.may_be_empty:
+        finish = _if_any_samples(share, finish, hooks.skip)
     if observation is None:
         finish()
         return
     local = scale(own, _unscaled(factor, hooks.loss_scale))
     seen = _observed(finish, local, total, variables, hooks=hooks, share=share, replicas=replicas)
     observation.record(replica, seen)
+
+
+def _if_any_samples(
+    share: ReplicaBatch, finish: Callable[[], None], skip: Callable[[], None]
+) -> Callable[[], None]:
+    """`finish` where the replica holds samples of a local step; momentum alone moves no weights."""
+
+    def branch(action: Callable[[], None]) -> Callable[[], tf.Tensor]:
+        def run() -> tf.Tensor:
+            action()
+            return tf.constant(True)
+
+        return run
+
+    return lambda: tf.cond(share.count > 0, branch(finish), branch(skip))
 
 
 def _same_slices(

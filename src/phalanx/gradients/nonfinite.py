@@ -95,6 +95,10 @@ class NonFiniteGuard:
         step, variable = (_copies(v)[0].read_value() for v in noted)
         return step, variable
 
+    def any_seen(self) -> tf.Tensor:
+        """In a graph: whether there was such a step, scalar bool."""
+        return _copies(self._step)[0].read_value() > _NEVER
+
     def trouble(self) -> NonFiniteStep | None:
         """The first such step, or None."""
         step = int(self._step.numpy())

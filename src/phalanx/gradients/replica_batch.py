@@ -4,6 +4,7 @@ A replica with n_r of the n samples of a global batch contributes n_r / n of the
 loss. Whoever computes a gradient, a loss or a statistic inside the step asks
 `current_replica_batch()`. Outside a step that Phalanx runs there is no share, and Keras's and
 `tf.distribute`'s own conventions hold (a custom training loop sums its replicas' gradients).
+In a local step, which exchanges nothing, the gradient is the mean over the replica's own samples.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class ReplicaBatch:
         total: samples in the global batch, scalar int32.
         start: the first of this replica's samples in the global batch, scalar int32.
         static_count: rows of this replica's data, where they are known while the step is traced.
+        is_local: whether replicas add up nothing in this step.
         weight: count / total, scalar float32.
         may_be_empty: whether `count` can be 0; False saves the guards against it.
         is_replica_invariant: whether every replica assigns a Keras variable the same value in
@@ -76,6 +78,7 @@ class ReplicaBatch:
         *,
         start: Any = 0,
         static_count: int | None = None,
+        is_local: bool = False,
         may_be_empty: bool = True,
         is_replica_invariant: Callable[[Any], bool] = is_seed,
     ) -> None:
@@ -83,6 +86,7 @@ class ReplicaBatch:
         self._total = total
         self._start = start
         self.static_count = static_count
+        self.is_local = is_local
         self.may_be_empty = may_be_empty
         self.is_replica_invariant = is_replica_invariant
         self._weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
@@ -254,9 +258,12 @@ class ReplicaBatch:
         return whole
 
     def over_replicas(self, value: Any) -> Any:
-        """The sum of a scalar over the replicas that hold samples; no gradient flows."""
-        held = tf.where(self.count > 0, value, tf.zeros_like(value))
-        return reduce_sum([tf.stop_gradient(held)])[0]
+        """The sum of a scalar over the replicas that hold samples; no gradient flows.
+
+        In a local step it is this replica's own.
+        """
+        held = tf.stop_gradient(tf.where(self.count > 0, value, tf.zeros_like(value)))
+        return held if self.is_local else reduce_sum([held])[0]
 
 
 _OF_ITS_OWN = (1, 1, 0)

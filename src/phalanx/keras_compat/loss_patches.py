@@ -11,7 +11,8 @@ step that Phalanx does not run is left alone. What is replaced, and why:
   Keras divides it by the batch, and then nothing is replaced.
 - `Mean.update_state` counts every value of one batch as one, whoever holds how much.
 - `_compute_moments_sync` of the backend (synchronized BatchNormalization) uses
-  E[x^2] - E[x]^2, which cancels in float32, and counts stand-in rows.
+  E[x^2] - E[x]^2, which cancels in float32, and counts stand-in rows. In a local step it gives
+  way to `_compute_moments`.
 - `Variable.assign`: a replica without samples runs on a stand-in row, and keeps its state.
 - `result` of every class of metrics: a step returns it under any name, and what it reports is
   computed from the counts of all replicas.
@@ -37,13 +38,18 @@ from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
-from phalanx.keras_compat.optimizer_patches import in_a_plain_loop, in_many_replicas
+from phalanx.keras_compat.optimizer_patches import adds_up, in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
 from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
 
 
 def _share_of_many() -> ReplicaBatch | None:
     return current_replica_batch() if in_many_replicas() else None
+
+
+def _share_to_add_up() -> ReplicaBatch | None:
+    """The share where losses are parts of a global one, which they are not in a local step."""
+    return current_replica_batch() if adds_up() else None
 
 
 def backend_nn() -> Any:
@@ -65,7 +71,9 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         ),
         (losses, "reduce_values"): _global_reduce_values(losses.reduce_values),
         (losses, "apply_mask"): _global_apply_mask(losses.apply_mask),
-        (nn, "_compute_moments_sync"): _global_moments(nn._compute_moments_sync),
+        (nn, "_compute_moments_sync"): _global_moments(
+            nn._compute_moments_sync, nn._compute_moments
+        ),
         (keras.metrics.Mean, "update_state"): _weighted_mean(keras.metrics.Mean.update_state),
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
@@ -95,7 +103,7 @@ def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce_values(
         values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size"
     ) -> Any:
-        share = _share_of_many()
+        share = _share_to_add_up()
         if share is None or tuple(values.shape) == ():
             return original(values, sample_weight, reduction)
         reduced = for_share(share, values, sample_weight, reduction)
@@ -121,7 +129,7 @@ def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _global_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
-        share = _share_of_many()
+        share = _share_to_add_up()
         if share is None or mask is None or reduction not in ("mean", "sum_over_batch_size"):
             return original(sample_weight, mask, dtype, reduction)
         # Keras spreads size / valid over the valid entries; both are the replica's own.
@@ -136,11 +144,12 @@ def _global_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
     return apply_mask
 
 
-def _global_moments(original: Callable[..., Any]) -> Callable[..., Any]:
+def _global_moments(original: Callable[..., Any], local: Callable[..., Any]) -> Callable[..., Any]:
     def moments(x: Any, axes: Any, keepdims: bool) -> Any:
-        share = _share_of_many()
+        share = _share_to_add_up()
         if share is None:
-            return original(x, axes, keepdims)
+            is_local = _share_of_many() is not None
+            return (local if is_local else original)(x, axes, keepdims)
         present = tf.cast(share.count > 0, x.dtype)
         local_sum = tf.reduce_sum(x, axis=axes, keepdims=True) * present
         entries = tf.cast(tf.size(x), x.dtype) / tf.cast(tf.size(local_sum), x.dtype)
@@ -195,7 +204,7 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        share = _share_of_many()
+        share = _share_to_add_up()
         if share is not None and output_gradients is None and _are_variables(sources):
             known = [_for_mean(share, one) for one in tf.nest.flatten(target)]
             target = [one for targets, _ in known for one in targets]
@@ -232,7 +241,7 @@ class _ActivityRegularizer:
         if layer is None:
             return self
         regularizer = vars(layer).get("activity_regularizer")
-        share = _share_of_many()
+        share = _share_to_add_up()
         if regularizer is None or share is None:
             return regularizer
         return lambda x: (lambda loss: loss * share.inverse_weight(loss.dtype))(regularizer(x))

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from phalanx.gradients.all_reduce import Gradient
 from phalanx.gradients.clipper_chain import ClipperChain
-from phalanx.gradients.step_context import current_step, step_scope
+from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
 
 _RULES = "_phalanx_rules"
 _STATE = "_phalanx_rule_state"
@@ -52,8 +52,7 @@ def attach_clippers(optimizer: Any, rules: ClipperChain) -> None:
 
     def clip(gradients: Sequence[Gradient]) -> Any:
         variables = current_step().clipped_variables
-        alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
-        if alone:
+        if _adds_up_nothing():
             gradients = rules.clip("before", gradients, variables, state)
         clipped = rules.clip("after", gradients, variables, state)
         return type(inner)._clip_gradients(inner, clipped)
@@ -74,7 +73,7 @@ def clip_local(
 ) -> Callable[[Sequence[Gradient]], list[Gradient]] | None:
     """The clippers for a replica's own gradient, None where there are none."""
     rules = clippers_of(optimizer)
-    if rules is None or tf.distribute.get_strategy().num_replicas_in_sync == 1:
+    if rules is None or _adds_up_nothing():
         return None
     if not any(clipper.when == "before" for clipper in rules.clippers):
         return None
@@ -107,8 +106,15 @@ def clip_total(
     rules = clippers_of(inner)
     if rules is not None:
         state = vars(inner)[_STATE]
-        if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        if _adds_up_nothing():
             gradients = rules.clip("before", gradients, known, state, keep_state=True)
         gradients = rules.clip("after", gradients, known, state, keep_state=True)
     clipped: Sequence[Gradient] = type(inner)._clip_gradients(inner, gradients)
     return clipped
+
+
+def _adds_up_nothing() -> bool:
+    """Whether a replica's own gradient is the total: it is alone, or its step is a local one."""
+    share = current_replica_batch()
+    alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
+    return alone or (share is not None and share.is_local)

@@ -55,6 +55,12 @@ def in_many_replicas() -> bool:
     )
 
 
+def adds_up() -> bool:
+    """Whether this code runs in a replica's step whose gradients other replicas add to."""
+    share = current_replica_batch()
+    return in_many_replicas() and not (share is not None and share.is_local)
+
+
 def in_a_replica() -> bool:
     """Whether this code runs in a replica's step of a synchronous strategy, be it the only one."""
     return (
@@ -93,7 +99,7 @@ def _reduce_and_apply(
         gradients: this replica's gradients, one per variable, None where there is none.
         variables: the variables, or None for those that the optimizer was built with.
     """
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync if adds_up() else 1
     if not optimizer.built and variables is not None:
         optimizer.build(list(variables))
     if in_a_replica():
@@ -118,6 +124,7 @@ def _reduce_and_apply(
             clip_total=lambda total: clip_total(optimizer, total, known),
             loss_scale=_loss_scale(optimizer),
             step=innermost(optimizer)._iterations.value,
+            skip=lambda: _count_step(optimizer),
         ),
         share=share,
         weighted=share is not None and share.loss_is_weighted(optimizer),
@@ -162,6 +169,12 @@ def _loss_scale(optimizer: Any) -> Any:
     if isinstance(optimizer, _LossScaleOptimizer):
         return tf.convert_to_tensor(optimizer.dynamic_scale)
     return optimizer.loss_scale_factor
+
+
+def _count_step(optimizer: Any) -> None:
+    """Count a step that updates nothing, as the other workers count theirs."""
+    with step_scope(applies_total=True):
+        innermost(optimizer)._iterations.assign_add(1)
 
 
 def _let_counters_be_local(optimizer: Any) -> None:
@@ -241,7 +254,7 @@ def _routed_scale_loss(original: Callable[..., Any]) -> Callable[..., Any]:
         share = current_replica_batch()
         if share is not None:
             share.loss = loss
-        if share is not None and in_many_replicas():
+        if share is not None and adds_up():
             # Before the backward pass, so that gradients which cross replicas inside it
             # (synchronized BatchNormalization) carry the right weight too.
             loss = share.weighed(loss)

@@ -18,6 +18,7 @@ from phalanx.cluster.strategies import (
     strategy_info,
     uses_parameter_servers,
 )
+from phalanx.cluster.sync_options import SyncOptions
 from phalanx.cluster.task_types import DEFAULT_SHARDING, parse_sharding
 from phalanx.errors import ConfigurationError
 from phalanx.launch.trackers import parse_trackers
@@ -62,6 +63,7 @@ class RunOptions:
         resume: continue with the run of that name, however it ended.
         threads: CPU threads for each worker; None shares the cores out.
         switches: what is done so that mistakes are found.
+        sync: how often workers synchronize their weights.
         env: variables added to every worker's environment.
         trackers: the experiment trackers that get the run, by name.
         tracker_project: the project or experiment in them; None for each tracker's default.
@@ -94,6 +96,7 @@ class RunOptions:
     resume: bool = False
     threads: int | None = None
     switches: DebugOptions = field(default_factory=DebugOptions)
+    sync: SyncOptions = field(default_factory=SyncOptions)
     env: Mapping[str, str] = field(default_factory=dict)
     trackers: tuple[str, ...] = ()
     tracker_project: str | None = None
@@ -139,6 +142,7 @@ class RunOptions:
         if not self.trackers and (self.tracker_project is not None or self.tracker_artifacts):
             option = "--tracker-project" if self.tracker_project else "--tracker-artifacts"
             raise ConfigurationError(f"{option} is for a --tracker: give its name as well.")
+        self.sync.check_strategy(self.strategy, 1 if self.devices is None else self.devices.count)
 
 
 def check_servers(servers: int | None, sharding: str, strategy: StrategyName) -> None:

@@ -239,6 +239,7 @@ def make_plan(
         interactive=context.terminal,
         log_level=options.log_level,
         switches=options.switches,
+        sync=options.sync,
     )
     return plan, replace(options, workers=workers)
 

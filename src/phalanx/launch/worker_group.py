@@ -12,6 +12,7 @@ from signal import SIGKILL
 from phalanx.cluster.debug_options import DebugOptions
 from phalanx.cluster.spec import LogLevel, WorkerSpec
 from phalanx.cluster.strategies import StrategyName, strategy_info
+from phalanx.cluster.sync_options import SyncOptions
 from phalanx.cluster.task_types import DEFAULT_SHARDING
 from phalanx.errors import LaunchError
 from phalanx.launch.process import WorkerHandle
@@ -43,6 +44,7 @@ class WorkerGroupSpec:
         node_ranks: the rank of the node (`phalanx.launch.rendezvous.node`) of each worker, by rank;
             empty for one node.
         switches: what is done so that mistakes are found.
+        sync: how often workers synchronize their weights.
         run_id: the id of the run's lease.
     """
 
@@ -60,6 +62,7 @@ class WorkerGroupSpec:
     data_addresses: Sequence[str] = ()
     node_ranks: Sequence[int] = ()
     switches: DebugOptions = field(default_factory=DebugOptions)
+    sync: SyncOptions = field(default_factory=SyncOptions)
     run_id: str = ""
 
     def of(self, members: Sequence[int]) -> WorkerGroupSpec:
@@ -130,6 +133,7 @@ def worker_specs(
             sharding=plan.sharding,
             data_service=plan.data_service,
             switches=plan.switches,
+            sync=plan.sync,
             desync_address=desync_address,
             desync_key=desync_key,
             run_id=plan.run_id,

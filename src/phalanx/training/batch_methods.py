@@ -70,6 +70,7 @@ def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return
         spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
         function = make_function(stage, kind, _OneBatch(spec, full))
         if kind == "train":
+            function.add_up(is_local=False)
             broadcast_on_first_build(stage, function)
         model.reset_metrics()
         outputs = function.on_batch(shard_batch(stage.place, data))

@@ -18,6 +18,7 @@ from phalanx.distributed.host_collectives import all_gather_rows, broadcast_arra
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.keras_compat.callback_adapters import has_restored
 from phalanx.keras_compat.model_access import first_epoch, set_first_epoch, settable_learning_rates
+from phalanx.training.local_steps import LocalSteps
 from phalanx.training.log_requirements import overrides
 
 _BATCH_HOOKS = tuple(
@@ -36,6 +37,9 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
       if some worker has a callback whose batch hooks may stop; else where the epoch ends.
     - No worker leaves before the chief's callbacks have closed their files.
     """
+
+    local_steps: LocalSteps | None = None
+    """In `fit`, what knows whether all workers have just synchronized; None in other calls."""
 
     needs_every_batch = False  # Of its own it needs none: others' batch hooks may stop.
 
@@ -71,8 +75,9 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         self._sync_learning_rate()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Stop together."""
-        self._sync_stop("stop_training")
+        """Stop together, and between two syncs not yet."""
+        waits = self.local_steps is not None and not self.local_steps.is_meeting
+        self._sync_stop("stop_training", waits=waits)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Stop together."""
@@ -101,9 +106,11 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
             self._needs = first, second
         return self._needs
 
-    def _sync_stop(self, flag: str) -> None:
+    def _sync_stop(self, flag: str, *, waits: bool = False) -> None:
         stops = bool(getattr(self.model, flag))
-        if self._ask_once()[0]:
+        if self._ask_once()[0] and not waits:
+            if self.local_steps is not None and flag == "stop_training":
+                stops |= self._wants_to_stop
             [stops] = on_any_worker(self._strategy, self._place, stops)
             setattr(self.model, flag, stops)
         elif stops:  # The others were not asked, so it has to wait.

@@ -159,24 +159,27 @@ class CheckpointManager:
         """How many steps the next execution may have: a checkpoint follows the last one."""
         return self._schedule.steps_until_due(self._step)
 
-    def after_batch(self, epoch: int, batch: int, *, done: int, is_last: bool) -> None:
+    def after_batch(self, epoch: int, batch: int, *, done: int, can_save: bool) -> None:
         """Steps were trained, their hooks have run.
 
         Args:
             epoch: the epoch under way.
             batch: batches of it that are trained.
             done: of these, how many just now.
-            is_last: whether the epoch ends here, for which `after_epoch` is then called.
+            can_save: whether all workers have the same weights, and the epoch continues (where it
+                ends, `after_epoch` is called); the same on all workers.
 
         Raises:
             SystemExit: this process is to go, and has saved.
         """
         self._step += done
+        if not can_save:
+            return
         due, stops = self._schedule.is_due_after_step(self._step), False
         if self._step_sync.is_due(self._step):
             timed, stops = self._sync_workers()
             due = due or timed
-        if (due or stops) and not is_last:
+        if due or stops:
             self._save(TrainProgress(step=self._step, epoch=epoch, batch=batch, since=done))
             if stops:
                 self._stop()
@@ -333,7 +336,7 @@ class NullCheckpointManager:
         """An epoch begins at its first batch."""
         return 0
 
-    def after_batch(self, epoch: int, batch: int, *, done: int, is_last: bool) -> None:
+    def after_batch(self, epoch: int, batch: int, *, done: int, can_save: bool) -> None:
         """Nothing is due."""
 
     def after_epoch(self, epoch: int, logs: Mapping[str, Any], *, is_stopped: bool) -> None:

@@ -94,6 +94,13 @@ class ExecutionSize:
         """Whether the metrics must be read after this step; the same on all workers."""
         return self.is_automatic and self._trained in (self._first, self._second)
 
+    def postpone(self) -> None:
+        """Have the reading that is needed now after the next step."""
+        if self._trained == self._first:
+            self._first, self._second = self._first + 1, self._second + 1
+        elif self._trained == self._second:
+            self._second += 1
+
     def executed(self, steps: int) -> None:
         """An execution of so many steps has ended, with all that belongs to it."""
         if self._trained == 0:

@@ -25,6 +25,7 @@ from phalanx.training.context import (
 )
 from phalanx.training.end_of_data import UnevenInputs
 from phalanx.training.fit_loop import SyncFitLoop
+from phalanx.training.local_steps import sync_options
 from phalanx.training.parameter_server.fit import fit_on_servers
 from phalanx.training.parameter_server.ps_context import trains_on_servers
 from phalanx.training.run_switches import steps_of_trial, switches
@@ -143,7 +144,8 @@ def fit(
             only=asked.overfit_batches or None,
         )
         keeps = find_checkpoint(flat_callbacks(callbacks)) is not None
-        function = make_function(stage, "train", source, built=keeps)
+        built = keeps or sync_options().is_on
+        function = make_function(stage, "train", source, built=built)
         broadcast_initial_state(stage, function)
         steps = steps_of_trial(steps_per_epoch, source.num_batches)
         stream = make_stream(stage, source, steps, uneven_data)

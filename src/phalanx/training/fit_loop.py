@@ -15,6 +15,7 @@ from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.errors import DataError
 from phalanx.keras_compat.model_access import first_epoch, is_validation_epoch, steps_trained
 from phalanx.monitoring.phase_tracker import phase_tracker
+from phalanx.training.callback_sync import CallbackSync
 from phalanx.training.checkpoint_manager import (
     CheckpointManager,
     NullCheckpointManager,
@@ -24,11 +25,12 @@ from phalanx.training.context import CallContext, gather_log_requirements, open_
 from phalanx.training.epoch_loop import BatchLoop
 from phalanx.training.evaluate import Evaluation
 from phalanx.training.instrumentation import FitInstrumentation, FitReporter
+from phalanx.training.local_steps import local_steps_of
 from phalanx.training.metrics import reader_of
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.replica_consistency import ReplicaChecks
 from phalanx.training.replica_local_state import LocalState
-from phalanx.training.step_function import nothing_trained
+from phalanx.training.step_function import Outputs, nothing_trained
 from phalanx.training.step_runner import StepRunner
 from phalanx.training.train_state import TrainState
 
@@ -122,7 +124,8 @@ class SyncFitLoop(FitLoop):
         *,
         shows_progress: bool,
     ) -> None:
-        watch = FitInstrumentation(stage, function, stream, callbacks)
+        local = self._local = local_steps_of(stage, function)
+        watch = FitInstrumentation(stage, function, stream, callbacks, local)
         cadence = self._cadence = MetricsSchedule(
             callbacks.callbacks,
             "train",
@@ -130,16 +133,17 @@ class SyncFitLoop(FitLoop):
             clock=time.monotonic,
             everyones=partial(gather_log_requirements, stage),
         )
-        executor = self._executor = StepRunner(stage.model, function, callbacks.callbacks)
+        executor = self._executor = StepRunner(stage.model, function, callbacks.callbacks, local)
         self._stage = stage
         self._stream = stream
+        self._done = 0
         self._reader = reader_of(stage.model, function)
         self._local_state = LocalState.of(stage.model, function)
         if executor.kept is not None:
             executor.kept.stream = stream
         self._batches = BatchLoop(
             stream=stream,
-            execute=partial(watch.execute, executor),
+            execute=partial(self._execute, watch),
             is_due=partial(watch.is_due, cadence),
             read=partial(watch.read, self._reader, cadence),
             begin=watch.begin_batch,
@@ -148,14 +152,19 @@ class SyncFitLoop(FitLoop):
             after=self._after_batch,
         )
         asked = find_replica_check(callbacks.callbacks)
-        self._replicas = ReplicaChecks(stage, function, asked)
+        self._replicas = ReplicaChecks(
+            stage, function, asked, own=() if local is None else local.own_variables().values()
+        )
         checkpoints = checkpointing_of(
             stage,
             callbacks.callbacks,
-            partial(TrainState, stage.model, function, stream, cadence),
+            partial(TrainState, stage.model, function, stream, cadence, local),
             check=executor.check,
         )
         stream.limit = partial(watch.steps_until_event, executor, cadence, checkpoints)
+        for callback in callbacks.callbacks if local is not None else ():
+            if isinstance(callback, CallbackSync):
+                callback.local_steps = local
         super().__init__(stage.model, callbacks, watch, checkpoints)
 
     def validate_on(
@@ -194,20 +203,39 @@ class SyncFitLoop(FitLoop):
     def _train_epoch(self, done: int) -> dict[str, Any]:
         if self._epoch == self._first_epoch:
             self._replicas.begin(self._executor.trained, is_resumed=done > 0)
+        if self._local is not None:
+            self._local.begin(self._executor.trained)
+        self._done = done
         self._cadence.start_epoch(done)
         outputs = self._batches.run()
         if not outputs and done:  # the checkpoint was taken where the data ended
             outputs = nothing_trained(self._stage.place.local)
         check_trained(bool(outputs))
+        if self._local is not None:
+            self._local.sync()
         self._executor.check()
         logs = {**self._reporter.read_last(self._reader, outputs), **self._executor.logs()}
-        self._local_state.average()
+        if self._local is None:
+            self._local_state.average()
         return logs
 
+    def _execute(self, watch: FitInstrumentation, iterator: Any, steps: int) -> tuple[int, Outputs]:
+        done, outputs = watch.execute(self._executor, iterator, steps)
+        self._done += done
+        if (local := self._local) is not None:
+            local.after(done, is_last=self._done == self._stream.steps)
+            if local.found_nonfinite:
+                self._executor.check()
+        return done, outputs
+
     def _after_batch(self, batch: int, done: int) -> None:
-        self._replicas.after(self._executor.trained)
+        is_synced = self._local is None or self._local.is_synced
+        if is_synced:
+            self._replicas.after(self._executor.trained)
         is_last = batch == self._stream.steps
-        self._checkpoints.after_batch(self._epoch, batch, done=done, is_last=is_last)
+        self._checkpoints.after_batch(
+            self._epoch, batch, done=done, can_save=is_synced and not is_last
+        )
 
     def _sync_stop(self) -> None:
         # A callback that only some workers have may stop all, and must not stop some.
@@ -215,6 +243,8 @@ class SyncFitLoop(FitLoop):
         [model.stop_training] = on_any_worker(stage.strategy, stage.place, model.stop_training)
 
     def _finish(self, *, has_work_left: bool) -> None:
+        if self._local is not None and has_work_left:
+            self._local.end()
         self._replicas.end(self._executor.trained)
         if isinstance(self._model.optimizer, keras.optimizers.Optimizer) and has_work_left:
             self._model.optimizer.finalize_variable_values(self._model.trainable_weights)

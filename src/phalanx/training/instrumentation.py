@@ -30,6 +30,7 @@ from phalanx.training.checkpoint_manager import CheckpointManager, NullCheckpoin
 from phalanx.training.context import CallContext
 from phalanx.training.error_context import annotate_errors
 from phalanx.training.execution_size import ExecutionSize
+from phalanx.training.local_steps import LocalSteps
 from phalanx.training.metrics import MetricReader, reader_of
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.profiling import make_profiler
@@ -125,10 +126,18 @@ class FitInstrumentation(FitReporter):
     """Reports a `fit` whose workers train in step, and times its steps."""
 
     def __init__(
-        self, stage: CallContext, function: StepFunction, stream: Any, callbacks: Any
+        self,
+        stage: CallContext,
+        function: StepFunction,
+        stream: Any,
+        callbacks: Any,
+        local: LocalSteps | None,
     ) -> None:
         """Get ready; all workers must come here together."""
         super().__init__(stage.model, callbacks, is_chief=stage.place.is_chief)
+        self._local = local
+        self._waiting_for_sync = False
+        self._was_read = False
         self._stream = stream
         self._place = stage.place
         self._profiler = make_profiler()
@@ -162,6 +171,8 @@ class FitInstrumentation(FitReporter):
     ) -> int | None:
         """How many steps the next execution may have: what looks at the state ends it."""
         edges = [executor.steps_until_sample()]
+        if self._local is not None:
+            edges.append(self._local.steps_until_sync)
         if self._sizes.is_automatic:
             edges += [cadence.steps_until_due, checkpoints.steps_until_due]
         if self._profiler is not None:
@@ -169,13 +180,25 @@ class FitInstrumentation(FitReporter):
         return min((edge for edge in edges if edge is not None), default=None)
 
     def is_due(self, cadence: MetricsSchedule, steps_done: int) -> bool:
-        """Whether to read the metrics after `steps_done` steps of this epoch."""
+        """Whether to read the metrics after `steps_done` steps of this epoch.
+
+        What is due between two syncs of local steps is read at the next one; until the first of an
+        epoch, the logs are this worker's own.
+        """
         is_due = cadence.is_due(steps_done)
-        return is_due or self._keeper.needs_reading or self._sizes.needs_reading
+        is_due = is_due or self._keeper.needs_reading or self._sizes.needs_reading
+        if self._local is None:
+            return is_due
+        is_due = is_due or self._waiting_for_sync
+        self._waiting_for_sync = is_due and not self._local.is_meeting
+        if self._waiting_for_sync:
+            self._sizes.postpone()
+        return is_due and (self._local.is_meeting or not self._was_read)
 
     def begin_epoch(self, epoch: int) -> None:
         """See `FitReporter`."""
         self._own.kept = None
+        self._was_read = False
         super().begin_epoch(epoch)
         self._keeper.begin_epoch()
 
@@ -203,6 +226,9 @@ class FitInstrumentation(FitReporter):
         self, reader: MetricReader, cadence: MetricsSchedule, outputs: Outputs, steps_done: int
     ) -> Mapping[str, float]:
         """Read the metrics in the middle of an epoch."""
+        if self._local is not None and not self._local.is_meeting:
+            return reader.read_local(outputs)
+        self._was_read = True
         notes = (cadence.propose(steps_done), *self._keeper.propose(), self._sizes.propose(outputs))
         logs, (upcoming, *others, size) = reader.read(outputs, notes)
         cadence.agree(upcoming)

@@ -6,7 +6,7 @@ import logging
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,9 +119,11 @@ class ReplicaChecks:
         function: StepFunction,
         options: ReplicaConsistencyCheck,
         *,
+        own: Iterable[Any] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is compared yet."""
+        """Nothing is compared yet; `own` are variables that each worker has of its own."""
+        self._own = {id(v) for v in own}
         self._stage = stage
         self._function = function
         self._options = options
@@ -181,6 +183,7 @@ class ReplicaChecks:
     ) -> float:
         model = self._stage.model
         variables = compared_variables(model, self._function, is_resumed=is_resumed)
+        variables = [v for v in variables if id(v) not in self._own]
         folded = fold(variables).numpy()
         # A variable that some worker lacks would make the rows of the next exchange unequal.
         row = [int(self._sampling.proposal), len(variables), *combine_checksums(folded)]

@@ -82,6 +82,9 @@ class StepFunction:
         has_dynamic_collectives: whether a step exchanges tensors whose shape differs from batch to
             batch; several of these cannot be in one graph.
         version: how often what was traced has been outdated.
+        is_local: whether replicas add up nothing in a step.
+        samples: those of the local steps since somebody set it to 0: this replica's, and of the
+            global batches; int64.
         batch_size: samples in every global batch but the last of a pass; None where unknown.
     """
 
@@ -93,6 +96,8 @@ class StepFunction:
         self.is_traced = False
         self.has_dynamic_collectives = False
         self.batch_size: int | None = None
+        self.is_local = False
+        self.samples: Any = None
         self._constant_sizes: set[int] = set()
         self._model = model
         self._kind = kind
@@ -120,6 +125,17 @@ class StepFunction:
         """Know the size of the global batches; trace again where a shape in the step named it."""
         previous, self.batch_size = self.batch_size, size
         if previous != size and self._constant_sizes & {previous, size}:
+            self.retrace()
+
+    def add_up(self, *, is_local: bool, samples: Any = None) -> None:
+        """Have steps from now on be local ones, or add up gradients.
+
+        Args:
+            is_local: whether they are local.
+            samples: a variable that counts the samples of local steps.
+        """
+        if is_local != self.is_local or samples is not self.samples:
+            self.is_local, self.samples = is_local, samples
             self.retrace()
 
     def build(self, batch_spec: Any) -> None:
@@ -271,6 +287,7 @@ class StepFunction:
             total,
             start=start,
             static_count=static_rows(data),
+            is_local=self.is_local,
             may_be_empty=self.plan.may_be_empty,
             is_replica_invariant=partial(is_assigned_on_all, self._model),
         )
@@ -302,6 +319,8 @@ class StepFunction:
                 self.results |= _results_in(flat_logs(logs), share)
                 logs = tf.nest.map_structure(share.for_mean, logs)
         self.assigned.update(share.assigned)
+        if self.samples is not None:
+            self.samples.assign_add(tf.cast(tf.stack([count, total]), tf.int64))
         self.is_traced = True
         if self._kind == "train" and place.is_chief and replica == place.first:
             record_reduction_plan(pieces, self.extensions)

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from phalanx.callbacks.fit_protocols import GradientListener, gradient_listener
-from phalanx.distributed.host_collectives import on_any_worker
+from phalanx.distributed.host_collectives import all_gather_rows, on_any_worker
 from phalanx.distributed.topology import ReplicaTopology, calls_python
 from phalanx.errors import NonFiniteError
 from phalanx.gradients.clipper_chain import OnNonfinite
@@ -21,6 +22,7 @@ from phalanx.gradients.step_context import all_replicas_scope
 from phalanx.keras_compat.optimizer_clippers import clippers_of, innermost
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.training.gradient_sampling import GradientSampler, TraceCache
+from phalanx.training.local_steps import LocalSteps
 from phalanx.training.nonfinite_capture import NonFiniteCapture, capture_dir, capture_hint
 from phalanx.training.run_switches import runs_eagerly
 from phalanx.training.step_function import Outputs, StepFunction
@@ -35,9 +37,16 @@ RunsOne = Callable[[Any], Outputs]
 class StepRunner:
     """Runs the steps of one `fit`, and minds the gradients' health."""
 
-    def __init__(self, model: Any, function: StepFunction, callbacks: Iterable[Any]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        function: StepFunction,
+        callbacks: Iterable[Any],
+        local: LocalSteps | None = None,
+    ) -> None:
         """Get ready; nothing is traced yet."""
         self._model = model
+        self._local = local
         self._function = function
         self._health = _health(model, function, list(callbacks))
         self.kept = _nonfinite_capture(model, function, self._health)
@@ -91,10 +100,16 @@ class StepRunner:
             or self._health.policy not in ("raise", "watch")
         ):
             return
-        if (trouble := self._health.trouble()) is None:
+        place, strategy = self._function.plan.place, self._function.plan.strategy
+        trouble = self._health.trouble()
+        if self._local is not None and self._function.is_local:
+            if not self._local.found_nonfinite:
+                return  # what one worker knows, the others learn at the next sync
+            trouble = _first_of_all_workers(trouble, strategy, place)
+        elif trouble is not None:
+            trouble = _of_all_workers(trouble, strategy, place)
+        if trouble is None:
             return
-        place = self._function.plan.place
-        trouble = _of_all_workers(trouble, self._function.plan.strategy, place)
         hint = capture_hint(trouble.step + 1)
         if self._health.policy == "raise":
             raise NonFiniteError(_explain(self._health.paths, trouble, place) + hint)
@@ -190,6 +205,21 @@ def _of_all_workers(
     return replace(trouble, replicas=tuple(i for i, is_bad in enumerate(found) if is_bad))
 
 
+def _first_of_all_workers(
+    trouble: NonFiniteStep | None, strategy: tf.distribute.Strategy, place: ReplicaTopology
+) -> NonFiniteStep | None:
+    """The first of what workers have met in steps of their own; a collective."""
+    own = (-1, 0) if trouble is None else (trouble.step, trouble.variable)
+    rows = all_gather_rows(strategy, place, np.array(own, np.int64)).tolist()
+    met = {rank: (step, variable) for rank, (step, variable) in enumerate(rows) if step >= 0}
+    if not met:
+        return None
+    step, variable = min(met.values())
+    return NonFiniteStep(
+        step=step, variable=variable, replicas=tuple(r for r, (s, _) in met.items() if s == step)
+    )
+
+
 def _workers(trouble: NonFiniteStep, place: ReplicaTopology) -> str:
     workers = sorted({replica // place.local for replica in trouble.replicas})
     origin = f"it came from worker {', '.join(map(str, workers))}"
@@ -217,7 +247,8 @@ class SampledSteps:
     def __init__(self, model: Any, function: StepFunction, listener: GradientListener) -> None:
         """Get ready next to `function`; what is needed is traced when a step first needs it."""
         self._place = function.plan.place
-        self._traces = _sampled_traces(model, function)
+        self._model = model
+        self._function = function
         self._sampler = GradientSampler(listener)
         self.sampling = self._sampler.sampling
 
@@ -237,7 +268,7 @@ class SampledSteps:
 
         with flight.execution("train"):
             outputs: Outputs = self._sampler.sample(
-                step, self._traces, on_next, lambda: self._place
+                step, _sampled_traces(self._model, self._function), on_next, lambda: self._place
             )
         return outputs
 
@@ -258,6 +289,7 @@ class SampledTraces(TraceCache):
         self._step.assigned = function.assigned  # what its steps assign and return, these do
         self._step.results = function.results
         self._step.extensions = function.extensions  # what keeps those that go wrong
+        self._step.is_local, self._step.samples = function.is_local, function.samples
         self._place = function.plan.place
         self._eager = runs_eagerly(model)
 

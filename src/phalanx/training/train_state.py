@@ -31,6 +31,7 @@ from phalanx.errors import CheckpointMismatchError
 from phalanx.gradients.nonfinite import NonFiniteGuard, guard_of
 from phalanx.keras_compat.optimizer_clippers import innermost
 from phalanx.keras_compat.random_draws import DrawCounters
+from phalanx.training.local_steps import LocalSteps
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.step_function import StepFunction
 
@@ -72,6 +73,7 @@ class TrainState:
         function: StepFunction,
         stream: BatchIterator,
         cadence: MetricsSchedule,
+        local: LocalSteps | None = None,
         *,
         keeps_iterator: bool,
     ) -> None:
@@ -82,12 +84,14 @@ class TrainState:
             function: its training steps.
             stream: its data.
             cadence: when its metrics are read.
+            local: its local steps; None where it trains in step.
             keeps_iterator: whether to save what a `tf.data` pipeline holds.
         """
         self._model = model
         self._function = function
         self._stream = stream
         self._cadence = cadence
+        self._local = local
         self._keeps_iterator = keeps_iterator
         self._states = CallbackStates([])
         self._saved_data: DatasetIdentity | None = None
@@ -156,7 +160,10 @@ class TrainState:
         Raises:
             CheckpointMismatchError: a tensor is missing, too many, of another shape or dtype.
         """
-        whole = self._whole()
+        outer = self._outer_variables()
+        held = loaded.manifest.tensors()
+        # A training may have started in step: then its outer optimizer begins without momentum.
+        whole = {n: v for n, v in self._whole().items() if n in held or n not in outer}
         check_compatible(loaded.manifest, describe(_rows_of(whole)), where, paths=paths_of(whole))
 
     def check_data(self, loaded: LoadedCheckpoint, where: str, *, allow_change: bool) -> None:
@@ -204,6 +211,10 @@ class TrainState:
         for name, variable in optimizer_variables(self._model).items():
             assign(variable, arrays[name])
         assign_local(model_variables(self._model), arrays, self._place)
+        if self._local is not None:
+            assign_local(self._local.own_variables(), arrays, self._place)
+            for name, variable in self._local.variables().items():
+                assign(variable, arrays.get(name, np.zeros(variable.shape)))
         if self.position(loaded).batch:  # else an epoch begins, and counts from 0
             assign_local(metric_variables(self._model), arrays, self._place)
 
@@ -224,7 +235,11 @@ class TrainState:
         write_rng_state(self._of_worker(arrays, f"{_RNG_STATE}/"))  # last: opening data may draw
 
     def _whole(self) -> dict[str, Any]:
-        return model_variables(self._model) | optimizer_variables(self._model)
+        variables = model_variables(self._model) | optimizer_variables(self._model)
+        return variables | self._outer_variables()
+
+    def _outer_variables(self) -> dict[str, Any]:
+        return {} if self._local is None else self._local.variables()
 
     def _own(self, position: DataPosition, document: Any) -> dict[str, np.ndarray]:
         """What this worker alone knows."""
@@ -242,6 +257,8 @@ class TrainState:
         if self._place.total > 1:
             named = model_variables(self._model).items()
             local |= {name: v for name, v in named if id(v) in self._function.assigned}
+            if self._local is not None:
+                local |= self._local.own_variables()
         return local
 
     @property

@@ -62,6 +62,7 @@ class CommandIdentity:
         values["--devices-per-worker"] = options.devices and asdict(options.devices)
         values["--workers"] = workers if any(workers) else None
         values["the options for debugging and profiling"] = asdict(options.switches)
+        values["the options of --sync-every"] = asdict(options.sync)
         parts = {
             "the script": os.fsencode(command),
             "the script's contents": script_source(target, as_module=options.as_module) or b"",
