@@ -517,3 +517,11 @@ def test_a_coordination_service_waits_for_ever_where_a_launcher_watches():
         importlib.import_module("tensorflow.python.distribute.collective_all_reduce_strategy")
     )
     assert "context.context().configure_coordination_service(" in source
+
+
+def test_the_launcher_of_collectives_gathers_tensors_of_equal_shapes():
+    """`TensorFlowCollectives.gather_equal`; its arguments, and that it is there."""
+    from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
+
+    parameters = inspect.signature(CollectiveReplicaLauncher._all_gather).parameters
+    assert list(parameters) == ["self", "input_tensor", "options"]

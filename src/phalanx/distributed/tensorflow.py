@@ -4,6 +4,7 @@ Private names used, guarded by tests/replicas/test_canaries.py:
 `CollectiveAllReduceExtended._cross_device_ops`, whose `_launchers` hold one
 `CollectiveReplicaLauncher` for each device of this process. A `MultiWorkerMirroredStrategy` is
 the public way to start TensorFlow's server and its collectives; nothing trains under it here.
+`CollectiveReplicaLauncher._all_gather`, which gathers tensors of equal shapes in one exchange.
 `tensorflow.python.eager.context.context().configure_coordination_service`, which the strategy
 calls without a timeout.
 """
@@ -80,6 +81,10 @@ class TensorFlowCollectives(Collectives):
             rows = tf.reshape(tensor, [tensor.shape[0], inner.num_elements()])  # one trace for all
             return tf.reshape(self._gather(rows), [-1, *inner])
         return self._launcher.all_gather(tensor, 0)
+
+    def gather_equal(self, tensor: tf.Tensor) -> tf.Tensor:
+        """All workers' rows by rank, along axis 0, of tensors whose shapes are equal."""
+        return self._launcher._all_gather(tensor, None)
 
 
 def _rank(resolver: Any) -> int:

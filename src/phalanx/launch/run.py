@@ -192,6 +192,7 @@ def make_plan(
         homes=homes,
         strategy=options.strategy,
         communication_backend=options.communication_backend,
+        reduction=options.reduction,
         servers=servers,
         sharding=options.sharding,
         seed=drawn if options.seed is None else options.seed,

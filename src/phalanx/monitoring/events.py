@@ -266,6 +266,23 @@ class ThroughputEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReductionPlan(Event):
+    """How the gradients of a step travel between workers.
+
+    A mapping of `buckets` has `dtype`, `bytes` and `tensors`; one of `sparse` has `variable` and
+    `travels` ("rows", "summed_rows" or "dense").
+    """
+
+    KIND = "reduction_plan"
+
+    replicas: int
+    reduce_dtype: str | None
+    bytes: int
+    buckets: tuple[Mapping[str, Any], ...]
+    sparse: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Straggler(Event):
     """A worker that is slower than the others, or no longer is.
 
