@@ -99,9 +99,11 @@ class _Made:
                 parameters=9_332_200, optimizer="Adam", step=first - 1,
             )  # fmt: skip
             if rank == 0:
+                size = 37_328_800
                 writer.write(
-                    "reduction_plan", bytes=37_328_800, buckets=1, dtype="float32", sparse=0
-                )
+                    "reduction_plan", replicas=self.workers, reduce_dtype=None, bytes=size,
+                    buckets=[{"dtype": "float32", "bytes": size, "tensors": 6}], sparse=[],
+                )  # fmt: skip
             self.heartbeat(rank, first - 1, "compute")
         started = self.clock.now
         for step in range(first, last + 1):

@@ -542,3 +542,11 @@ def test_a_launcher_of_collectives_can_be_made_next_to_another():
     assert [keys.get_instance_key(group, "CPU:0") for group in (first, first, second)] == [
         100, 101, 100,
     ]  # fmt: skip
+
+
+def test_the_launcher_of_collectives_gathers_tensors_of_equal_shapes():
+    """`TensorFlowCollectives.gather_equal`; its arguments, and that it is there."""
+    from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
+
+    parameters = inspect.signature(CollectiveReplicaLauncher._all_gather).parameters
+    assert list(parameters) == ["self", "input_tensor", "options"]

@@ -126,7 +126,18 @@ def record(run, *events, rank=0):
             writer.write(kind, **fields)
 
 
-PLAN = ("reduction_plan", {"bytes": 800, "buckets": 2, "dtype": "float16", "sparse": 1})
+SIZES = (("float16", 600), ("float32", 200))
+BUCKETS = [{"dtype": dtype, "bytes": size, "tensors": 1} for dtype, size in SIZES]
+PLAN = (
+    "reduction_plan",
+    {
+        "replicas": 2,
+        "reduce_dtype": "float16",
+        "bytes": 800,
+        "buckets": BUCKETS,
+        "sparse": [{"variable": "embedding", "travels": "rows"}],
+    },
+)
 
 
 def window(communication, **fields):

@@ -14,6 +14,7 @@ import typer
 
 from phalanx.cluster.debug_options import DebugOptions, parse_profile
 from phalanx.cluster.detect import CLUSTER_NAMES
+from phalanx.cluster.reduce_options import REDUCE_DTYPES, ReduceOptions
 from phalanx.cluster.spec import LOG_LEVELS
 from phalanx.cluster.strategies import COMMUNICATION_NAMES, STRATEGY_NAMES
 from phalanx.cluster.sync_options import OUTER_OPTIMIZERS, SYNC_DTYPES, SyncOptions
@@ -86,6 +87,23 @@ class RunCommand:
             autocompletion=lambda: list(COMMUNICATION_NAMES),
         ),
     ] = "auto"
+    bucket_mb: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MB",
+            help="Size of the pieces in which gradients are added up; 0 is one piece.",
+            show_default="by the size of the model",
+        ),
+    ] = None
+    reduce_dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(REDUCE_DTYPES),
+            help="Dtype in which gradients travel between workers.",
+            autocompletion=lambda: list(REDUCE_DTYPES),
+            show_default="that of the gradient",
+        ),
+    ] = None
     ps: Annotated[
         int | None,
         typer.Option(
@@ -315,6 +333,10 @@ class RunCommand:
             min_workers=least,
             strategy=self.strategy,
             communication_backend=self.communication_backend,
+            reduction=ReduceOptions(
+                bucket_mb=self.bucket_mb,
+                reduce_dtype=self.reduce_dtype,  # type: ignore[arg-type]
+            ),
             servers=self.ps,
             sharding=self.variable_partitioner,
             data_workers=self.data_workers,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from phalanx.cluster.debug_options import DebugOptions
+from phalanx.cluster.reduce_options import ReduceOptions
 from phalanx.cluster.strategies import StrategyName
 from phalanx.cluster.sync_options import SyncOptions
 from phalanx.cluster.task_types import DEFAULT_SHARDING, Role, task_of
@@ -44,6 +45,7 @@ class WorkerSpec:
         addresses: `host:port` of every worker, by rank; may be empty when `world_size` is 1.
         strategy: the strategy asked for, "auto" not yet decided.
         communication_backend: how replicas add up, by name; "auto" leaves it to the strategy.
+        reduction: in which pieces and in which dtype gradients travel.
         devices: the devices this worker uses; None lets the worker take what is there.
         threads: CPU threads for this worker; None leaves it to TensorFlow.
         seed: the seed for Python, NumPy, TensorFlow and Keras on every worker.
@@ -68,6 +70,7 @@ class WorkerSpec:
     addresses: tuple[str, ...] = ()
     strategy: StrategyName = "auto"
     communication_backend: str = "auto"
+    reduction: ReduceOptions = field(default_factory=ReduceOptions)
     devices: DeviceSpec | None = None
     threads: int | None = None
     seed: int | None = None
@@ -145,6 +148,7 @@ class WorkerSpec:
         made = {
             "addresses": tuple(fields["addresses"]),
             "devices": None if devices is None else DeviceSpec(**devices),
+            "reduction": ReduceOptions(**fields.get("reduction", {})),
             "switches": DebugOptions.from_fields(fields.get("switches", {})),
             "sync": SyncOptions(**fields.get("sync", {})),
         }

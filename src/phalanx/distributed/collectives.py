@@ -49,6 +49,13 @@ class Collectives(abc.ABC):
     def concatenate(self, tensor: tf.Tensor) -> tf.Tensor:
         """All workers' rows by rank, along axis 0; the numbers of rows may differ."""
 
+    def gather_equal(self, tensor: tf.Tensor) -> tf.Tensor:
+        """All workers' rows by rank, along axis 0, of tensors whose shapes are equal.
+
+        It is one exchange: no worker asks first how many rows the others have.
+        """
+        return self.all_gather(tensor)
+
     def all_reduce(self, value: Value, *, mean: bool = False) -> Value:
         """The sum, or the mean, of all workers' `value`, in its dtype."""
         if isinstance(value, tf.IndexedSlices):

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.cluster.reduce_options import ReduceOptions
 from phalanx.distributed.collectives import Collectives
 from phalanx.distributed.datasets import ShardedDataset, own_rows
 from phalanx.distributed.horovod import HorovodCollectives
@@ -28,17 +29,27 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: i
 
     Attributes:
         collectives: how the workers exchange tensors.
+        reduce_options: in which pieces and in which dtype gradients travel.
     """
 
-    def __init__(self, collectives: Collectives, cluster_resolver: Any = None) -> None:
+    def __init__(
+        self,
+        collectives: Collectives,
+        cluster_resolver: Any = None,
+        *,
+        reduce_options: ReduceOptions | None = None,
+    ) -> None:
         """Take part through `collectives`.
 
         Args:
             collectives: connected to all workers.
             cluster_resolver: what `strategy.cluster_resolver` gives.
+            reduce_options: in which pieces and in which dtype gradients travel; None for the
+                defaults.
         """
         tf.distribute.Strategy.__init__(self, _Extended(self, collectives, cluster_resolver))
         self.collectives = collectives
+        self.reduce_options = reduce_options or ReduceOptions()
 
 
 class WorkerContext(tf.distribute.ReplicaContext):  # type: ignore[misc]

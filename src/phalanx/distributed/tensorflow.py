@@ -7,6 +7,7 @@ the public way to start TensorFlow's server and its collectives; nothing trains 
 Its `_group_key`, `_group_size`, `_collective_keys` and `_options`, and `_get_new_group_key` of the
 keys, make another launcher for the same device: keys are dealt out in the order of calls, which
 differs between workers where two threads call.
+`CollectiveReplicaLauncher._all_gather`, which gathers tensors of equal shapes in one exchange.
 `tensorflow.python.eager.context.context().configure_coordination_service`, which the strategy
 calls without a timeout.
 """
@@ -98,6 +99,10 @@ class TensorFlowCollectives(Collectives):
             rows = tf.reshape(tensor, [tensor.shape[0], inner.num_elements()])  # one trace for all
             return tf.reshape(self._gather(rows), [-1, *inner])
         return self._launcher.all_gather(tensor, 0)
+
+    def gather_equal(self, tensor: tf.Tensor) -> tf.Tensor:
+        """All workers' rows by rank, along axis 0, of tensors whose shapes are equal."""
+        return self._launcher._all_gather(tensor, None)
 
 
 def _rank(resolver: Any) -> int:

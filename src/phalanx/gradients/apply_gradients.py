@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.all_reduce import Gradient, reduce_sum, scale
+from phalanx.gradients.all_reduce import Gradient, Reduction, all_reduce_packed, scale
 from phalanx.gradients.checked_all_reduce import (
     ReducedGradients,
     all_reduce_and_check,
@@ -20,7 +20,9 @@ from phalanx.gradients.checked_all_reduce import (
 )
 from phalanx.gradients.gradient_probe import GradientProbe, GradientSnapshot
 from phalanx.gradients.nonfinite import NonFiniteGuard
+from phalanx.gradients.reduction_records import record_plan
 from phalanx.gradients.replica_batch import ReplicaBatch
+from phalanx.gradients.sparse_rows import as_it_travels, choose_travel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,7 @@ class OptimizerHooks:
         apply: clips and applies a total gradient.
         clip_local: the clippers for a replica's own gradient.
         clip_total: what `apply` will clip, computed apart for those who look.
+        adds_rows: whether it adds up equal rows of a sparse gradient before it does anything else.
         loss_scale: the factor on the loss, so on the gradients; None for 1.
         step: the optimizer's iteration.
         skip: counts a step without an update.
@@ -42,6 +45,7 @@ class OptimizerHooks:
     loss_scale: Any
     step: Any
     skip: Callable[[], None] = lambda: None
+    adds_rows: bool = False
 
 
 def reduce_and_apply(
@@ -55,6 +59,7 @@ def reduce_and_apply(
     replicas: int,
     health: NonFiniteGuard | None,
     observation: GradientProbe | None,
+    reduction: Reduction | None = None,
 ) -> None:
     """Take one replica's gradients to the end of the pipeline.
 
@@ -69,6 +74,8 @@ def reduce_and_apply(
         replicas: replicas in the worker group; 1 where they add up nothing.
         health: what to do and to remember where the total is not finite.
         observation: who looks, if anybody.
+        reduction: in which pieces and in which dtype gradients travel; None where the replicas
+            are not workers.
     """
     factor = _mean_factor(share, weighted, replicas)
     own = list(gradients)
@@ -82,8 +89,18 @@ def reduce_and_apply(
     paths = _paths(variables)
     sliced = _same_slices(to_sum, share)
     to_sum = [g.values if i in sliced else g for i, g in enumerate(to_sum)]
-    checked = _checked_sum(to_sum, paths, share, health, replicas)
-    total = _plain_sum(to_sum, paths, replicas) if checked is None else checked.total
+    if reduction is not None and replicas > 1:
+        travels = {
+            i: choose_travel(g, variables[i], adds_rows=hooks.adds_rows)
+            for i, g in enumerate(to_sum)
+            if isinstance(g, tf.IndexedSlices)
+        }
+        for i, travel in travels.items():
+            to_sum[i] = as_it_travels(to_sum[i], variables[i], travel)
+        record = record_plan if replica == 0 else None
+        reduction = replace(reduction, travels=travels, record=record)
+    checked = _checked_sum(to_sum, paths, share, health, replicas, reduction)
+    total = _plain_sum(to_sum, paths, replicas, reduction) if checked is None else checked.total
     total = [_slices(g, sliced[i]) if i in sliced else g for i, g in enumerate(total)]
     checked = checked and replace(checked, total=total)
 
@@ -148,18 +165,19 @@ def _checked_sum(
     share: ReplicaBatch | None,
     health: NonFiniteGuard | None,
     replicas: int,
+    reduction: Reduction | None,
 ) -> ReducedGradients | None:
     """The sum, and whether it is finite; None where it is not checked."""
     if health is None or health.policy == "ignore":
         return None
     if health.policy != "watch":
-        return all_reduce_and_check(values, paths, replicas=replicas)
+        return all_reduce_and_check(values, paths, replicas=replicas, reduction=reduction)
     loss = None if share is None else share.loss
     if loss is None or not (
         tf.executing_eagerly() or loss.graph is tf.compat.v1.get_default_graph()
     ):
         return None  # it was computed in a function of the user's own, out of reach from here
-    return all_reduce_with_loss_flag(values, paths, loss, replicas=replicas)
+    return all_reduce_with_loss_flag(values, paths, loss, replicas=replicas, reduction=reduction)
 
 
 def _observed(
@@ -190,8 +208,12 @@ def _observed(
     )
 
 
-def _plain_sum(values: list[Gradient], paths: list[str], replicas: int) -> list[Gradient]:
-    return list(values) if replicas == 1 else reduce_sum(values, paths, what="gradients")
+def _plain_sum(
+    values: list[Gradient], paths: list[str], replicas: int, reduction: Reduction | None
+) -> list[Gradient]:
+    if replicas == 1:
+        return list(values)
+    return all_reduce_packed(values, paths, what="gradients", reduction=reduction).values
 
 
 def _paths(variables: Sequence[Any]) -> list[str]:

@@ -6,13 +6,15 @@ it came from each asks of its own gradients, and only then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import tensorflow as tf
 
-from phalanx.gradients.all_reduce import Gradient, all_reduce_packed
+from phalanx.gradients.all_reduce import Gradient, Reduction, all_reduce_packed
+from phalanx.gradients.reduced_dtype import largest_summand
 
 _NAME = "whether the losses are finite"
 
@@ -38,7 +40,11 @@ class ReducedGradients:
 
 
 def all_reduce_and_check(
-    gradients: Sequence[Gradient], names: Sequence[str], *, replicas: int
+    gradients: Sequence[Gradient],
+    names: Sequence[str],
+    *,
+    replicas: int,
+    reduction: Reduction | None = None,
 ) -> ReducedGradients:
     """The sum of `gradients` over all replicas, which is looked at.
 
@@ -46,19 +52,33 @@ def all_reduce_and_check(
         gradients: this replica's.
         names: one for each.
         replicas: how many there are.
+        reduction: as `all_reduce_packed` takes it.
     """
     if replicas == 1:
         alone = list(gradients)
         return ReducedGradients(
             total=alone, finite=are_finite(alone), own=lambda: _both(tf.constant(True))
         )
-    sums = all_reduce_packed(gradients, names, what="gradients")
-    own = partial(_inspected, sums.inputs, replicas)
+    sums = all_reduce_packed(gradients, names, what="gradients", reduction=reduction)
+    limit = None
+    if reduction is not None:
+        limit = largest_summand(reduction.collectives, reduction.options.reduce_dtype)
+    if sums.is_split:
+        # Looked at before they travel, so that the memory of a bucket is free as soon as it has.
+        largest = [_largest_entry(one) for one in sums.inputs]
+        own = partial(_inspected, largest, replicas, limit)
+    else:
+        own = partial(_inspected, sums.inputs, replicas, limit)
     return ReducedGradients(total=sums.values, finite=are_finite(sums.buckets), own=own)
 
 
 def all_reduce_with_loss_flag(
-    gradients: Sequence[Gradient], names: Sequence[str], loss: tf.Tensor, *, replicas: int
+    gradients: Sequence[Gradient],
+    names: Sequence[str],
+    loss: tf.Tensor,
+    *,
+    replicas: int,
+    reduction: Reduction | None = None,
 ) -> ReducedGradients:
     """The same where the loss of each replica is looked at, and not the gradients.
 
@@ -67,17 +87,26 @@ def all_reduce_with_loss_flag(
         names: one for each.
         loss: this replica's, scalar; that it is not finite travels with the gradients.
         replicas: how many there are.
+        reduction: as `all_reduce_packed` takes it.
     """
     is_bad = ~tf.math.is_finite(loss)
     if replicas == 1:
         return ReducedGradients(total=list(gradients), finite=~is_bad, own=lambda: _both(is_bad))
-    tensors = [*gradients, tf.cast(is_bad, tf.float32)]
-    *total, bad = all_reduce_packed(tensors, [*names, _NAME], what="gradients").values
-    return ReducedGradients(total=total, finite=bad < 1, own=lambda: _both(is_bad))
+    # NaN and 0 stay what they are in every dtype in which gradients travel.
+    flag = tf.where(is_bad, tf.constant(math.nan), tf.constant(0.0))
+    *total, sums = all_reduce_packed(
+        [*gradients, flag], [*names, _NAME], what="gradients", reduction=reduction
+    ).values
+    return ReducedGradients(total=total, finite=tf.math.is_finite(sums), own=lambda: _both(is_bad))
 
 
-def _inspected(tensors: Sequence[tf.Tensor], replicas: int) -> Own:
-    return ~each_is_finite(tensors), can_overflow(tensors, replicas)
+def _largest_entry(tensor: tf.Tensor) -> tf.Tensor:
+    """The largest absolute value, scalar, at least 0; not finite where an entry is not."""
+    return tf.maximum(tf.reduce_max(tf.abs(tensor)), tf.zeros([], tensor.dtype))
+
+
+def _inspected(tensors: Sequence[tf.Tensor], replicas: int, limit: float | None) -> Own:
+    return ~each_is_finite(tensors), can_overflow(tensors, replicas, limit)
 
 
 def _both(is_bad: tf.Tensor) -> Own:
@@ -106,15 +135,25 @@ def each_is_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
     return tf.reduce_all([_one_is_finite(g) for g in gradients])
 
 
-def can_overflow(gradients: Sequence[Gradient], replicas: int) -> tf.Tensor:
+def can_overflow(
+    gradients: Sequence[Gradient], replicas: int, limit: float | None = None
+) -> tf.Tensor:
     """Whether a sum over `replicas` could overflow by these gradients, scalar bool.
 
     So it does where they are not finite, and where an entry has more than half of its share of the
     largest number; half, since sums are rounded. Where no replica has such an entry, no sum
     overflows.
+
+    Args:
+        gradients: a replica's own.
+        replicas: how many there are.
+        limit: the largest entry that may be sent, where that is less.
     """
     present = [_values(g) for g in gradients if g is not None]
-    fine = [tf.reduce_all(tf.abs(g) <= float(g.dtype.max) / (2 * replicas)) for g in present]
+    most = math.inf if limit is None else limit / 2
+    fine = [
+        tf.reduce_all(tf.abs(g) <= min(float(g.dtype.max) / (2 * replicas), most)) for g in present
+    ]
     return ~tf.reduce_all(fine)
 
 

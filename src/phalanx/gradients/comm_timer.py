@@ -43,6 +43,32 @@ class Stopwatch:
         self.laps.setdefault(_replica(), []).append((begin, _when_ready(total)))
         return total
 
+    def time_together(
+        self, reduce: Callable[[tuple[Any, Any]], Any], pieces: Sequence[tuple[Any, Any]]
+    ) -> list[Any]:
+        """`reduce` of each piece, timed as one.
+
+        The time runs from the moment at which the last of the values is ready: what travels before
+        that costs no time of its own.
+
+        Args:
+            reduce: reduces one piece.
+            pieces: each with its value in the second place.
+        """
+        if len(pieces) == 1:
+            ((name, value),) = pieces
+            return [self.time(lambda ready: reduce((name, ready)), value)]
+        if self._graph is not None and tf.compat.v1.get_default_graph() is not self._graph:
+            self.is_complete = False
+            return [reduce(piece) for piece in pieces]
+        begins = [_when_ready_unordered(value) for _, value in pieces]
+        totals = [reduce(piece) for piece in pieces]
+        ends = [_when_ready_unordered(total) for total in totals]
+        if pieces:
+            lap = (tf.reduce_max(tf.stack(begins)), tf.reduce_max(tf.stack(ends)))
+            self.laps.setdefault(_replica(), []).append(lap)
+        return totals
+
     def tensor(self) -> tf.Tensor:
         """All laps, float64 of shape [replicas of this process, laps, 2]."""
         if not self.laps:
@@ -65,11 +91,32 @@ def _when_ready(value: Any) -> tf.Tensor:
     One entry of it goes to the CPU first. On a GPU that takes until its work is done, while
     a plain control dependency would only wait until the work is queued.
     """
+    with tf.device("CPU:0"), tf.control_dependencies([_entry(value)]):
+        return now()
+
+
+def _when_ready_unordered(value: Any) -> tf.Tensor:
+    """The same, without the order that TensorFlow gives to stateful operations.
+
+    `tf.timestamp` would wait for each collective that is traced before it.
+    """
+    if tf.executing_eagerly():
+        return _when_ready(value)
+    with tf.device("CPU:0"):
+        read = tf.numpy_function(_read_clock, [_entry(value)], tf.float64, stateful=False)
+    read.set_shape([])
+    return read
+
+
+def _read_clock(entry: Any) -> np.float64:
+    del entry
+    return np.float64(time.time())
+
+
+def _entry(value: Any) -> tf.Tensor:
     first = value.values if isinstance(value, tf.IndexedSlices) else value
     with tf.device("CPU:0"):
-        entry = tf.identity(tf.reshape(first, [-1])[:1])
-        with tf.control_dependencies([entry]):
-            return now()
+        return tf.identity(tf.reshape(first, [-1])[:1])
 
 
 def _replica() -> int:
@@ -77,10 +124,14 @@ def _replica() -> int:
     return int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
-def timed(reduce: Callable[[Any], Any], value: Any) -> Any:
-    """`reduce(value)`, timed by the step's stopwatch where it has one."""
+def timed_together(
+    reduce: Callable[[tuple[Any, Any]], Any], pieces: Sequence[tuple[Any, Any]]
+) -> list[Any]:
+    """`reduce` of each piece, timed as one by the step's stopwatch where it has one."""
     stopwatch = current_step().stopwatch
-    return reduce(value) if stopwatch is None else stopwatch.time(reduce, value)
+    if stopwatch is None:
+        return [reduce(piece) for piece in pieces]
+    return stopwatch.time_together(reduce, pieces)
 
 
 def now() -> tf.Tensor:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from phalanx.gradients.comm_timer import Stopwatch
     from phalanx.gradients.gradient_probe import GradientProbe
-    from phalanx.gradients.reduction_plan import Piece
     from phalanx.gradients.replica_batch import ReplicaBatch
 
 
@@ -29,7 +28,6 @@ class StepContext:
         replica_batch: the local batch of this thread's replica; None outside of a step.
         applies_total: whether this thread applies a gradient that is already aggregated.
         clipped_variables: the variables whose gradients this thread's optimizer clips.
-        reductions: takes note of the pieces in which its gradients travel; None for nobody.
     """
 
     probe: GradientProbe | None = None
@@ -37,7 +35,6 @@ class StepContext:
     replica_batch: ReplicaBatch | None = None
     applies_total: bool = False
     clipped_variables: Sequence[Any] = ()
-    reductions: list[Piece] | None = None
 
 
 _shared = StepContext()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import Gradient
@@ -28,6 +29,20 @@ def innermost(optimizer: Any) -> Any:
     while getattr(optimizer, "inner_optimizer", None) is not None:
         optimizer = optimizer.inner_optimizer
     return optimizer
+
+
+_ADDING = (keras.optimizers.SGD, keras.optimizers.Lion)
+"""The optimizers of Keras whose `update_step` is linear in the gradient or makes it dense before it
+is anything else. The others square the rows of `tf.IndexedSlices` one by one."""
+
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+
+
+def adds_rows(optimizer: Any) -> bool:
+    """Whether equal rows of a sparse gradient may be added up before `optimizer` has them."""
+    inner = innermost(optimizer)
+    clips = any(getattr(inner, name) is not None for name in _CLIPPING)
+    return type(inner) in _ADDING and not clips and clippers_of(inner) is None
 
 
 def clippers_of(optimizer: Any) -> ClipperChain | None:

@@ -28,12 +28,12 @@ import keras
 import tensorflow as tf
 
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.gradients.all_reduce import Gradient, scale
+from phalanx.gradients.all_reduce import Gradient, Reduction, scale
 from phalanx.gradients.apply_gradients import OptimizerHooks, reduce_and_apply
 from phalanx.gradients.nonfinite import guard_of
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
 from phalanx.keras_compat.horovod_compat import is_distributed
-from phalanx.keras_compat.optimizer_clippers import clip_local, clip_total, innermost
+from phalanx.keras_compat.optimizer_clippers import adds_rows, clip_local, clip_total, innermost
 from phalanx.keras_compat.patches import Patches
 
 _LOCAL_METHODS = (
@@ -99,7 +99,8 @@ def _reduce_and_apply(
         gradients: this replica's gradients, one per variable, None where there is none.
         variables: the variables, or None for those that the optimizer was built with.
     """
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync if adds_up() else 1
+    strategy = tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync if adds_up() else 1
     if not optimizer.built and variables is not None:
         optimizer.build(list(variables))
     if in_a_replica():
@@ -125,6 +126,7 @@ def _reduce_and_apply(
             loss_scale=_loss_scale(optimizer),
             step=innermost(optimizer)._iterations.value,
             skip=lambda: _count_step(optimizer),
+            adds_rows=adds_rows(optimizer),
         ),
         share=share,
         weighted=share is not None and share.loss_is_weighted(optimizer),
@@ -132,6 +134,9 @@ def _reduce_and_apply(
         replicas=replicas,
         health=health,
         observation=current_step().probe,
+        reduction=Reduction(collectives=strategy.collectives, options=strategy.reduce_options)
+        if isinstance(strategy, MultiWorkerStrategy)
+        else None,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from phalanx.cluster.debug_options import DebugOptions
+from phalanx.cluster.reduce_options import ReduceOptions, check_reduce_options
 from phalanx.cluster.spec import LOG_LEVELS, DeviceSpec, LogLevel
 from phalanx.cluster.strategies import (
     STRATEGY_NAMES,
@@ -47,6 +48,7 @@ class RunOptions:
             for never.
         strategy: how the workers train together.
         communication_backend: how replicas add up, by name; "auto" leaves it to the strategy.
+        reduction: in which pieces and in which dtype gradients travel.
         servers: how many parameter servers; None means one where the strategy has them.
         sharding: how the servers share big variables: min-size:BYTES, fixed-shards:N or none.
         data_workers: processes that read and map data for the workers; 0 for none.
@@ -80,6 +82,7 @@ class RunOptions:
     min_workers: int | None = None
     strategy: StrategyName = "auto"
     communication_backend: str = "auto"
+    reduction: ReduceOptions = field(default_factory=ReduceOptions)
     servers: int | None = None
     sharding: str = DEFAULT_SHARDING
     data_workers: int = 0
@@ -108,6 +111,7 @@ class RunOptions:
         _at_least("--threads-per-worker", self.threads, 1)
         _one_of("--strategy", self.strategy, STRATEGY_NAMES)
         check_communication(self.communication_backend, self.strategy)
+        check_reduce_options(self.reduction, self.strategy)
         check_servers(self.servers, self.sharding, self.strategy)
         _one_of("--tee", self.tee, TEE_MODES)
         _one_of("--log-level", self.log_level, LOG_LEVELS)

@@ -232,6 +232,7 @@ def make_plan(
         node_ranks=node_ranks,
         strategy=options.strategy,
         communication_backend=options.communication_backend,
+        reduction=options.reduction,
         servers=servers,
         sharding=options.sharding,
         seed=drawn if options.seed is None else options.seed,

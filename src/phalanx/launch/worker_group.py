@@ -10,6 +10,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 from phalanx.cluster.debug_options import DebugOptions
+from phalanx.cluster.reduce_options import ReduceOptions
 from phalanx.cluster.spec import LogLevel, WorkerSpec
 from phalanx.cluster.strategies import StrategyName, strategy_info
 from phalanx.cluster.sync_options import SyncOptions
@@ -36,6 +37,7 @@ class WorkerGroupSpec:
         run_dir: the run's directory.
         interactive: whether a person watches the terminal.
         communication_backend: how replicas add up, by name.
+        reduction: in which pieces and in which dtype gradients travel.
         log_level: what the workers' `logging` says.
         servers: how many of the last ranks are parameter servers.
         sharding: how those share big variables.
@@ -56,6 +58,7 @@ class WorkerGroupSpec:
     run_dir: Path
     interactive: bool = False
     communication_backend: str = "auto"
+    reduction: ReduceOptions = field(default_factory=ReduceOptions)
     log_level: LogLevel = "auto"
     servers: int = 0
     sharding: str = DEFAULT_SHARDING
@@ -122,6 +125,7 @@ def worker_specs(
             addresses=tuple(addresses),
             strategy=plan.strategy,
             communication_backend=plan.communication_backend,
+            reduction=plan.reduction,
             devices=allocation.devices,
             threads=allocation.threads,
             seed=plan.seed,

@@ -6,6 +6,7 @@ it, `parse_event` reads it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -273,21 +274,27 @@ class ThroughputEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ReductionPlan(Event):
-    """What a step of a `fit` adds up between the workers, known once the step is traced.
+    """How the gradients of a step travel between workers.
 
-    Attributes:
-        bytes: of the dense gradients of one worker, as they travel.
-        buckets: the pieces in which they travel.
-        dtype: in which they travel; the one of most bytes.
-        sparse: gradients that travel as rows, whose number is another in each step; not in `bytes`.
+    A mapping of `buckets` has `dtype`, `bytes` and `tensors`; one of `sparse` has `variable` and
+    `travels` ("rows", "summed_rows" or "dense").
     """
 
     KIND = "reduction_plan"
 
+    replicas: int
+    reduce_dtype: str | None
     bytes: int
-    buckets: int
-    dtype: str
-    sparse: int = 0
+    buckets: tuple[Mapping[str, Any], ...]
+    sparse: tuple[Mapping[str, Any], ...]
+
+    @property
+    def dtype(self) -> str:
+        """In which most bytes of dense gradients travel."""
+        sizes: Counter[str] = Counter()
+        for bucket in self.buckets:
+            sizes[bucket["dtype"]] += bucket["bytes"]
+        return max(sizes, key=lambda name: sizes[name], default="float32")
 
 
 @dataclass(frozen=True, kw_only=True)

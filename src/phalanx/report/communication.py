@@ -96,7 +96,7 @@ def _costs(
         waited += seconds * (mean - fractions["communication"])
         share += seconds * mean
     total = sent + compute + other
-    size = {} if plan is None else {"bytes": plan.bytes, "buckets": max(plan.buckets, 1)}
+    size = {} if plan is None else {"bytes": plan.bytes, "buckets": max(len(plan.buckets), 1)}
     dtype = "float32" if plan is None else plan.dtype
     costs = StepCosts(
         compute=compute / steps,

@@ -20,9 +20,9 @@ def format_plan(found: Communication) -> str:
     plan = found.plan
     if plan is None:
         return formatting.MISSING
-    pieces = f"{plan.buckets} bucket{'s' * (plan.buckets != 1)}"
+    pieces = f"{len(plan.buckets)} bucket{'s' * (len(plan.buckets) != 1)}"
     parts = [f"{formatting.format_bytes(plan.bytes)} of {plan.dtype}", pieces]
-    parts += [f"{plan.sparse} sparse, whose rows differ by step"] if plan.sparse else []
+    parts += [f"{len(plan.sparse)} sparse, whose rows differ by step"] if plan.sparse else []
     return ", ".join(parts)
 
 

@@ -16,6 +16,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
+from phalanx.cluster.reduce_options import ReduceOptions
 from phalanx.cluster.spec import WORKER_VARIABLE, DeviceSpec, WorkerSpec
 from phalanx.cluster.strategies import StrategyName
 from phalanx.errors import ConfigurationError, LaunchError
@@ -61,6 +62,7 @@ class WorkerPool:
         strategy: StrategyName | None = "multiworker",
         seed: int | None = None,
         devices: DeviceSpec | None = None,
+        reduction: ReduceOptions | None = None,
         env: Mapping[str, str] | None = None,
         pick_ports: PortPicker = pick_free_ports,
     ) -> None:
@@ -71,6 +73,7 @@ class WorkerPool:
             strategy: entered before the first call, for all calls; None leaves it to functions.
             seed: the seed of calls that give none of their own.
             devices: the devices of each worker.
+            reduction: in which pieces and in which dtype gradients travel; None for the defaults.
             env: environment variables for the workers, besides this process's own.
             pick_ports: gives as many free ports of this machine as it is asked for.
 
@@ -85,6 +88,7 @@ class WorkerPool:
         self._strategy = strategy
         self._seed = seed
         self._devices = devices
+        self._reduction = reduction or ReduceOptions()
         self._env = dict(env or {})
         self._pick_ports = pick_ports
         self._worker_group: list[PoolWorker] = []
@@ -187,6 +191,7 @@ class WorkerPool:
             addresses=self._addresses,
             strategy=self._strategy or "auto",
             devices=self._devices,
+            reduction=self._reduction,
             threads=1,
             seed=seed,
             attempt=attempt,

@@ -21,7 +21,6 @@ from phalanx.data.batches import static_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
-from phalanx.gradients.reduction_plan import Piece, record_reduction_plan
 from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
@@ -306,9 +305,8 @@ class StepFunction:
         plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
         collectives = getattr(self.plan.strategy, "collectives", None)
         dynamic = getattr(collectives, "dynamic_shapes", 0)
-        pieces: list[Piece] = []
         with (
-            step_scope(replica_batch=share, reductions=pieces),
+            step_scope(replica_batch=share),
             share.published() if plain and place.total > 1 else nullcontext(),
             share.looking_at(data),
             replica_scope(replica),
@@ -322,8 +320,6 @@ class StepFunction:
         if self.samples is not None:
             self.samples.assign_add(tf.cast(tf.stack([count, total]), tf.int64))
         self.is_traced = True
-        if self._kind == "train" and place.is_chief and replica == place.first:
-            record_reduction_plan(pieces, self.extensions)
         if getattr(collectives, "dynamic_shapes", 0) > dynamic:
             self.has_dynamic_collectives = True
         if self._kind == "train" and (made := self.extensions.get(MadeInStep)):

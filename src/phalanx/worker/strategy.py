@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.cluster.reduce_options import ReduceDtype, ReduceOptions, check_reduce_options
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.strategies import (
     StrategyInfo,
@@ -35,7 +36,13 @@ class _Made:
 _made: _Made | None = None
 
 
-def strategy(name: str = "auto", *, communication_backend: str = "auto") -> Any:
+def strategy(
+    name: str = "auto",
+    *,
+    communication_backend: str = "auto",
+    bucket_mb: float | None = None,
+    reduce_dtype: ReduceDtype | None = None,
+) -> Any:
     """The `tf.distribute.Strategy` to train under, made once in each process.
 
     Under `phalanx run` it is the launcher's, whatever name the script gives: the command
@@ -47,6 +54,10 @@ def strategy(name: str = "auto", *, communication_backend: str = "auto") -> Any:
         name: "auto" or a strategy's name, as `phalanx run --strategy` takes it.
         communication_backend: how its replicas add up, as `phalanx run --communication-backend`
             takes it.
+        bucket_mb: the size of the pieces in which gradients are added up, as `--bucket-mb` takes
+            it; None chooses it by the size of the model.
+        reduce_dtype: the dtype in which gradients travel, "bfloat16" or "float16"; None for their
+            own.
 
     Raises:
         ConfigurationError: there is no such strategy, or another one exists in this process.
@@ -54,6 +65,8 @@ def strategy(name: str = "auto", *, communication_backend: str = "auto") -> Any:
     """
     asked = check_name(name)
     check_communication(communication_backend, asked)
+    reduction = ReduceOptions(bucket_mb=bucket_mb, reduce_dtype=reduce_dtype)
+    check_reduce_options(reduction, asked)
     if _made is not None:
         if asked not in ("auto", _made.kind):
             if not _made.launched:
@@ -73,9 +86,8 @@ def strategy(name: str = "auto", *, communication_backend: str = "auto") -> Any:
         horovod_size=int(os.environ.get("HOROVOD_SIZE", 0)),
         tpu=_tpu() if asked == "auto" else None,
     )
-    return _make(
-        choice, StrategyRequest(communication_backend=communication_backend), launched=False
-    )
+    request = StrategyRequest(communication_backend=communication_backend, reduction=reduction)
+    return _make(choice, request, launched=False)
 
 
 def make_for_worker(spec: WorkerSpec) -> Any:
@@ -91,7 +103,9 @@ def make_for_worker(spec: WorkerSpec) -> Any:
     tpu = _tpu() if may_be_tpu else None
     counts = not decided and tpu is None
     choice = choose_for_worker(spec, len(local_devices()) if counts else 1, tpu)
-    request = StrategyRequest(communication_backend=spec.communication_backend, worker=spec)
+    request = StrategyRequest(
+        communication_backend=spec.communication_backend, reduction=spec.reduction, worker=spec
+    )
     return _make(choice, request, launched=True)
 
 

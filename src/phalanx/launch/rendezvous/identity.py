@@ -58,7 +58,12 @@ class CommandIdentity:
         target, workers = options.target, (options.min_workers, options.workers)
         # The path of the script may differ between hosts; its name may not.
         command = f"-m {target}" if options.as_module else Path(target).name
+        reduction = {
+            "--bucket-mb": options.reduction.bucket_mb,
+            "--reduce-dtype": options.reduction.reduce_dtype,
+        }
         values: dict[str, Any] = {name: getattr(options, at) for name, at in _OPTIONS.items()}
+        values |= reduction
         values["--devices-per-worker"] = options.devices and asdict(options.devices)
         values["--workers"] = workers if any(workers) else None
         values["the options for debugging and profiling"] = asdict(options.switches)
@@ -74,6 +79,7 @@ class CommandIdentity:
             "the script": command,
             "the script's arguments": shlex.join(redact(options.arguments)) or "none",
             **{name: _shown(getattr(options, at)) for name, at in _OPTIONS.items()},
+            **{name: _shown(value) for name, value in reduction.items()},
             "--workers": _shown(":".join(str(each) for each in workers if each) or None),
             "the variables of --env and --env-from": ", ".join(sorted(options.env)) or "none",
         }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.cluster.reduce_options import ReduceOptions
 from phalanx.cluster.spec import WorkerSpec
 
 
@@ -15,10 +16,12 @@ class StrategyRequest:
 
     Attributes:
         communication_backend: how replicas add up, by name; "auto" leaves it to the strategy.
+        reduction: in which pieces and in which dtype gradients travel.
         worker: the worker of `phalanx run` that makes it; None in other processes.
     """
 
     communication_backend: str = "auto"
+    reduction: ReduceOptions = field(default_factory=ReduceOptions)
     worker: WorkerSpec | None = None
 
 

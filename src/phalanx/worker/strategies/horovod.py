@@ -25,4 +25,5 @@ def make(request: StrategyRequest) -> Any:
     if request.worker is None and len(gpus) > 1:
         # horovodrun shows every process all GPUs.
         tf.config.set_visible_devices(gpus[horovod.local_rank()], "GPU")
-    return MultiWorkerStrategy(HorovodCollectives(horovod, local_devices()[0]))
+    collectives = HorovodCollectives(horovod, local_devices()[0])
+    return MultiWorkerStrategy(collectives, reduce_options=request.reduction)

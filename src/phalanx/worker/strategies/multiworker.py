@@ -30,13 +30,18 @@ def make(request: StrategyRequest) -> Any:
     config = TFConfig.from_environment(os.environ)
     check_one_gpu(gpus, config, launched=request.worker is not None, script=_script())
     if config is None or config.synchronous_tasks < 2:
-        return MultiWorkerStrategy(NoCollectives("GPU:0" if gpus else "CPU:0"))
+        alone = NoCollectives("GPU:0" if gpus else "CPU:0")
+        return MultiWorkerStrategy(alone, reduce_options=request.reduction)
     with no_heartbeat_timeout() if _has_launcher(request) else nullcontext():
         # The public way to start TensorFlow's server and its collectives.
         runtime = tf.distribute.MultiWorkerMirroredStrategy(
             communication_options=_options(request.communication_backend)
         )
-    return MultiWorkerStrategy(TensorFlowCollectives(runtime), runtime.cluster_resolver)
+    return MultiWorkerStrategy(
+        TensorFlowCollectives(runtime),
+        runtime.cluster_resolver,
+        reduce_options=request.reduction,
+    )
 
 
 def _has_launcher(request: StrategyRequest) -> bool:
