@@ -5,8 +5,9 @@
     python benchmarks/local_steps.py --json     the figures as JSON, in place of tables
 
 *Link*: two workers in two network namespaces, joined by 100 Mbit/s (a token bucket). 40 MB of
-weights in 8 like layers; computing is replaced by waiting 0.3 s a step. Samples a second, over whole
-epochs with the sync at their end, as a share of computing alone, and the bytes that a worker sends.
+weights in 8 like layers; computing is replaced by waiting 0.3 s a step. Samples a second, over
+whole epochs with the sync at their end, as a share of computing alone, and the bytes that a worker
+sends.
 
 *Quality*: MNIST and a small character language model, trained by two workers with several seeds:
 in step, and with local steps. What is shown is the validation loss at the end.
