@@ -21,7 +21,7 @@ class BackgroundSum:
     def __init__(self, collectives: Collectives) -> None:
         """Exchange through `collectives`, which no other code uses.
 
-        The thread ends with the process: a sum that waits for a lost worker keeps nobody.
+        The thread ends with the process: a sum that waits for a lost worker does not keep it.
         """
         self._collectives = collectives
         self._sum = tf.function(self._sums, autograph=False)
