@@ -84,7 +84,7 @@ def server(directory, port):
             command, stdout=log, stderr=log, cwd=directory, start_new_session=True
         )
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 300
         while True:
             with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health"):
                 break

@@ -15,8 +15,10 @@ pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("default")]
 READ = """
 import json
 from trackio import Api
+from trackio.sqlite_storage import SQLiteStorage
 (run,) = Api().runs("phalanx")
-print(json.dumps({"name": run.name, "history": run.history(), "config": run.config}))
+history = SQLiteStorage.get_logs("phalanx", run.name)
+print(json.dumps({"name": run.name, "history": history, "config": run.config}))
 """
 
 

@@ -61,7 +61,7 @@ def read(directory):
 
 def test_a_run_that_failed_and_is_resumed_is_one_run(runs):
     runs.train("--tracker", "wandb", "--tracker-project", "p", code=3)
-    out = runs.train("--tracker", "wandb", "--resume", "--max-restarts", "1")
+    out = runs.train("--tracker", "wandb", "--resume")
     directory = runs.directory / "runs" / "r" / "trackers" / "wandb"
     assert "tracker wandb: wandb sync" in out
     assert len(list(directory.glob("offline-run-*"))) == 2
