@@ -42,9 +42,12 @@ def run_launcher(request: LauncherRequest, output: CellOutput) -> LauncherOutcom
     """
     reading, terminal = os.openpty()
     termios.tcsetwinsize(terminal, (50, WIDTH))
+    environment = launcher_environment(os.environ)
+    if request.command.debug:
+        environment.setdefault("PYTHONBREAKPOINT", "0")  # A debugger could not read from a cell.
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE],
-        env=launcher_environment(os.environ),
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=terminal,
         stderr=subprocess.PIPE,

@@ -27,8 +27,10 @@ from phalanx.worker.notebook_call import MODULE, NotebookCall, NotebookResult, c
 
 T = TypeVar("T")
 
-_NOT_HERE = ("target", "arguments", "hosts", "node_rank", "cluster", "rendezvous_timeout")
-"""Fields of `RunCommand` that are no options of `launch`: a kernel is on one host."""
+_NOT_HERE = frozenset(
+    ("target", "arguments", "hosts", "node_rank", "cluster", "rendezvous_timeout", "debug_rank")
+)
+"""Fields of `RunCommand` that are no options here: a kernel is on one host, and no terminal."""
 
 
 @overload
@@ -95,7 +97,7 @@ def launch(
             call = pickle_function(target, args, kwargs or {})
             words = send(call, Path(place), result)
             command = run_command(MODULE, words, as_module=True, workers=workers, **options)
-            shown = getattr(target, "__name__", None) or type(target).__name__
+            name = getattr(target, "__name__", None) or type(target).__name__
         else:
             if kwargs:
                 raise ConfigurationError(
@@ -104,8 +106,8 @@ def launch(
                 )
             words = [str(word) for word in args]
             command = run_command(os.fspath(target), words, workers=workers, **options)
-            shown = os.fspath(target)
-        outcome = run(command, shown, Path(place))
+            name = os.fspath(target)
+        outcome = run(command, f"phalanx.launch({name})", Path(place))
         return read_result(result, outcome) if callable(target) else None
 
 
@@ -125,7 +127,7 @@ def run(command: RunCommand, shown: str, place: Path) -> RunResult:
 
     Args:
         command: what to run.
-        shown: what the run's records call it.
+        shown: what the run records as its command.
         place: a directory for files of this run.
 
     Raises:
@@ -140,7 +142,7 @@ def run(command: RunCommand, shown: str, place: Path) -> RunResult:
     words = tuple(options.arguments)
     request = LauncherRequest(
         command=command,
-        argv=(f"phalanx.launch({shown})", *words),
+        argv=(shown, *words),
         outcome=place / "outcome.pkl",
     )
     outcome = run_launcher(request, CellOutput(sys.stdout))

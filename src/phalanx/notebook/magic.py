@@ -49,7 +49,7 @@ def run_cell(line: str, cell: str) -> None:
     with tempfile.TemporaryDirectory(prefix="phalanx-", ignore_cleanup_errors=True) as place:
         words = send(call, Path(place), Path(place) / "result.pkl")
         command = replace(command, target=MODULE, arguments=words, as_module=True, cluster="none")
-        run(command, CELL, Path(place))
+        run(command, "%%phalanx", Path(place))
 
 
 def read_line(line: str) -> RunCommand | None:
