@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations=20
 
-.PHONY: demo bench equivalence soak lint setup clean tools tools-browser tools-network tools-slurm \
+.PHONY: demo package bench equivalence soak lint setup clean tools tools-browser tools-network tools-slurm \
   tools-ray tools-libraries test test-fast test-full test-unit test-replicas test-equivalence test-workers \
   test-servers test-commands test-browser test-cluster test-horovod
 
@@ -83,9 +83,12 @@ lint: $(STAMP)  ## style, types, who may import what, and words
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/codespell src tests docs examples benchmarks scripts README.md Makefile
-	! grep -rniwE -f scripts/phrases.txt src tests docs examples benchmarks README.md \
+	$(BIN)/codespell src tests docs examples benchmarks scripts *.md Makefile
+	! grep -rniwE -f scripts/phrases.txt src tests docs examples benchmarks $(filter-out CHANGELOG.md,$(wildcard *.md)) \
 	  --include='*.py' --include='*.md' --exclude-dir=decisions
+
+package:  ## sdist and wheel in dist/, checked, and the wheel installed in an environment of its own
+	sh scripts/check_package.sh $(PYTHON)
 
 setup: $(STAMP)
 
@@ -95,4 +98,4 @@ $(STAMP): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
