@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations=20
 
-.PHONY: demo package bench equivalence soak lint setup clean tools tools-browser tools-network tools-slurm \
+.PHONY: demo site package bench equivalence soak lint setup clean tools tools-browser tools-network tools-slurm \
   tools-ray tools-libraries test test-fast test-full test-unit test-replicas test-equivalence test-workers \
   test-servers test-commands test-browser test-cluster test-horovod
 
@@ -40,7 +40,7 @@ test-servers: setup  ## parameter servers
 test-commands: setup tools-libraries  ## the real command, the examples, scripts with Keras's libraries
 	$(PYTEST) tests/command tests/examples -m "not horovod"
 
-test-browser: setup tools-browser  ## TensorBoard, the report and timelines in Chromium
+test-browser: setup tools-browser site  ## TensorBoard, the report, timelines and the site in Chromium
 	$(PYTEST) tests/browser -m "not horovod"
 
 test-cluster: setup tools-network tools-slurm tools-ray  ## hosts in network namespaces and a real Slurm, which need root, else skipped; a real Ray
@@ -83,9 +83,12 @@ lint: $(STAMP)  ## style, types, who may import what, and words
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/codespell src tests docs examples benchmarks scripts *.md Makefile
+	$(BIN)/codespell src tests docs examples benchmarks scripts site *.md Makefile
 	! grep -rniwE -f scripts/phrases.txt src tests docs examples benchmarks $(filter-out CHANGELOG.md,$(wildcard *.md)) \
 	  --include='*.py' --include='*.md' --exclude-dir=decisions
+
+site: $(VENV)/.installed-docs  ## the documentation in build/site, which needs no network
+	$(BIN)/python site/build.py
 
 package:  ## sdist and wheel in dist/, checked, and the wheel installed in an environment of its own
 	sh scripts/check_package.sh $(PYTHON)
@@ -95,6 +98,10 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[cpu,dev]"
+	touch $@
+
+$(VENV)/.installed-docs: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[docs]"
 	touch $@
 
 clean:
