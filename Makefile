@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -
 
 .PHONY: demo site package bench equivalence soak lint setup clean tools tools-browser tools-network tools-slurm \
   tools-ray tools-libraries test test-fast test-full test-unit test-replicas test-equivalence test-workers \
-  test-servers test-commands test-browser test-cluster test-horovod
+  test-servers test-commands test-browser test-cluster test-horovod test-newcomer
 
 demo: $(STAMP)  ## train a CNN on MNIST with two workers
 	$(BIN)/phalanx run --workers 2 examples/mnist.py
@@ -20,7 +20,7 @@ test: setup tools lint  ## a real run of each kind, and whatever answers quickly
 test-fast: setup lint  ## lint, types, and what neither starts a process nor trains: 3 minutes
 	$(PYTEST) tests/unit -m "not full and not process"
 
-test-full: test-unit test-replicas test-equivalence test-workers test-servers test-commands test-browser test-cluster test-horovod  ## everything there is, one stage after the other
+test-full: test-unit test-replicas test-equivalence test-workers test-servers test-commands test-browser test-cluster test-horovod test-newcomer  ## everything there is, one stage after the other
 
 test-unit: setup tools-network lint  ## units, pages, object storage, doctor, chaos
 	$(PYTEST) tests/unit tests/docs tests/storage tests/doctor tests/chaos -m "not horovod"
@@ -49,6 +49,9 @@ test-cluster: setup tools-network tools-slurm tools-ray  ## hosts in network nam
 test-horovod: setup tools-network  ## what needs Horovod, which is built first and kept in ~/.cache/phalanx
 	sh scripts/build_horovod.sh $(VENV)
 	$(PYTEST) -m horovod
+
+test-newcomer: package  ## the first ten minutes in a fresh environment, with the time of each step
+	$(PYTHON) scripts/first_ten_minutes.py
 
 tools: tools-browser tools-network tools-slurm tools-ray
 
