@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations=20
 
-.PHONY: demo bench equivalence soak lint setup clean tools tools-browser tools-network tools-slurm \
-  tools-ray tools-libraries tools-trackers test test-trackers test-fast test-full test-unit test-replicas test-equivalence test-workers \
-  test-servers test-commands test-browser test-cluster test-horovod
+.PHONY: demo site package bench equivalence soak lint setup clean tools tools-browser tools-network \
+  tools-slurm tools-ray tools-libraries tools-trackers test test-fast test-full test-unit test-replicas \
+  test-equivalence test-workers test-servers test-commands test-trackers test-browser test-cluster \
+  test-horovod test-newcomer
 
 demo: $(STAMP)  ## train a CNN on MNIST with two workers
 	$(BIN)/phalanx run --workers 2 examples/mnist.py
@@ -20,7 +21,7 @@ test: setup tools lint  ## a real run of each kind, and whatever answers quickly
 test-fast: setup lint  ## lint, types, and what neither starts a process nor trains: 3 minutes
 	$(PYTEST) tests/unit -m "not full and not process"
 
-test-full: test-unit test-replicas test-equivalence test-workers test-servers test-commands test-trackers test-browser test-cluster test-horovod  ## everything there is, one stage after the other
+test-full: test-unit test-replicas test-equivalence test-workers test-servers test-commands test-trackers test-browser test-cluster test-horovod test-newcomer  ## everything there is, one stage after the other
 
 test-unit: setup tools-network lint  ## units, pages, object storage, doctor, chaos
 	$(PYTEST) tests/unit tests/docs tests/storage tests/doctor tests/chaos -m "not horovod"
@@ -43,7 +44,7 @@ test-commands: setup tools-libraries  ## the real command, the examples, scripts
 test-trackers: setup tools-trackers  ## real experiment trackers: wandb, MLflow, Comet, Trackio, Aim
 	$(subst $(BIN)/,$(VENV)/trackers/bin/,$(PYTEST)) tests/trackers
 
-test-browser: setup tools-browser  ## TensorBoard, the report and timelines in Chromium
+test-browser: setup tools-browser site  ## TensorBoard, the report, timelines and the site in Chromium
 	$(PYTEST) tests/browser -m "not horovod"
 
 test-cluster: setup tools-network tools-slurm tools-ray  ## hosts in network namespaces and a real Slurm, which need root, else skipped; a real Ray
@@ -52,6 +53,9 @@ test-cluster: setup tools-network tools-slurm tools-ray  ## hosts in network nam
 test-horovod: setup tools-network  ## what needs Horovod, which is built first and kept in ~/.cache/phalanx
 	sh scripts/build_horovod.sh $(VENV)
 	$(PYTEST) -m horovod
+
+test-newcomer: package  ## the first ten minutes in a fresh environment, with the time of each step
+	$(PYTHON) scripts/first_ten_minutes.py
 
 tools: tools-browser tools-network tools-slurm tools-ray
 
@@ -88,9 +92,15 @@ lint: $(STAMP)  ## style, types, who may import what, and words
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/codespell src tests docs examples benchmarks scripts README.md Makefile
-	! grep -rniwE -f scripts/phrases.txt src tests docs examples benchmarks README.md \
+	$(BIN)/codespell src tests docs examples benchmarks scripts site *.md Makefile
+	! grep -rniwE -f scripts/phrases.txt src tests docs examples benchmarks $(filter-out CHANGELOG.md,$(wildcard *.md)) \
 	  --include='*.py' --include='*.md' --exclude-dir=decisions
+
+site: $(VENV)/.installed-docs  ## the documentation in build/site, which needs no network
+	$(BIN)/python site/build.py
+
+package:  ## sdist and wheel in dist/, checked, and the wheel installed in an environment of its own
+	sh scripts/check_package.sh $(PYTHON)
 
 setup: $(STAMP)
 
@@ -99,5 +109,9 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[cpu,dev]"
 	touch $@
 
+$(VENV)/.installed-docs: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

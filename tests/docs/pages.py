@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "examples" / "README.md", *ROOT.glob("docs/**/*.md")])
+_AT_THE_ROOT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES = sorted([*_AT_THE_ROOT, ROOT / "examples" / "README.md", *ROOT.glob("docs/**/*.md")])
 
 _FENCE = re.compile(
     r"(?:^ *<!-- not run: (?P<why>.+?) -->\n)?"

@@ -80,6 +80,9 @@ def test_command(words, place, monkeypatch):
     match words:
         case ["phalanx", "run", *options]:
             plan_of(options, monkeypatch)
+        case ["phalanx", "init"]:
+            (place / "train.py").unlink()
+            assert CliRunner().invoke(cli_app(), ["init"]).exit_code == 0
         case ["phalanx", "check", *options]:
             checked(options)
         case ["phalanx", "submit", _, *options]:

@@ -14,6 +14,8 @@ from phalanx.cli.data import app as data
 from phalanx.cli.debug import app as debug
 from phalanx.cli.doctor import HELP as DOCTOR_HELP
 from phalanx.cli.doctor import doctor
+from phalanx.cli.init import HELP as INIT_HELP
+from phalanx.cli.init import init
 from phalanx.cli.jobs import CANCEL_HELP, LOGS_HELP, STATUS_HELP, cancel, logs, status
 from phalanx.cli.optional_value_option import OptionalValueCommand
 from phalanx.cli.report import HELP as REPORT_HELP
@@ -59,6 +61,7 @@ app.command(
     help=RUN_HELP,
     context_settings={"allow_interspersed_args": False},
 )(run)
+app.command("init", help=INIT_HELP)(init)
 app.command("doctor", help=DOCTOR_HELP, context_settings={"allow_interspersed_args": False})(doctor)
 app.command("check", help=CHECK_HELP)(check)
 app.command("watch", help=WATCH_HELP)(watch)

@@ -71,7 +71,7 @@ def _distributed_optimizer(
         raise ConfigurationError(
             "Asked for hvd.DistributedOptimizer, but this script trains under "
             f"{type(strategy).__name__}, where Horovod adds nothing up. Use phalanx run "
-            "--strategy horovod, or take Horovod out of the script (docs/migrating.md)."
+            "--strategy horovod, or take Horovod out of the script (docs/coming-from/horovod.md)."
         )
     refused = _changing(options, horovod)
     if refused is not None:

@@ -72,7 +72,7 @@ RULES = (
         name="tf-keras",
         severity="warning",
         why="Its fit runs as it is: the strategy is there, but none of what Phalanx promises.",
-        remedy="Move to Keras 3: `import keras`. docs/migrating.md shows how.",
+        remedy="Move to Keras 3: `import keras`. docs/coming-from/tf-keras.md shows how.",
         find=_legacy,
     ),
     Rule(
