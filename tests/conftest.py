@@ -101,8 +101,8 @@ def split_the_cpu():
 
 
 FIRST = (
-    "cluster", "command", "trackers", "parameter_server", "browser", "horovod", "workers", "storage",
-    "equivalence", "examples", "docs", "chaos", "doctor", "replicas", "unit",
+    "cluster", "command", "trackers", "parameter_server", "browser", "horovod", "workers",
+    "storage", "equivalence", "examples", "docs", "chaos", "doctor", "replicas", "unit",
 )  # fmt: skip
 """Folders in the order in which they are started: what waits first, and what fills gaps last."""
 
