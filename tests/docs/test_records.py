@@ -13,7 +13,7 @@ HEARTBEAT_PHASES = "start input compute callbacks checkpoint validation idle"
 NOT_FIELDS = {
     "attempt_start": {"rank", "pid", "host", "forked"},
     "heartbeat": {*HEARTBEAT_PHASES.split(), "fit"},
-    "reduction_plan": {"rows", "summed_rows", "dense"},
+    "reduction_plan": {"travels", "rows", "summed_rows", "dense"},
     "straggler": {"input", "compute", "callbacks"},
     "throughput": {"compute"},
 }
