@@ -53,8 +53,8 @@ def sum_rows(
 ) -> tf.IndexedSlices:
     """The sum over workers of slices whose rows differ within each worker.
 
-    Workers exchange how many rows each holds. Where these take more bytes than an all-reduce
-    of the table, they travel dense; the result then has every row of the table.
+    Workers exchange how many rows each holds. Where sending them takes more bytes than an
+    all-reduce of the table, they travel dense; the result then has every row of the table.
     """
     held = tf.reduce_sum(collectives.gather_equal(tf.shape(slices.indices)[:1]))
     table = tf.cast(slices.dense_shape[0], tf.int32)
