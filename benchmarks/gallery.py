@@ -63,10 +63,11 @@ def run(script: Path, words: list[str]) -> str:
             timeout=600,
             check=False,
         )
+        printed = done.stdout.replace(os.path.realpath(directory), ".")
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
     shown = " ".join([*words, str(script.relative_to(ROOT))])
-    return f"$ {shown}\n{done.stdout}"
+    return f"$ {shown}\n{printed}"
 
 
 def row(script: Path, printed: dict[str, str]) -> str:

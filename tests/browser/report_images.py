@@ -25,7 +25,7 @@ DEADLINE = 900.0
 
 def main():
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
-        runs = Path("runs")  # The pictures show the path as it is given.
+        runs = Path("runs")
         with chromium(1240, 1500) as browser:
             report_image(browser, runs)
             watch_image(browser, runs)

@@ -54,6 +54,19 @@ def test_the_scripts_do_not_know_phalanx():
         assert "phalanx" not in path.read_text().lower(), path.name
 
 
+def test_the_outputs_of_the_site_are_of_these_scripts():
+    """`python benchmarks/gallery.py --write` writes them, and the table of docs/gallery.md."""
+    outputs = {path.name for path in (gallery.SCRIPTS / "outputs").glob("*.txt")}
+    assert outputs == {f"{name}.{way}.txt" for name in NAMES for way in ("one", "two")}
+    page = (gallery.SCRIPTS.parents[1] / "docs" / "gallery.md").read_text()
+    for name in NAMES:
+        assert f"(../examples/gallery/{name}.py)" in page
+        for way in ("one", "two"):
+            text = (gallery.SCRIPTS / "outputs" / f"{name}.{way}.txt").read_text()
+            assert text.startswith("$ ")
+            assert "RESULT " in text
+
+
 def test_differences_are_named():
     wanted = {"loss": [1.0, 2.0], "text": "a", "rows": 3}
     assert gallery.differences(wanted, {"loss": [1.0, 2.00001], "text": "a", "rows": 3}, 1e-5) == []
