@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phalanx.data.adapt import make_batch_source
@@ -169,9 +169,8 @@ def same(ours, theirs):
         keras.tree.map_structure(np.testing.assert_array_equal, one, other)
 
 
-@settings(max_examples=25)
-@given(PIPELINES, st.integers(2, 4), st.sampled_from([1, 1, 2]), st.booleans())
-def test_all_workers_together_have_the_batches_of_the_dataset(pipeline, workers, local, seen):
+def check_batches(pipeline, workers, local, seen):
+    """All workers together have the batches of the dataset, also where a script has `seen` it."""
     plain = made(pipeline)
     passes = [[numpy(batch) for batch in plain] for _ in range(3)]
 
@@ -188,26 +187,63 @@ def test_all_workers_together_have_the_batches_of_the_dataset(pipeline, workers,
         same([joined(elements) for elements in zip(*opened, strict=True)], one)
 
 
-@settings(max_examples=25)
-@given(PIPELINES, st.integers(0, 6))
-def test_an_iterator_goes_on_where_it_was_saved(pipeline, taken):
-    def make():
-        return made(pipeline)
+PLACES = st.integers(2, 4), st.sampled_from([1, 1, 2]), st.booleans()
 
-    source = sources(make, 2)[1]
-    list(source.open(0))
-    iterator = source.open(0)
-    for _ in range(taken):
-        if next(iterator, None) is None:
+
+@settings(max_examples=8)
+@example((23, ["map", "shuffle", "zip"], (5, False, False, False), ["map", "shuffle"]), 3, 1, True)
+@example((23, ["shuffle", "map", "repeat"], (5, True, True, True), ["repeat"]), 2, 2, False)
+@given(PIPELINES, *PLACES)
+def test_all_workers_together_have_the_batches_of_the_dataset(pipeline, workers, local, seen):
+    check_batches(pipeline, workers, local, seen)
+
+
+@pytest.mark.full
+@settings(max_examples=150)
+@given(PIPELINES, *PLACES)
+def test_they_have_them_in_many_more_pipelines(pipeline, workers, local, seen):
+    check_batches(pipeline, workers, local, seen)
+
+
+def check_resume(pipeline, taken):
+    """An iterator continues where it was saved, and one without a state where it would be."""
+    for passes_before in (0, 1):
+        source = sources(lambda: made(pipeline), 2)[1]
+        for _ in range(passes_before):
+            list(source.open(0))
+        iterator = source.open(0)
+        if any(next(iterator, None) is None for _ in range(taken)):
             return
-    state = read_iterator(iterator) if source.has_state else None
-    rest = [own_rows(element) for element in iterator]
-    position = DataPosition(batch=0, trained=taken, passes=2, taken=taken, learned=None, seed=None)
-    for known in (state, None):
-        restored = sources(make, 2)[1].reopen(position, known)
+        state = read_iterator(iterator) if source.has_state and passes_before else None
+        if state is None and passes_before:
+            return  # of nested shuffles, opening them unread moves the outer one only
+        rest = [own_rows(element) for element in iterator]
+        position = DataPosition(
+            batch=0,
+            trained=taken,
+            passes=passes_before + 1,
+            taken=taken,
+            learned=None,
+            seed=None,
+        )
+        restored = sources(lambda: made(pipeline), 2)[1].reopen(position, state)
         again = [own_rows(element) for element in restored]
         same([data for _, data in again], [data for _, data in rest])
         assert [total for total, _ in again] == [total for total, _ in rest]
+
+
+@settings(max_examples=6)
+@example((23, ["map", "shuffle", "parallel map"], (5, False, False, False), ["shuffle"]), 3)
+@given(PIPELINES, st.integers(0, 6))
+def test_an_iterator_continues_where_it_was_saved(pipeline, taken):
+    check_resume(pipeline, taken)
+
+
+@pytest.mark.full
+@settings(max_examples=80)
+@given(PIPELINES, st.integers(0, 6))
+def test_it_does_in_many_more_pipelines(pipeline, taken):
+    check_resume(pipeline, taken)
 
 
 class Decoder:

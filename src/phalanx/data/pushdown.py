@@ -75,7 +75,14 @@ class _Base:
     def build(self) -> Any:
         if self.inputs is None:
             return self.step.dataset
-        return rebuild(self.step, [one.build() for one in self.inputs])
+        datasets = [one.build() for one in self.inputs]
+        is_new_pair = (
+            self.step.inputs[0].kind != "Shuffle" and self.inputs[0].step.kind == "Shuffle"
+        )
+        if self.step.kind == "Repeat" and is_new_pair:
+            # TensorFlow would fuse the two, which shuffles in another order.
+            datasets = [datasets[0].prefetch(1)]
+        return rebuild(self.step, datasets)
 
     def originals(self) -> Iterator[Transformation]:
         """The steps that stay as they are, with all below them."""
