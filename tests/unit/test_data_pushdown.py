@@ -190,7 +190,7 @@ def check_batches(pipeline, workers, local, seen):
 PLACES = st.integers(2, 4), st.sampled_from([1, 1, 2]), st.booleans()
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @example((23, ["map", "shuffle", "zip"], (5, False, False, False), ["map", "shuffle"]), 3, 1, True)
 @example((23, ["shuffle", "map", "repeat"], (5, True, True, True), ["repeat"]), 2, 2, False)
 @given(PIPELINES, *PLACES)
@@ -232,7 +232,7 @@ def check_resume(pipeline, taken):
         assert [total for total, _ in again] == [total for total, _ in rest]
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @example((23, ["map", "shuffle", "parallel map"], (5, False, False, False), ["shuffle"]), 3)
 @given(PIPELINES, st.integers(0, 6))
 def test_an_iterator_continues_where_it_was_saved(pipeline, taken):

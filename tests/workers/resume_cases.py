@@ -56,8 +56,8 @@ def mapped_dataset():
     """Each worker maps its own rows only."""
     import tensorflow as tf
 
-    rows = tf.data.Dataset.from_tensor_slices(data()).shuffle(90).map(lambda x, y: (x * 2, y))
-    return rows.shuffle(20).batch(16).prefetch(2)
+    rows = tf.data.Dataset.from_tensor_slices(data()).map(lambda x, y: (x * 2, y))
+    return rows.shuffle(90).batch(16).prefetch(2)
 
 
 @case
