@@ -80,6 +80,7 @@ bench: $(STAMP)  ## measure what steps and gradient logging cost; writes docs/be
 	$(BIN)/python benchmarks/recovery.py --write
 	$(BIN)/python benchmarks/checkpoint.py --write
 	$(BIN)/python benchmarks/input.py --write
+	$(BIN)/python benchmarks/decoding.py --write
 
 equivalence: $(STAMP)  ## hold replicas against one device; writes docs/equivalence-table.md
 	$(BIN)/python benchmarks/equivalence.py --write

@@ -357,6 +357,17 @@ def sources():
             },
             reference="phalanx",
         ),
+        trained(
+            "dataset_mapped",
+            data=lambda: {
+                "x": tf.data.Dataset.from_tensor_slices((features(29), labels(29)))
+                .map(lambda x, y: (x * 2, y), num_parallel_calls=2)
+                .shuffle(29, seed=4)
+                .batch(8)
+                .map(lambda x, y: (x / 3, y))
+            },
+            reference="phalanx",
+        ),
         trained("validation_split", data=arrays(validation_split=0.3)),
         trained(
             "validation_uneven",

@@ -15,6 +15,8 @@ from packaging.version import Version
 from small_models import features, on_replicas, small_model, targets, values
 
 from phalanx.distributed.tensorflow import no_heartbeat_timeout
+from phalanx.keras_compat.dataset_graph import transformations
+from phalanx.keras_compat.dataset_rebuild import rebuild
 from phalanx.keras_compat.loss_patches import backend_nn
 from phalanx.keras_compat.model_access import keras_trainer
 from phalanx.keras_compat.rng import (
@@ -550,3 +552,47 @@ def test_the_launcher_of_collectives_gathers_tensors_of_equal_shapes():
 
     parameters = inspect.signature(CollectiveReplicaLauncher._all_gather).parameters
     assert list(parameters) == ["self", "input_tensor", "options"]
+
+
+class TestDatasetsThatAreRebuilt:
+    def test_a_map_can_be_called_on_other_elements(self):
+        doubled = tf.data.Dataset.range(3).map(lambda n: (n * 2, {"n": n}), num_parallel_calls=2)
+        (wrapper,) = doubled._functions()
+        structure = importlib.import_module("tensorflow.python.data.util.structure")
+        flat = structure.to_tensor_list(tf.TensorSpec([], tf.int64), tf.constant(4, tf.int64))
+        results = wrapper.function(*flat)
+        made = structure.from_compatible_tensor_list(wrapper.output_structure, results)
+        assert (int(made[0]), int(made[1]["n"])) == (8, 4)
+        assert int(doubled._num_parallel_calls) == 2
+        assert len(wrapper.function.graph.captures) == 0
+
+    def test_steps_have_what_they_were_given(self):
+        numbers = tf.data.Dataset.range(9)
+        assert int(numbers.repeat(2)._count) == 2
+        assert int(numbers.take(3)._count) == int(numbers.skip(3)._count) == 3
+        shard = numbers.shard(3, 1)
+        assert (int(shard._num_shards), int(shard._index)) == (3, 1)
+        known = numbers.apply(tf.data.experimental.assert_cardinality(9))
+        assert int(known._expected_cardinality) == 9
+        assert tf.data.Dataset.zip({"a": numbers})._datasets == {"a": numbers}
+        padded = numbers.padded_batch(2, padded_shapes=[], padding_values=None)
+        assert padded._padded_shapes.shape == [0]
+        assert int(padded._padding_values) == 0
+
+    def test_which_operations_keep_state(self):
+        registry = importlib.import_module("tensorflow.python.framework.op_def_registry")
+        assert registry.get("AssignVariableOp").is_stateful
+        assert registry.get("RandomUniform").is_stateful
+        assert registry.get("EagerPyFunc").is_stateful
+        assert not registry.get("DecodeJpeg").is_stateful
+        assert registry.get("no such operation") is None
+
+    def test_a_shuffle_shares_its_seeds_with_a_copy(self):
+        tf.random.set_seed(5)
+        shuffle = tf.data.Dataset.range(30).shuffle(30, seed=1)
+        orders = [[int(n) for n in shuffle] for _ in range(3)]
+        tf.random.set_seed(5)
+        shuffle = tf.data.Dataset.range(30).shuffle(30, seed=1)
+        again = rebuild(transformations(shuffle), [tf.data.Dataset.range(30)])
+        assert [[int(n) for n in one] for one in (shuffle, again, shuffle)] == orders
+        assert orders[0] != orders[1]

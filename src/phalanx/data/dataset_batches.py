@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import keras
@@ -21,6 +22,7 @@ from phalanx.data.inspection.inspect import inspect
 from phalanx.data.iterator_position import DataPosition
 from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
 from phalanx.data.prefetch_counter import Lookahead
+from phalanx.data.pushdown import plan, shares
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
 from phalanx.keras_compat.dataset_graph import batch_size_of, calls_python, transformations
@@ -29,9 +31,9 @@ from phalanx.keras_compat.dataset_graph import batch_size_of, calls_python, tran
 class DatasetBatches:
     """Any other source, as Keras's adapter gives it: a `tf.data.Dataset` of global batches.
 
-    Every worker runs the whole pipeline and keeps its rows, which is right for every
-    dataset whose order is the same on all workers: the launcher seeds them in the same way, and fit
-    compares the shuffles' seeds.
+    Every worker keeps its rows, which is right for every dataset whose order is the same on all
+    workers: the launcher seeds them in the same way, and fit compares the shuffles' seeds. Where
+    `phalanx.data.pushdown` can, a worker maps its own rows only; else it runs the whole pipeline.
     """
 
     endless = False
@@ -58,13 +60,20 @@ class DatasetBatches:
         self.may_be_empty = self.batch_size is None or self.batch_size < place.total
         unknown = self._dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
         self.length_unknown = self.num_batches is None and bool(unknown)
-        self.has_state = only is None and not calls_python(self._dataset)
+        is_counted = self.length_unknown and place.has_peers  # in Python: see Lookahead
+        self.has_state = only is None and not is_counted and not calls_python(self._dataset)
         self.ahead: Lookahead | None = None
+
+    @cached_property
+    def _local_rows(self) -> tf.data.Dataset | None:
+        """This worker's rows where they are chosen before they are mapped."""
+        pushdown = plan(self._dataset)[0] if self._place.has_peers else None
+        return None if pushdown is None else pushdown.build(self._place)
 
     def open(self, position: int) -> Any:
         """A new pass over the dataset; `position` is known to the dataset alone."""
         del position
-        return self._open(self._dataset)
+        return self._open()
 
     def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
         """The pass from `position` on.
@@ -86,8 +95,8 @@ class DatasetBatches:
         if position.taken is None:
             return None
         if state is None:
-            return self._open(self._dataset.skip(position.taken))
-        iterator = self._open(self._dataset)
+            return self._open(skip=position.taken)
+        iterator = self._open()
         if opened == 0 and seeds_in(state) < seeds_in(read_iterator(iterator) or {}):
             for _ in range(position.taken):
                 next(iterator)
@@ -95,12 +104,17 @@ class DatasetBatches:
         write_iterator(iterator, state)
         return iterator
 
-    def _open(self, dataset: tf.data.Dataset) -> Any:
-        shares = dataset.map(no_autograph(self._shares), num_parallel_calls=tf.data.AUTOTUNE)
+    def _open(self, *, skip: int = 0) -> Any:
+        if self._local_rows is None:
+            batches, cut_batch = self._dataset, self._shares
+        else:
+            batches, cut_batch = self._local_rows, shares(self._place, self._static_count())
+        batches = batches.skip(skip) if skip else batches
+        shared = batches.map(no_autograph(cut_batch), num_parallel_calls=tf.data.AUTOTUNE)
         if self.length_unknown and self._place.has_peers:
             self.ahead = Lookahead()
-            return iter(self.ahead.over(shares))
-        return iter(shares.prefetch(tf.data.AUTOTUNE))
+            return iter(self.ahead.over(shared))
+        return iter(shared.prefetch(tf.data.AUTOTUNE))
 
     def open_unread(self) -> None:
         """Open the dataset and read nothing."""

@@ -8,15 +8,18 @@ Private names used: `DatasetV2._inputs`, `DatasetV2._functions`, with what it gi
 (`StructuredFunctionWrapper.function`), `DatasetV1Adapter._dataset`, `TFRecordDatasetV2._impl`,
 the classes' names, and the attributes
 `_buffer_size`, `_seed`, `_seed2`, `_reshuffle_each_iteration`, `_batch_size`, `_drop_remainder`,
-`_num_shards`, `_count`, `_filename`, `_num_parallel_calls`, `_num_parallel_reads` and
-`_deterministic` of the classes in `tensorflow/python/data/ops`.
+`_num_shards`, `_count`, `_filename`, `_num_parallel_calls`, `_num_parallel_reads`,
+`_deterministic`, `_padded_shapes` and `_tensors` of the classes in `tensorflow/python/data/ops`;
+`tensorflow.python.framework.op_def_registry` (whether an operation keeps state).
 """
 
 from __future__ import annotations
 
+import importlib
+import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -26,8 +29,15 @@ _RANDOM = re.compile(
     r"Random(Uniform|Standard|Shuffle|Gamma|Poisson)\w*|TruncatedNormal|Multinomial"
 )
 _PYTHON = re.compile(r"(Eager)?PyFunc(Stateless)?")
+_MAP = re.compile(r"(Parallel)?Map(AndBatch)?Dataset(V\d)?")
 _CHANGES_ROWS = ("FlatMap", "Interleave", "ParallelInterleave", "Unbatch")
 _TFRECORD = "TFRecord"
+_READS_ONLY = re.compile(
+    r"(Stateful|)PartitionedCall|If|While|Case|Assert|ReadVariableOp|ResourceGather(Nd)?"
+    r"|VarIsInitializedOp|VariableShape|LookupTable(Find|Size|Export)V2"
+)
+"""Operations with state that they only read, or that their own functions have."""
+_LEGACY = "Defun"  # what a function is that TensorFlow 1 traced: it cannot be called
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,6 +62,11 @@ class Transformation:
         random: whether its function draws random numbers whose state is kept.
         seeded: whether all of those have a seed.
         python: whether its function calls back into Python.
+        state: the operations of its function that change a state: random numbers, variables that
+            are assigned, Python, files that are written.
+        maps_inside: whether its function makes datasets that have maps.
+        fixed_lengths: whether a padded batch pads each of its tensors to a length that is given.
+        bytes_in_memory: of a source: the size of its tensors.
     """
 
     kind: str
@@ -70,6 +85,10 @@ class Transformation:
     random: bool = False
     seeded: bool = True
     python: bool = False
+    state: tuple[str, ...] = ()
+    maps_inside: bool = False
+    fixed_lengths: bool = True
+    bytes_in_memory: int = 0
 
     def walk(self) -> Iterator[Transformation]:
         """All steps from the sources to this one, each after its inputs, each once."""
@@ -124,7 +143,7 @@ def calls_python(dataset: Any) -> bool:
 
 def _read(dataset: Any, inputs: tuple[Transformation, ...]) -> Transformation:
     kind = _ENDS.sub("", _ENDS.sub("", type(dataset).__name__))
-    random, seeded, python = _in_functions(dataset)
+    found = _in_functions(dataset)
     seeds = _number(dataset, "_seed"), _number(dataset, "_seed2")
     calls = _number(dataset, "_num_parallel_calls") or _number(dataset, "_num_parallel_reads")
     is_reader = kind == _TFRECORD and hasattr(dataset, "_impl")
@@ -142,9 +161,13 @@ def _read(dataset: Any, inputs: tuple[Transformation, ...]) -> Transformation:
         filename=_text(dataset, "_filename"),
         parallel=calls is not None or kind.startswith("Parallel"),
         deterministic=_deterministic(dataset._impl if is_reader else dataset),
-        random=random,
-        seeded=seeded,
-        python=python,
+        random=bool(found.drawn),
+        seeded=all(found.drawn),
+        python=found.python,
+        state=tuple(dict.fromkeys(found.state)),
+        maps_inside=found.maps,
+        fixed_lengths=_has_fixed_lengths(dataset),
+        bytes_in_memory=sum(map(_bytes_of, getattr(dataset, "_tensors", ()))),
     )
 
 
@@ -167,16 +190,49 @@ def _text(dataset: Any, name: str) -> str | None:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _in_functions(dataset: Any) -> tuple[bool, bool, bool]:
-    """Whether its functions draw random numbers, whether all with a seed, and call Python."""
-    drawn, python = [], False
+@dataclass(kw_only=True)
+class _Found:
+    """What is in a step's functions: for each random draw whether it has a seed, and so on."""
+
+    drawn: list[bool] = field(default_factory=list)
+    python: bool = False
+    state: list[str] = field(default_factory=list)
+    maps: bool = False
+
+
+def _in_functions(dataset: Any) -> _Found:
+    found = _Found()
     for wrapper in dataset._functions():
-        graph = wrapper.function.graph.as_graph_def()
-        for node in _nodes(graph):
-            python = python or bool(_PYTHON.fullmatch(node.op))
+        if not hasattr(wrapper.function, "captured_inputs"):
+            found.state.append(_LEGACY)
+            continue
+        for node in _nodes(wrapper.function.graph.as_graph_def()):
+            found.python = found.python or bool(_PYTHON.fullmatch(node.op))
+            found.maps = found.maps or bool(_MAP.fullmatch(node.op))
             if _RANDOM.fullmatch(node.op):
-                drawn.append(bool(node.attr["seed"].i or node.attr["seed2"].i))
-    return bool(drawn), all(drawn), python
+                found.drawn.append(bool(node.attr["seed"].i or node.attr["seed2"].i))
+            if _keeps_state(node.op) and not _READS_ONLY.fullmatch(node.op):
+                found.state.append(node.op)
+    return found
+
+
+def _keeps_state(operation: str) -> bool:
+    registry = importlib.import_module("tensorflow.python.framework.op_def_registry")
+    definition = registry.get(operation)
+    return definition is not None and definition.is_stateful
+
+
+def _has_fixed_lengths(dataset: Any) -> bool:
+    shapes = map(tf.get_static_value, tf.nest.flatten(getattr(dataset, "_padded_shapes", ())))
+    return all(shape is not None and (shape >= 0).all() for shape in shapes)
+
+
+def _bytes_of(tensor: Any) -> int:
+    """A rough size: strings count as file names."""
+    if not isinstance(tensor, tf.Tensor) or not tensor.shape.is_fully_defined():
+        return 0
+    each = 100 if tensor.dtype == tf.string else tensor.dtype.size
+    return int(math.prod(tensor.shape) * each)
 
 
 def _nodes(graph: Any) -> Iterator[Any]:

@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from phalanx.data.inspection.correctness_checks import order_traps
 from phalanx.data.inspection.inspected_dataset import InspectedDataset
-from phalanx.data.inspection.inspection import DatasetFinding, Inspection, worst_first
+from phalanx.data.inspection.inspection import Inspection, worst_first
+from phalanx.data.inspection.mapped_rows import mapped_by_all
 from phalanx.data.inspection.performance_checks import speed_traps
+from phalanx.data.pushdown import Pushdown, plan
 from phalanx.distributed.topology import topology_of
 from phalanx.errors import ConfigurationError
 from phalanx.keras_compat.dataset_graph import transformations
@@ -53,35 +55,46 @@ def inspect(
         batch_size=_rows(dataset.element_spec),
         deterministic=dataset.options().deterministic is not False,
     )
+    pushdown, obstacles = plan(dataset)
+    traps = [*order_traps(seen), *speed_traps(seen)]
+    if workers > 1:
+        traps += mapped_by_all(obstacles, workers)
     return Inspection(
         pipeline=tuple(step.kind for step in seen.steps),
         workers=workers,
         replicas=replicas,
         batch_size=seen.batch_size,
         batches=seen.batches,
-        sharding=_sharding(seen),
-        cost=_cost(seen),
-        findings=worst_first({str(one): one for one in _traps(seen)}.values()),
+        sharding=_sharding(seen, pushdown),
+        cost=_cost(seen, pushdown),
+        findings=worst_first({str(one): one for one in traps}.values()),
     )
 
 
-def _traps(seen: InspectedDataset) -> list[DatasetFinding]:
-    return [*order_traps(seen), *speed_traps(seen)]
-
-
-def _sharding(seen: InspectedDataset) -> str:
+def _sharding(seen: InspectedDataset, pushdown: Pushdown | None) -> str:
     if seen.replicas == 1:
         return "one replica takes every batch whole."
     size = "its part" if seen.batch_size is None else f"{seen.batch_size / seen.replicas:g}"
+    if pushdown is not None:
+        return (
+            f"by data. Each of {seen.replicas} replicas takes {size} of the rows of every batch; "
+            "a worker chooses its rows before it maps them."
+        )
     return (
         f"by data. Every one of {seen.workers} worker(s) makes every batch, in the same order, "
         f"and each of {seen.replicas} replicas takes {size} of its rows."
     )
 
 
-def _cost(seen: InspectedDataset) -> str:
+def _cost(seen: InspectedDataset, pushdown: Pushdown | None) -> str:
     if seen.workers == 1:
         return "every sample is read and mapped once in an epoch."
+    if pushdown is not None:
+        first = " -> ".join(step.kind for step in pushdown.read_by_all)
+        return (
+            f"{len(pushdown.maps)} of the maps are run once for a sample, by the worker that takes "
+            f"it. Each of {seen.workers} workers runs {first} on all samples."
+        )
     return (
         f"every sample is read and mapped {seen.workers} times in an epoch, once by each worker. "
         "phalanx.data.pipeline would have it done once."

@@ -1,0 +1,1 @@
+"""What `benchmarks/strategies.py` runs and shows."""
