@@ -113,9 +113,13 @@ def test_the_communication_of_a_run(made):
         "--reduce-dtype bfloat16 --bucket-mb 2.4",
         "--bucket-mb 4.7",
     ]
+    assert found.shares_cores  # three workers with CPU:0 of one host
     section = communication_section(found)
+    assert "Measure before" in section.tables[0].rows[-1][1]
     assert [row[0] for row in section.tables[1].rows] == [each.options for each in found.advice]
-    assert communication_line(found).startswith("communication 25% of a step, 37.3 MB a step; ")
+    assert communication_line(found) == "communication 25% of a step, 37.3 MB a step"
+    apart = replace(found, shares_cores=False)
+    assert communication_line(apart).endswith("--bucket-mb 2.4 would save 22%")
     assert step_costs(made) == found.costs
 
 

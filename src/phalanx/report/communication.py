@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phalanx.monitoring.communication_advice import Advice, StepCosts, advise
-from phalanx.monitoring.events import FitStart, ReductionPlan, ThroughputEvent
+from phalanx.monitoring.events import FitStart, ReductionPlan, ThroughputEvent, WorkerStart
 from phalanx.report.run_data import RunData
 
 WORTH_SAYING = 0.05
@@ -22,10 +22,12 @@ class Communication:
 
     Attributes:
         plan: what a step adds up.
-        costs: of a mean step of the slowest worker, which waits for nobody.
+        costs: of a mean step of the slowest worker, which waits for no other.
         waiting: seconds a step that a worker waits for slower ones; mean over the workers.
         share: the fraction of a step in the transfer and in that wait; mean over the workers.
         advice: the options that would help.
+        shares_cores: whether all workers compute on the cores of one host, which the transfer
+            takes too: less overlaps there than is predicted.
     """
 
     plan: ReductionPlan | None
@@ -33,6 +35,7 @@ class Communication:
     waiting: float | None
     share: float | None
     advice: tuple[Advice, ...]
+    shares_cores: bool
 
 
 def communication(data: RunData) -> Communication | None:
@@ -47,10 +50,25 @@ def communication(data: RunData) -> Communication | None:
     if not shared:
         if plan is None:
             return None
-        return Communication(plan=plan, costs=None, waiting=None, share=None, advice=())
+        return Communication(
+            plan=plan, costs=None, waiting=None, share=None, advice=(), shares_cores=False
+        )
     costs, waiting, share = _costs(shared, plan)
     advice = advise(costs) if costs.share >= WORTH_SAYING else []
-    return Communication(plan=plan, costs=costs, waiting=waiting, share=share, advice=tuple(advice))
+    return Communication(
+        plan=plan,
+        costs=costs,
+        waiting=waiting,
+        share=share,
+        advice=tuple(advice),
+        shares_cores=_shares_cores(data.of(WorkerStart)),
+    )
+
+
+def _shares_cores(starts: Sequence[WorkerStart]) -> bool:
+    devices = [device for start in starts for device in start.devices]
+    on_cpus = bool(devices) and all(device.startswith("CPU") for device in devices)
+    return on_cpus and len({start.host for start in starts}) == 1
 
 
 def step_costs(data: RunData) -> StepCosts | None:

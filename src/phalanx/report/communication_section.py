@@ -35,7 +35,7 @@ def communication_line(found: Communication) -> str:
     best = [
         f"{each.options} would save {formatting.percent(each.gain)}"
         for each in found.advice
-        if each.is_exact
+        if each.is_exact and not found.shares_cores
     ]
     return "; ".join([line, *best[:1]])
 
@@ -60,6 +60,14 @@ def _costs(found: Communication) -> Table:
     if costs.bytes and costs.transfer > 0:
         rate = formatting.format_bytes(costs.bytes / costs.transfer)
         rows.append(("speed of the transfer", f"{rate}/s of one worker's gradients"))
+    if found.advice and found.shares_cores:
+        rows.append(
+            (
+                "options that would help",
+                "All workers compute on the cores of one host, and the transfer takes these cores "
+                "too: there, less overlaps than is predicted. Measure before you decide.",
+            )
+        )
     if not found.advice:
         why = (
             f"communication is below {WORTH_SAYING:.0%} of a step"

@@ -470,7 +470,7 @@ def _split_steps(rows: dict[str, float], windows: Sequence[ThroughputEvent]) -> 
     """Divide the time of steps by what timed steps say; returns what they do not say.
 
     Communication is the transfer and the wait for slower workers. The worker that needs least in a
-    window waits for nobody; what others need beyond that is their wait.
+    window waits for no other; what others need beyond that is their wait.
     """
     least: dict[tuple[int, int], float] = {}
     for each in windows:

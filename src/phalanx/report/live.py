@@ -141,7 +141,7 @@ class LiveRun:
     def goodput(self) -> Goodput | None:
         """What the time up to the last event was spent on; None before the first `fit`.
 
-        A long run is divided anew every few seconds only: its events are many.
+        A long run is divided again every few seconds only: its events are many.
         """
         last = max((event.t for event in self._of_goodput), default=0.0)
         pause = len(self._of_goodput) / _GOODPUT_EVENTS_A_SECOND

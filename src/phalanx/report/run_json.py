@@ -85,6 +85,7 @@ def communication_document(data: RunData) -> dict[str, Any] | None:
         "waiting_seconds": found.waiting,
         "step": costs and {**asdict(costs), "seconds": costs.step, "transfer": costs.transfer},
         "advice": [asdict(each) for each in found.advice],
+        "shares_cores": found.shares_cores,
     }
 
 
