@@ -39,6 +39,9 @@ NOT_RUN = {
     "runs tests",
     "builds Horovod for some minutes",
     "needs a TPU",
+    "needs MLflow",
+    "needs wandb",
+    "needs the packages of the trackers",
     "needs a notebook",
     "takes a script up to its fit",
     "waits for a worker to fail",
@@ -184,7 +187,7 @@ def test_the_extras_that_are_named_exist():
     named = set()
     for block in blocks("bash"):
         named |= set(re.findall(r"phalanx\[(\w+)\]", block.body))
-    assert named == {"cpu", "gpu"}
+    assert named == {"cpu", "gpu", "mlflow"}
     assert named < set(extras["optional-dependencies"])
 
 

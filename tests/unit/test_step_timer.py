@@ -179,7 +179,8 @@ def test_only_the_chief_writes_what_is_the_same_on_all():
     writes.epoch({}, None, step=1, epoch=0)
     writes.stop("done", step=1, epoch=0)
     writes.end(step=1, epoch=0)
-    assert [event.KIND for event in events] == ["fit_start", "throughput", "fit_end"]
+    kinds = [event.KIND for event in events if event.KIND != "heartbeat"]
+    assert kinds == ["fit_start", "throughput", "fit_end"]
     assert (events[0].fit, events[0].epochs, events[0].model) == (2, 1, "model")
 
 
@@ -192,7 +193,7 @@ def test_seconds_of_epochs_and_of_the_fit():
     writes.epoch({"loss": 1.0}, 0.5, step=9, epoch=3)
     clock.now += 4
     writes.end(step=9, epoch=3)
-    epoch, end = events
+    epoch, end = (event for event in events if event.KIND != "heartbeat")
     assert epoch == EpochMetrics(
         step=9, epoch=3, logs={"loss": 1.0}, learning_rate=0.5, seconds=2.0
     )

@@ -98,15 +98,15 @@ def check_one_gpu(
             f"{','.join(map(str, range(gpus)))} phalanx run --workers {gpus} ..."
         )
     found = f"this process sees {gpus} GPUs"
-    command = f"phalanx run --workers {gpus} {script}"
-    if script is None:
+    command = f"phalanx run --workers {gpus} {script or 'SCRIPT'}"
+    if script is None and config is None:
         command = f"phalanx.launch(FUNCTION, workers={gpus})"
     elif config is not None:
         found = f"TF_CONFIG makes this {config.task_type} {config.task_index}, and {found}"
         tasks = [address for job in config.cluster.values() for address in job]
         hosts = {address.rpartition(":")[0] for address in tasks}
         if len(hosts) > 1:
-            command = f"phalanx run {script}, on each of the {len(hosts)} hosts"
+            command = f"phalanx run {script or 'SCRIPT'}, on each of the {len(hosts)} hosts"
         else:
             command = f"env -u TF_CONFIG {command}, once"
     raise ConfigurationError(
