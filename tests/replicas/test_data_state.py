@@ -38,10 +38,10 @@ def test_a_dataset_that_calls_python_has_no_state_to_save(name):
     """Python may have given all it had: then it could be saved, and not restored."""
     make, has_state = CASES[name]
     dataset = make().map(lambda n: tf.reshape(n, [1])).batch(2)
-    source = make_batch_source(dataset, place=ReplicaTopology(), seed=0)
+    source = make_batch_source(dataset, topology=ReplicaTopology(), seed=0)
     assert source.has_state is has_state
 
 
 def test_arrays_need_none():
-    source = make_batch_source(np.zeros((4, 1)), place=ReplicaTopology(), seed=0, batch_size=2)
+    source = make_batch_source(np.zeros((4, 1)), topology=ReplicaTopology(), seed=0, batch_size=2)
     assert not source.has_state

@@ -28,9 +28,9 @@ def ids_by_batch(n, replicas, *, local, passes=1, **options):
     """The global batches, put together from the shares of `replicas` in several processes."""
     workers = []
     for first in range(0, replicas, local):
-        place = ReplicaTopology(first=first, local=local, total=replicas)
+        topology = ReplicaTopology(first=first, local=local, total=replicas)
         source = make_batch_source(
-            np.arange(n), np.zeros(n), place=place, seed=options.pop("seed", 5), **options
+            np.arange(n), np.zeros(n), topology=topology, seed=options.pop("seed", 5), **options
         )
         workers.append(seen(source, passes * source.num_batches))
     batches = []
@@ -86,7 +86,7 @@ def test_shuffling_in_batches_keeps_the_batches():
 
 def test_a_position_is_enough_to_continue_from():
     source = make_batch_source(
-        np.arange(10), np.zeros(10), place=ReplicaTopology(), seed=5, batch_size=4, shuffle=True
+        np.arange(10), np.zeros(10), topology=ReplicaTopology(), seed=5, batch_size=4, shuffle=True
     )
     whole = seen(source, 9)
     iterator = source.open(5)
@@ -106,8 +106,8 @@ def test_batches_of_a_dataset_are_cut_and_nothing_is_lost(n, batch_size, replica
     )
     shares = []
     for first in range(replicas):
-        place = ReplicaTopology(first=first, local=1, total=replicas)
-        source = make_batch_source(dataset, place=place, seed=0)
+        topology = ReplicaTopology(first=first, local=1, total=replicas)
+        source = make_batch_source(dataset, topology=topology, seed=0)
         assert source.num_batches == len(expected)
         shares.append(seen(source, len(expected)))
     for batch, parts in zip(expected, zip(*shares, strict=True), strict=True):
@@ -121,9 +121,9 @@ def test_sparse_and_ragged_rows_are_cut():
     dataset = tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(dense), ragged)).batch(5)
     rows = []
     for first in range(2):
-        place = ReplicaTopology(first=first, local=1, total=2)
+        topology = ReplicaTopology(first=first, local=1, total=2)
         _, ((count, (sparse, values)),) = next(
-            make_batch_source(dataset, place=place, seed=0).open(0)
+            make_batch_source(dataset, topology=topology, seed=0).open(0)
         )
         assert int(count) == 3 - first
         rows.append((tf.sparse.to_dense(sparse).numpy(), values.to_list()))
@@ -132,8 +132,8 @@ def test_sparse_and_ragged_rows_are_cut():
 
 
 def test_a_replica_without_samples_gets_a_row_that_is_a_stand_in():
-    place = ReplicaTopology(first=2, local=1, total=3)
-    source = make_batch_source(np.arange(2), np.zeros(2), place=place, seed=0, batch_size=4)
+    topology = ReplicaTopology(first=2, local=1, total=3)
+    source = make_batch_source(np.arange(2), np.zeros(2), topology=topology, seed=0, batch_size=4)
     total, ((count, data),) = next(source.open(0))
     assert (int(total), int(count)) == (2, 0)
     assert data[0].shape == (1,)

@@ -224,11 +224,11 @@ def test_save_and_restore_of_a_hand_written_loop(tmp_path):
 
 def spoil(directory, step, *, written):
     """Cut a checkpoint's tensors short, and have another clock write it."""
-    place = directory / f"step-{step:08d}"
-    for shard in place.glob("*.safetensors"):
+    topology = directory / f"step-{step:08d}"
+    for shard in topology.glob("*.safetensors"):
         shard.write_bytes(shard.read_bytes()[:-1])
-    manifest = json.loads((place / "manifest.json").read_text())
-    (place / "manifest.json").write_bytes(with_checksum({**manifest, "written": written}))
+    manifest = json.loads((topology / "manifest.json").read_text())
+    (topology / "manifest.json").write_bytes(with_checksum({**manifest, "written": written}))
 
 
 def test_what_was_just_saved_stays_next_to_later_steps(tmp_path):

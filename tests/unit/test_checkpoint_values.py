@@ -237,6 +237,6 @@ def test_other_numbers_of_replicas_share_out_what_each_had(aggregation, dtype, e
     arrays = {"local/0/v": np.array([1, 2], dtype), "local/1/v": np.array([4, 5], dtype)}
     for replica in range(3):
         variable = keras.Variable(np.zeros(2, dtype), dtype=dtype, aggregation=aggregation)
-        place = ReplicaTopology(first=replica, local=1, total=3)
-        assign_local({"v": variable}, arrays, place)
+        topology = ReplicaTopology(first=replica, local=1, total=3)
+        assign_local({"v": variable}, arrays, topology)
         assert variable.numpy().tolist() == expected[replica]

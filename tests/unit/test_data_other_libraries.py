@@ -20,8 +20,8 @@ def samples_of(dataset, workers):
     """One epoch's samples, from the shares of all workers."""
     found = []
     for rank in range(workers):
-        place = ReplicaTopology(first=rank, total=workers)
-        batches = make_batch_source(dataset, place=place, seed=0)
+        topology = ReplicaTopology(first=rank, total=workers)
+        batches = make_batch_source(dataset, topology=topology, seed=0)
         iterator = batches.open(0)
         for _ in range(batches.num_batches):
             _, ((count, data),) = next(iterator)

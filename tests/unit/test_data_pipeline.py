@@ -23,9 +23,9 @@ def rows(value):
     return value.numpy().tolist()
 
 
-def shares(dataset, place, batches, position=0):
+def shares(dataset, topology, batches, position=0):
     """For each batch its samples, over all replicas of a place."""
-    iterator = make_batch_source(dataset, place=place, seed=0).open(position)
+    iterator = make_batch_source(dataset, topology=topology, seed=0).open(position)
     found = []
     for _ in range(batches):
         total, parts = next(iterator)
@@ -149,7 +149,7 @@ def test_steps_per_epoch_continue_where_the_last_epoch_ended():
     assert int(dataset.cardinality()) == 2
     by_hand = [rows(batch) for _ in range(3) for batch in dataset]
     assert by_hand == [batch for _, (batch,) in whole]
-    source = make_batch_source(dataset, place=ALONE, seed=0)
+    source = make_batch_source(dataset, topology=ALONE, seed=0)
     assert (source.num_batches, source.num_samples, source.endless) == (2, None, True)
 
 
@@ -190,10 +190,10 @@ def test_batches_are_mapped_complete():
 
 def test_a_share_without_samples_is_empty_by_hand_and_is_a_stand_in_for_fit():
     dataset = phalanx.data.pipeline(np.arange(5), 4, shuffle=False)
-    place = ReplicaTopology(first=2, total=3)
-    own = pipeline_of(dataset).dataset(place)
+    topology = ReplicaTopology(first=2, total=3)
+    own = pipeline_of(dataset).dataset(topology)
     assert [rows(batch) for batch in own] == [[3], []]
-    source = make_batch_source(dataset, place=place, seed=0)
+    source = make_batch_source(dataset, topology=topology, seed=0)
     assert source.may_be_empty
     *_, (total, ((count, data),)) = [next(iterator) for iterator in [source.open(0)] * 2]
     assert (int(total), int(count), len(data)) == (1, 0, 1)
@@ -203,17 +203,17 @@ def test_a_dataset_made_further_is_refused_on_several_workers():
     dataset = phalanx.data.pipeline(np.arange(5), 4)
     further = dataset.map(lambda x: x).prefetch(1)
     with pytest.raises(DataError, match="by further steps"):
-        make_batch_source(further, place=ReplicaTopology(first=0, total=2), seed=0)
+        make_batch_source(further, topology=ReplicaTopology(first=0, total=2), seed=0)
     assert shares(further, ALONE, 2)
 
 
 def test_what_cannot_be_next_to_a_pipeline_is_refused():
     dataset = phalanx.data.pipeline(np.arange(5), 4)
     with pytest.raises(DataError, match="class_weight next to what"):
-        make_batch_source(dataset, place=ALONE, seed=0, class_weight={0: 1.0})
+        make_batch_source(dataset, topology=ALONE, seed=0, class_weight={0: 1.0})
     started = phalanx.data.pipeline(np.arange(5), 4, start=(1, 0))
     with pytest.raises(ConfigurationError, match="initial_epoch"):
-        make_batch_source(started, place=ALONE, seed=0)
+        make_batch_source(started, topology=ALONE, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_data_that_cannot_be_is_refused(make, message):
 def test_more_workers_than_samples_are_refused():
     dataset = phalanx.data.pipeline(np.arange(2), 4)
     with pytest.raises(DataError, match=r"2 sample\(s\) between 3 workers"):
-        make_batch_source(dataset, place=ReplicaTopology(total=3), seed=0)
+        make_batch_source(dataset, topology=ReplicaTopology(total=3), seed=0)
 
 
 def test_weights_of_a_mix_must_fit():

@@ -131,7 +131,7 @@ def sources(make, workers, local=1):
     return [
         make_batch_source(
             make(),
-            place=ReplicaTopology(first=rank * local, local=local, total=workers * local),
+            topology=ReplicaTopology(first=rank * local, local=local, total=workers * local),
             seed=0,
         )
         for rank in range(workers)
@@ -271,8 +271,8 @@ def decoded(make, workers=2):
     """For each worker the samples that it decodes in a pass."""
     decoders = [Decoder() for _ in range(workers)]
     for rank, decoder in enumerate(decoders):
-        place = ReplicaTopology(first=rank, local=1, total=workers)
-        list(make_batch_source(make(decoder), place=place, seed=0).open(0))
+        topology = ReplicaTopology(first=rank, local=1, total=workers)
+        list(make_batch_source(make(decoder), topology=topology, seed=0).open(0))
     return [decoder.calls for decoder in decoders]
 
 
@@ -325,7 +325,7 @@ def test_a_cache_is_kept_from_one_fit_to_the_next():
     decoder = Decoder()
     dataset = decoder.map(tf.data.Dataset.range(N)).cache().batch(8)
     for _ in range(2):
-        list(make_batch_source(dataset, place=ReplicaTopology(total=2), seed=0).open(0))
+        list(make_batch_source(dataset, topology=ReplicaTopology(total=2), seed=0).open(0))
     assert set(decoder.calls.values()) == {1}
 
 

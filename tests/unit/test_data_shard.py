@@ -14,8 +14,10 @@ def on(monkeypatch):
     def shards(dataset, workers):
         found = []
         for rank in range(workers):
-            place = ReplicaTopology(first=rank, local=1, total=workers)
-            monkeypatch.setattr("phalanx.data.sharding.topology_of", lambda _, place=place: place)
+            topology = ReplicaTopology(first=rank, local=1, total=workers)
+            monkeypatch.setattr(
+                "phalanx.data.sharding.topology_of", lambda _, topology=topology: topology
+            )
             found.append(phalanx.data.shard(dataset))
         return found
 

@@ -54,7 +54,7 @@ def test_steps_per_epoch_continue_where_the_last_epoch_ended(files):
     cut = make(files, map=first_byte, steps_per_epoch=2)
     assert int(cut.cardinality()) == 2
     assert [epoch(cut) for _ in range(3)] == [passes[:2], passes[2:4], passes[4:]]
-    source = make_batch_source(cut, place=ReplicaTopology(), seed=0)
+    source = make_batch_source(cut, topology=ReplicaTopology(), seed=0)
     assert (source.num_batches, source.num_samples, source.endless) == (2, None, True)
     _, ((_, data),) = next(source.open(4))
     assert data.numpy().tolist() == passes[4]
@@ -85,8 +85,8 @@ def test_sequences_are_padded(files, workers):
     dataset = make(files, map=lambda record: tf.io.decode_raw(record, tf.uint8), padding=padding)
     found = []
     for rank in range(workers):
-        place = ReplicaTopology(first=rank, total=workers)
-        iterator = make_batch_source(dataset, place=place, seed=0).open(0)
+        topology = ReplicaTopology(first=rank, total=workers)
+        iterator = make_batch_source(dataset, topology=topology, seed=0).open(0)
         for _ in range(3):
             _, ((count, data),) = next(iterator)
             found += data.numpy()[: int(count)].tolist()

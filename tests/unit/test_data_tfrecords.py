@@ -29,14 +29,14 @@ def samples(count=SAMPLES):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    place = tmp_path_factory.mktemp("plain")
-    return write_tfrecords(samples(), str(place / "part"), shards=5)
+    topology = tmp_path_factory.mktemp("plain")
+    return write_tfrecords(samples(), str(topology / "part"), shards=5)
 
 
 @pytest.fixture(scope="module")
 def gzipped(tmp_path_factory):
-    place = tmp_path_factory.mktemp("gzip")
-    return write_tfrecords(samples(), str(place / "part"), shards=2, compression="GZIP")
+    topology = tmp_path_factory.mktemp("gzip")
+    return write_tfrecords(samples(), str(topology / "part"), shards=2, compression="GZIP")
 
 
 def pipeline(source, size=16, **options):
@@ -48,7 +48,7 @@ def ids_of(made, workers, steps, start=0, local=1):
     """For each step the ids on each replica, by rank; asserts the counts."""
     total = workers * local
     places = [ReplicaTopology(first=r * local, local=local, total=total) for r in range(workers)]
-    iterators = [made.batches(place).open(start) for place in places]
+    iterators = [made.batches(topology).open(start) for topology in places]
     batches = []
     for _ in range(steps):
         batch = []
@@ -141,10 +141,10 @@ def test_streams_are_shared_out(plain, workers):
 
 
 def test_who_reads_what_is_said(plain, gzipped, caplog):
-    place = ReplicaTopology(first=0, local=1, total=3)
+    topology = ReplicaTopology(first=0, local=1, total=3)
     with caplog.at_level("INFO", logger="phalanx"):
-        pipeline(tfrecords(plain)).batches(place)
-        pipeline(tfrecords(gzipped)).batches(place)
+        pipeline(tfrecords(plain)).batches(topology)
+        pipeline(tfrecords(gzipped)).batches(topology)
     assert "each of 3 workers reads its own part of 5 files" in caplog.text
     assert "all 3 workers read all of 2 file(s) (fewer files than workers)" in caplog.text
 
@@ -294,9 +294,9 @@ class TestRefusals:
             pipeline(tfrecords(plain), padding=padding)
 
     def test_disorder_where_all_read_all(self, gzipped):
-        place = ReplicaTopology(first=0, local=1, total=3)
+        topology = ReplicaTopology(first=0, local=1, total=3)
         with pytest.raises(DataError, match="deterministic=False"):
-            pipeline(tfrecords(gzipped), deterministic=False).batches(place)
+            pipeline(tfrecords(gzipped), deterministic=False).batches(topology)
         pipeline(tfrecords(gzipped), deterministic=False).batches(ReplicaTopology())
 
     def test_no_complete_batch(self, plain):

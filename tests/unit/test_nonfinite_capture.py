@@ -25,14 +25,14 @@ class OfNoConfig(keras.layers.Layer):
         raise RuntimeError("no way to write it down")
 
 
-def kept_by(folder, *, place=SECOND, policy="raise", layers=(), **options):
+def kept_by(folder, *, topology=SECOND, policy="raise", layers=(), **options):
     """What keeps steps of a small model on one worker, there."""
     head = keras.layers.Dense(1, name="head")
     model = keras.Sequential([keras.Input((4,)), *layers, head], name="m")
     model.compile("sgd", "mse")
     health = NonFiniteGuard(tf.distribute.get_strategy(), policy)
     health.paths = ("m/first/bias", KERNEL)
-    return NonFiniteCapture(model, place, health, CaptureDir(folder=folder, **options))
+    return NonFiniteCapture(model, topology, health, CaptureDir(folder=folder, **options))
 
 
 def keep(kept, bad, *, can_be=None, step=6, weight=True, of=(0, 1)):
@@ -43,7 +43,7 @@ def keep(kept, bad, *, can_be=None, step=6, weight=True, of=(0, 1)):
     x = np.arange(16, dtype=np.float32).reshape(4, 4)
     y, w = np.zeros((2, 1), np.float32), np.ones(2, np.float32) if weight else None
     for i in of:
-        replica = kept._place.first + i
+        replica = kept._topology.first + i
         part = (np.int64(2), (x[2 * i : 2 * i + 2], y, w))
         like = tf.nest.map_structure(lambda each: each is not None, part)
         flat = [each for each in tf.nest.flatten(part) if each is not None]
@@ -82,8 +82,8 @@ def test_a_worker_keeps_what_its_own_replicas_had(tmp_path):
     ([], [0, 3], 0, True), ([], [0, 3], 2, True), ([], [0], 2, False),
 ])  # fmt: skip
 def test_it_is_kept_where_it_came_from_if_in_the_sum_alone(bad, can_be, first, is_kept, tmp_path):
-    place = ReplicaTopology(first=first, local=2, total=4)
-    keep(kept_by(tmp_path / "captures", place=place), bad, can_be=can_be)
+    topology = ReplicaTopology(first=first, local=2, total=4)
+    keep(kept_by(tmp_path / "captures", topology=topology), bad, can_be=can_be)
     assert bool(captures_in(tmp_path)) == is_kept
 
 
@@ -163,9 +163,9 @@ def test_batches_of_sparse_tensors_are_left():
 
 
 def test_where_it_is_kept_is_reported_that_step_alone(tmp_path, monkeypatch):
-    place = CaptureDir(folder=tmp_path / "run" / "captures")
-    monkeypatch.setattr(nonfinite_capture, "_here", place)
+    topology = CaptureDir(folder=tmp_path / "run" / "captures")
+    monkeypatch.setattr(nonfinite_capture, "_here", topology)
     assert capture_hint(7) == ""
-    keep(kept_by(place.folder), [2])
+    keep(kept_by(topology.folder), [2])
     assert f"`phalanx debug replay {tmp_path / 'run'}`" in capture_hint(7)
     assert capture_hint(8) == ""

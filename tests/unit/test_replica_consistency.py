@@ -59,8 +59,8 @@ def model_in(strategy, *, layers=1, optimizer=None):
 
 def checks_of(model, strategy, *, assigned=(), kind=ReplicaChecks, **options):
     total = strategy.num_replicas_in_sync
-    place = ReplicaTopology(local=total, total=total)
-    stage = CallContext(model=model, strategy=strategy, place=place, exit=ExitStack())
+    topology = ReplicaTopology(local=total, total=total)
+    stage = CallContext(model=model, strategy=strategy, topology=topology, exit=ExitStack())
     function = SimpleNamespace(assigned={id(v): v for v in assigned})
     check = ReplicaConsistencyCheck(**{"max_overhead": None, **options})
     return kind(stage, function, check, clock=itertools.count(0.0).__next__)

@@ -37,7 +37,7 @@ class Worker:
         self.now, self.speed, self.first = 0.0, speed, first
         self.timed = FakeTimedSteps()
         self.keeper = StepTimer(
-            CallContext(model=None, strategy=None, place=ReplicaTopology(), exit=None),
+            CallContext(model=None, strategy=None, topology=ReplicaTopology(), exit=None),
             self.timed,
             listeners=[Listener(every)] if every else [],
             is_recorded=recorded,

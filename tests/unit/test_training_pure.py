@@ -67,8 +67,8 @@ def test_bfloat16_comes_back():
 
 def test_alone_nothing_is_gathered():
     arrays = [np.arange(2)]
-    place = ReplicaTopology(first=0, local=3, total=3)
-    assert exchange.all_gather_arrays(None, place, arrays) == [arrays]
+    topology = ReplicaTopology(first=0, local=3, total=3)
+    assert exchange.all_gather_arrays(None, topology, arrays) == [arrays]
 
 
 @stable
@@ -78,14 +78,14 @@ def test_alone_nothing_is_gathered():
     local=st.integers(1, 3),
 )
 def test_rows_of_workers_interleave_to_the_order_of_the_data(totals, workers, local):
-    place = ReplicaTopology(first=0, local=local, total=workers * local)
+    topology = ReplicaTopology(first=0, local=local, total=workers * local)
     by_worker = [[] for _ in range(workers)]
     for batch, total in enumerate(totals):
-        for replica in range(place.total):
-            start, count = rows_of(replica, place.total, total)
+        for replica in range(topology.total):
+            start, count = rows_of(replica, topology.total, total)
             by_worker[replica // local] += [(batch, start + i) for i in range(count)]
     arrays = [np.array(rows, int).reshape(-1, 2) for rows in by_worker]
-    merged = predict._interleave(arrays, totals, place)
+    merged = predict._interleave(arrays, totals, topology)
     expected = [[batch, row] for batch, total in enumerate(totals) for row in range(total)]
     assert merged.tolist() == expected
 

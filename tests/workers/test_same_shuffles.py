@@ -12,7 +12,7 @@ def seen(dataset, epochs=2):
     from phalanx.data.adapt import make_batch_source
     from phalanx.distributed.topology import topology_of
 
-    source = make_batch_source(dataset, place=topology_of(tf.distribute.get_strategy()), seed=1)
+    source = make_batch_source(dataset, topology=topology_of(tf.distribute.get_strategy()), seed=1)
     found = []
     for _ in range(epochs):
         epoch = []

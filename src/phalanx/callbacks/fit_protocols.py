@@ -47,7 +47,9 @@ class GradientListener(Protocol):
     def probe_config(self, sample: int) -> ProbeConfig:
         """What to compute of the gradients of sampled step `sample`, counted from 0."""
 
-    def on_gradients(self, step: int, seen: list[dict[str, Any]], place: ReplicaTopology) -> None:
+    def on_gradients(
+        self, step: int, seen: list[dict[str, Any]], topology: ReplicaTopology
+    ) -> None:
         """Called after each sampled step, with NumPy values for each local replica."""
 
 

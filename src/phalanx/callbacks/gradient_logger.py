@@ -106,14 +106,16 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
                 "phalanx.fit(model, ...) in place of model.fit(...)."
             )
 
-    def on_gradients(self, step: int, seen: list[dict[str, Any]], place: ReplicaTopology) -> None:
+    def on_gradients(
+        self, step: int, seen: list[dict[str, Any]], topology: ReplicaTopology
+    ) -> None:
         """Log what this process's replicas saw at `step`; `fit` calls it."""
         self._shown = True
         for i, view in enumerate(seen):
             if view:
-                self._log_own(step, view, _run_name(place, i))
-        if place.is_chief and seen[0]:
-            self._log_total(step, seen[0], place)
+                self._log_own(step, view, _run_name(topology, i))
+        if topology.is_chief and seen[0]:
+            self._log_total(step, seen[0], topology)
 
     def _log_own(self, step: int, view: dict[str, Any], name: str) -> None:
         scalars = _variable_scalars(view, "local")
@@ -121,7 +123,7 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
         scalars["gradients/cosine_similarity"] = float(view["global"]["cosine"])
         self._write(name, step, scalars, _histograms(view, "local"))
 
-    def _log_total(self, step: int, view: dict[str, Any], place: ReplicaTopology) -> None:
+    def _log_total(self, step: int, view: dict[str, Any], topology: ReplicaTopology) -> None:
         totals = view["global"]
         before = float(totals["total_norm"])
         after = float(totals["clipped_norm"])
@@ -134,12 +136,12 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
             "gradients/clip_fraction": self._clipped[0] / self._clipped[1],
         }
         scalars |= {f"update_ratio/{p}": float(v["update_ratio"]) for p, v in _kept(view)}
-        scalars |= self._noise_scalars(totals, place)
+        scalars |= self._noise_scalars(totals, topology)
         self._write(GLOBAL_RUN, step, scalars, _histograms(view, "total"))
 
-    def _noise_scalars(self, totals: dict[str, Any], place: ReplicaTopology) -> dict[str, float]:
+    def _noise_scalars(self, totals: dict[str, Any], topology: ReplicaTopology) -> dict[str, float]:
         batch = float(totals["batch"])
-        if place.total == 1 or batch == 0:
+        if topology.total == 1 or batch == 0:
             return {}  # one replica has nothing to compare, a custom training loop no counts
         self._noise.update(
             batch / float(totals["holders"]),
@@ -192,9 +194,9 @@ LAYOUT = {
 """The custom-scalars page that the aggregate's run opens with."""
 
 
-def _run_name(place: ReplicaTopology, local: int) -> str:
-    worker = place.rank
-    return f"worker-{worker}" if place.local == 1 else f"worker-{worker}-replica-{local}"
+def _run_name(topology: ReplicaTopology, local: int) -> str:
+    worker = topology.rank
+    return f"worker-{worker}" if topology.local == 1 else f"worker-{worker}-replica-{local}"
 
 
 def _kept(view: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

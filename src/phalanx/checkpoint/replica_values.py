@@ -65,17 +65,17 @@ class Rows:
         return np.asarray(first.read_value() if rows is Ellipsis else first[rows])
 
 
-def local_arrays(variables: Mapping[str, Any], place: ReplicaTopology) -> dict[str, np.ndarray]:
+def local_arrays(variables: Mapping[str, Any], topology: ReplicaTopology) -> dict[str, np.ndarray]:
     """The copies of this process by name and replica: "local/2/metrics/0/total"."""
     return {
-        f"{LOCAL}/{place.first + i}/{name}": np.array(copy.read_value().numpy())
+        f"{LOCAL}/{topology.first + i}/{name}": np.array(copy.read_value().numpy())
         for name, variable in variables.items()
         for i, copy in enumerate(replica_components(variable))
     }
 
 
 def assign_local(
-    variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], place: ReplicaTopology
+    variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], topology: ReplicaTopology
 ) -> None:
     """Give each copy what its replica had; with another number of replicas, share it out.
 
@@ -88,8 +88,8 @@ def assign_local(
         if not values:
             continue
         for i, copy in enumerate(replica_components(variable)):
-            replica = place.first + i
-            if len(values) == place.total:
+            replica = topology.first + i
+            if len(values) == topology.total:
                 copy.assign(values[replica])
             else:
                 copy.assign(_shared_out(variable, values, replica))

@@ -25,7 +25,7 @@ def make_batch_source(
     x: Any,
     y: Any = None,
     *,
-    place: ReplicaTopology,
+    topology: ReplicaTopology,
     seed: int | None,
     sample_weight: Any = None,
     batch_size: int | None = None,
@@ -39,7 +39,7 @@ def make_batch_source(
     Args:
         x: arrays, a `tf.data.Dataset`, a distributed dataset, a generator, a PyDataset ...
         y: targets, where `x` does not contain them.
-        place: this process's replicas.
+        topology: this process's replicas.
         seed: decides the order of shuffled arrays, the same on every worker; None for the order
             that Keras draws from the global seed.
         sample_weight: one weight a sample, where `x` does not contain them.
@@ -60,9 +60,9 @@ def make_batch_source(
         return distributed if only is None else TakeFirst(distributed, only)
     if (known := pipeline_of(x)) is not None:
         _reject_with("what phalanx.data.pipeline gives", **other_arguments)
-        batches = known.batches(place)
+        batches = known.batches(topology)
         return batches if only is None else TakeFirst(batches, only)
-    if place.has_peers and is_transformed(x):
+    if topology.has_peers and is_transformed(x):
         raise DataError(
             "Asked to train on a dataset made by further steps from phalanx.data.pipeline's, which "
             "holds this worker's share alone. Give the steps to pipeline itself (map=, augment=, "
@@ -79,13 +79,13 @@ def make_batch_source(
     )
     arrays = arrays_of(adapter)
     if arrays is None:
-        return DatasetBatches(adapter, place, only=only)
+        return DatasetBatches(adapter, topology, only=only)
     if arrays.num_samples == 0:
         raise DataError("Asked to use arrays with 0 samples. Pass at least one sample.")
     if only is not None:
         samples = min(arrays.num_samples, only * arrays.batch_size)
         arrays = replace(arrays, num_samples=samples, shuffle=False)
-    return ArrayBatches(arrays, place, seed)
+    return ArrayBatches(arrays, topology, seed)
 
 
 def _ignore_for_datasets(x: Any, shuffle: bool | str) -> bool | str:

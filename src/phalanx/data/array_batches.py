@@ -31,10 +31,10 @@ class ArrayBatches:
     length_unknown = False
     has_state = False
 
-    def __init__(self, arrays: Arrays, place: ReplicaTopology, seed: int | None) -> None:
+    def __init__(self, arrays: Arrays, topology: ReplicaTopology, seed: int | None) -> None:
         """Share out `arrays`; without a `seed`, in the order that Keras draws."""
         self._arrays = arrays
-        self._place = place
+        self._topology = topology
         self.seed: int | None = seed
         self._is_listed = is_listed(arrays, seed)
         rows = shuffled_rows(arrays) if self._is_listed else None
@@ -49,7 +49,7 @@ class ArrayBatches:
         self.full_batch_size: int | None = self.batch_size
         self.fingerprint: int | None = fingerprint(arrays.inputs, arrays.num_samples)
         self.order: str | None = order_of(arrays, rows)
-        self.may_be_empty = self._sampler.smallest < place.total
+        self.may_be_empty = self._sampler.smallest < topology.total
         self.batch_spec = with_free_batch_axis(spec_of(arrays.inputs))
 
     def open(self, position: int) -> Any:
@@ -88,8 +88,8 @@ class ArrayBatches:
         epoch, batch = position // order.num_batches, position % order.num_batches
         total = order.total(self.seed, epoch, batch)
         parts = []
-        for replica in range(self._place.first, self._place.first + self._place.local):
-            start, count = rows_of(replica, self._place.total, total)
+        for replica in range(self._topology.first, self._topology.first + self._topology.local):
+            start, count = rows_of(replica, self._topology.total, total)
             if self.may_be_empty:
                 start = tf.where(count > 0, start, 0)
             within = start + tf.range(tf.maximum(count, 1))

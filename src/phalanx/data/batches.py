@@ -212,17 +212,17 @@ def with_free_batch_axis(spec: Any) -> Any:
     return keras.tree.map_structure(free, spec)
 
 
-def shard_batch(place: ReplicaTopology, data: Any) -> Any:
+def shard_batch(topology: ReplicaTopology, data: Any) -> Any:
     """`(total, parts)` of the one batch `data`; see `BatchSource`.
 
     Args:
-        place: this process's replicas.
+        topology: this process's replicas.
         data: `(x,)`, `(x, y)` or `(x, y, sample_weight)` of tensors with rows along axis 0.
 
     Raises:
         DataError: the tensors' rows differ, so that they cannot be sharded together.
     """
-    if place.total > 1:
-        data = assert_same_split(data, place.total)
-    replicas = range(place.first, place.first + place.local)
-    return total_rows(data), tuple(cut(data, replica, place.total) for replica in replicas)
+    if topology.total > 1:
+        data = assert_same_split(data, topology.total)
+    replicas = range(topology.first, topology.first + topology.local)
+    return total_rows(data), tuple(cut(data, replica, topology.total) for replica in replicas)

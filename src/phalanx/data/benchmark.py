@@ -74,7 +74,7 @@ def _stages(dataset: tf.data.Dataset) -> Iterator[tuple[str, tf.data.Dataset, bo
 def _stages_of(
     pipeline: IndexedPipeline | StreamPipeline,
 ) -> Iterator[tuple[str, tf.data.Dataset, bool]]:
-    asked, place = pipeline.options, ReplicaTopology()
+    asked, topology = pipeline.options, ReplicaTopology()
     plain = replace(asked, cache=None, cache_key=None, map=None, augment=None, map_batches=None)
     mapped = replace(plain, map=asked.map)
     changed = replace(mapped, augment=asked.augment)
@@ -87,11 +87,11 @@ def _stages_of(
     }
     for name, options in stages.items():
         if options is not None and isinstance(pipeline, IndexedPipeline):
-            yield name, IndexedPipeline(pipeline.source, options).dataset(place), True
+            yield name, IndexedPipeline(pipeline.source, options).dataset(topology), True
         elif options is not None and isinstance(pipeline, StreamPipeline):
-            yield name, StreamPipeline(pipeline.source, options).dataset(place), True
+            yield name, StreamPipeline(pipeline.source, options).dataset(topology), True
     if asked.cache or isinstance(pipeline, ServicePipeline):
-        yield "cache" if asked.cache else "service", pipeline.dataset(place), True
+        yield "cache" if asked.cache else "service", pipeline.dataset(topology), True
 
 
 def _rate(

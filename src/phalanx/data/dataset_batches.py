@@ -42,12 +42,12 @@ class DatasetBatches:
     order: str | None = None
     seed: int | None = None
 
-    def __init__(self, adapter: Any, place: ReplicaTopology, *, only: int | None = None) -> None:
+    def __init__(self, adapter: Any, topology: ReplicaTopology, *, only: int | None = None) -> None:
         """Share out what `adapter` gives, or the first `only` batches of it, which are kept."""
         self._adapter = adapter
-        self._place = place
+        self._topology = topology
         self._dataset = adapter.get_tf_dataset()
-        self.fingerprint: int | None = order_checksum(self._dataset, place)
+        self.fingerprint: int | None = order_checksum(self._dataset, topology)
         self.num_batches: int | None = adapter.num_batches
         if only is not None:
             endless = self._dataset.cardinality() == tf.data.INFINITE_CARDINALITY
@@ -57,18 +57,18 @@ class DatasetBatches:
         self.batch_spec = with_free_batch_axis(self._dataset.element_spec)
         self.batch_size: int | None = _static_batch_size(self._dataset.element_spec)
         self.full_batch_size = self.batch_size or batch_size_of(self._dataset)
-        self.may_be_empty = self.batch_size is None or self.batch_size < place.total
+        self.may_be_empty = self.batch_size is None or self.batch_size < topology.total
         unknown = self._dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
         self.length_unknown = self.num_batches is None and bool(unknown)
-        is_counted = self.length_unknown and place.has_peers  # in Python: see Lookahead
+        is_counted = self.length_unknown and topology.has_peers  # in Python: see Lookahead
         self.has_state = only is None and not is_counted and not calls_python(self._dataset)
         self.ahead: Lookahead | None = None
 
     @cached_property
     def _local_rows(self) -> tf.data.Dataset | None:
         """This worker's rows where they are chosen before they are mapped."""
-        pushdown = plan(self._dataset)[0] if self._place.has_peers else None
-        return None if pushdown is None else pushdown.build(self._place)
+        pushdown = plan(self._dataset)[0] if self._topology.has_peers else None
+        return None if pushdown is None else pushdown.build(self._topology)
 
     def open(self, position: int) -> Any:
         """A new pass over the dataset; `position` is known to the dataset alone."""
@@ -108,10 +108,10 @@ class DatasetBatches:
         if self._local_rows is None:
             batches, cut_batch = self._dataset, self._shares
         else:
-            batches, cut_batch = self._local_rows, shares(self._place, self._static_count())
+            batches, cut_batch = self._local_rows, shares(self._topology, self._static_count())
         batches = batches.skip(skip) if skip else batches
         shared = batches.map(no_autograph(cut_batch), num_parallel_calls=tf.data.AUTOTUNE)
-        if self.length_unknown and self._place.has_peers:
+        if self.length_unknown and self._topology.has_peers:
             self.ahead = Lookahead()
             return iter(self.ahead.over(shared))
         return iter(shared.prefetch(tf.data.AUTOTUNE))
@@ -130,24 +130,24 @@ class DatasetBatches:
 
     def _shares(self, *batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
-        if self._place.total > 1:
-            data = assert_same_split(data, self._place.total)
+        if self._topology.total > 1:
+            data = assert_same_split(data, self._topology.total)
         parts = tuple(
             cut(
                 data,
                 replica,
-                self._place.total,
+                self._topology.total,
                 may_be_empty=self.may_be_empty,
                 static=self._static_count(),
             )
-            for replica in range(self._place.first, self._place.first + self._place.local)
+            for replica in range(self._topology.first, self._topology.first + self._topology.local)
         )
         return total_rows(data), parts
 
     def _static_count(self) -> int | None:
         """Rows of every share where they are equal and known: a static shape for XLA."""
         size = self.batch_size
-        return None if size is None or size % self._place.total else size // self._place.total
+        return None if size is None or size % self._topology.total else size // self._topology.total
 
 
 def _static_batch_size(spec: Any) -> int | None:
@@ -159,7 +159,7 @@ def _static_batch_size(spec: Any) -> int | None:
 _log = logging.getLogger("phalanx")
 
 
-def order_checksum(dataset: Any, place: ReplicaTopology) -> int | None:
+def order_checksum(dataset: Any, topology: ReplicaTopology) -> int | None:
     """A number that differs between workers whose shuffles have different seeds.
 
     A shuffle without a seed takes one from TensorFlow's global seed and from how many were taken
@@ -169,18 +169,18 @@ def order_checksum(dataset: Any, place: ReplicaTopology) -> int | None:
     Raises:
         DataError: a shuffle has no seed at all, and workers would each draw their own.
     """
-    if not place.has_peers:
+    if not topology.has_peers:
         return None
     steps = list(transformations(dataset).walk())
     seeds = [step.seeds for step in steps if step.seeds is not None]
     if (0, 0) in seeds:
         raise DataError(
-            f"Asked to share out a shuffled dataset between {place.workers} workers; found a "
+            f"Asked to share out a shuffled dataset between {topology.workers} workers; found a "
             "shuffle without a seed, whose order would differ on each. Call "
             "keras.utils.set_random_seed before it (phalanx run does), or give shuffle(seed=...)."
         )
-    if place.is_chief:
-        for finding in inspect(dataset, workers=place.workers, replicas=place.total).findings:
+    if topology.is_chief:
+        for finding in inspect(dataset, workers=topology.workers, replicas=topology.total).findings:
             if finding.weight == "wrong":
                 _log.warning("%s %s %s", finding.what, finding.why, finding.remedy)
     return zlib.crc32(repr(seeds).encode()) if seeds else None

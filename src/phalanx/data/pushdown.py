@@ -178,19 +178,19 @@ class Pushdown:
             seen |= {id(step): step for step in original.walk()}
         return tuple(seen.values())
 
-    def build(self, place: ReplicaTopology) -> tf.data.Dataset:
+    def build(self, topology: ReplicaTopology) -> tf.data.Dataset:
         """Elements `(total, data)`: samples of the global batch (int32), and this worker's rows.
 
         A worker without rows gets the first row of the batch as a stand-in.
         """
         size = self.batch.batch_size
         assert size is not None
-        memo = (place, size, self.batch.drop_remainder)
+        memo = (topology, size, self.batch.drop_remainder)
         window = self.form.base.build().window(size, drop_remainder=self.batch.drop_remainder)
-        dataset = window.flat_map(no_autograph(_chooser(place)))
+        dataset = window.flat_map(no_autograph(_chooser(topology)))
         for link in self.form.links:
             dataset = _applied(link, dataset, memo)
-        dataset = batch_like(self.batch, dataset, max(local_rows(place, size)[1], 1))
+        dataset = batch_like(self.batch, dataset, max(local_rows(topology, size)[1], 1))
         dataset = dataset.map(no_autograph(lambda totals, data: (totals[0], data)))
         for step in self.above:
             dataset = _applied(_Link(step), dataset, memo, of_rows=True)
@@ -212,18 +212,18 @@ def _applied(link: _Link, dataset: Any, memo: tuple[Any, ...], *, of_rows: bool 
     return dataset if link.step.kind == "Options" else rebuild(link.step, [dataset])
 
 
-def local_rows(place: ReplicaTopology, total: Any) -> tuple[Any, Any]:
+def local_rows(topology: ReplicaTopology, total: Any) -> tuple[Any, Any]:
     """Start and count of the rows of all replicas of this process, of a batch of `total` rows."""
-    start, _ = rows_of(place.first, place.total, total)
-    last, count = rows_of(place.first + place.local - 1, place.total, total)
+    start, _ = rows_of(topology.first, topology.total, total)
+    last, count = rows_of(topology.first + topology.local - 1, topology.total, total)
     return start, last + count - start
 
 
-def _chooser(place: ReplicaTopology) -> Callable[..., tf.data.Dataset]:
+def _chooser(topology: ReplicaTopology) -> Callable[..., tf.data.Dataset]:
     def choose(*window: Any) -> tf.data.Dataset:
         parts: Any = window if len(window) > 1 else window[0]
         total = tf.cast(tf.nest.flatten(parts)[0].cardinality(), tf.int32)
-        start, count = local_rows(place, total)
+        start, count = local_rows(topology, total)
         start, count = tf.where(count > 0, start, 0), tf.maximum(count, 1)
         rows = tf.data.Dataset.zip(parts) if _is_nested(parts) else parts
         rows = rows.skip(tf.cast(start, tf.int64)).take(tf.cast(count, tf.int64))
@@ -232,19 +232,19 @@ def _chooser(place: ReplicaTopology) -> Callable[..., tf.data.Dataset]:
     return choose
 
 
-def shares(place: ReplicaTopology, static: int | None) -> Callable[[Any, Any], Any]:
+def shares(topology: ReplicaTopology, static: int | None) -> Callable[[Any, Any], Any]:
     """Turns `(total, data)` into what `phalanx.data.batches` describes.
 
     Args:
-        place: this process's replicas.
+        topology: this process's replicas.
         static: rows of every share, where they are known.
     """
 
     def cut(total: Any, data: Any) -> Any:
-        first, _ = local_rows(place, total)
+        first, _ = local_rows(topology, total)
         parts = []
-        for replica in range(place.first, place.first + place.local):
-            start, count = rows_of(replica, place.total, total)
+        for replica in range(topology.first, topology.first + topology.local):
+            start, count = rows_of(replica, topology.total, total)
             begin = tf.where(count > 0, start - first, 0)
             parts.append((count, slice_rows(data, begin, tf.maximum(count, 1), static)))
         return total, tuple(parts)

@@ -28,17 +28,19 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     Returns:
         This worker's elements; with one worker, `dataset` itself.
     """
-    place = topology_of(tf.distribute.get_strategy())
-    if place.workers == 1:
+    topology = topology_of(tf.distribute.get_strategy())
+    if topology.workers == 1:
         return dataset
     elements = dataset.cardinality()
     if elements >= 0:
-        return dataset.take(elements - elements % place.workers).shard(place.workers, place.rank)
+        return dataset.take(elements - elements % topology.workers).shard(
+            topology.workers, topology.rank
+        )
     if elements == tf.data.INFINITE_CARDINALITY:
-        return dataset.shard(place.workers, place.rank)
+        return dataset.shard(topology.workers, topology.rank)
 
     def own(*window: tf.data.Dataset) -> tf.data.Dataset:
         parts = window if len(window) > 1 else window[0]
-        return tf.data.Dataset.zip(parts).skip(place.rank).take(1)
+        return tf.data.Dataset.zip(parts).skip(topology.rank).take(1)
 
-    return dataset.window(place.workers, drop_remainder=True).flat_map(own)
+    return dataset.window(topology.workers, drop_remainder=True).flat_map(own)

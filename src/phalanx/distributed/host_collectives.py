@@ -19,26 +19,26 @@ _WORD = np.dtype(np.int64)  # what TensorFlow gathers on every kind of device
 
 
 def all_gather_arrays(
-    strategy: tf.distribute.Strategy, place: ReplicaTopology, arrays: Sequence[Any]
+    strategy: tf.distribute.Strategy, topology: ReplicaTopology, arrays: Sequence[Any]
 ) -> list[list[Any]]:
     """Every worker's `arrays`, by rank; a collective that all workers must call."""
-    if not place.has_peers:
+    if not topology.has_peers:
         return [list(arrays)]
     words = pack_bytes(arrays)
-    lengths = all_gather_rows(strategy, place, np.array([words.size], _WORD))[:, 0]
+    lengths = all_gather_rows(strategy, topology, np.array([words.size], _WORD))[:, 0]
     longest = np.zeros(max(lengths), _WORD)
     longest[: words.size] = words
-    rows = all_gather_rows(strategy, place, longest)
+    rows = all_gather_rows(strategy, topology, longest)
     return [unpack_bytes(row[:length]) for row, length in zip(rows, lengths, strict=True)]
 
 
-def all_gather_rows(strategy: tf.distribute.Strategy, place: ReplicaTopology, row: Any) -> Any:
+def all_gather_rows(strategy: tf.distribute.Strategy, topology: ReplicaTopology, row: Any) -> Any:
     """One row per worker, by rank, from `row`: int64, one-dimensional, of equal length.
 
     A collective that all workers must call. The wait in it is not the time of a callback
     that calls it.
     """
-    if not place.has_peers:
+    if not topology.has_peers:
         return row.reshape(1, -1)
     before_collective("what workers agree on", lambda: [_described(row)])
     with (
@@ -49,27 +49,27 @@ def all_gather_rows(strategy: tf.distribute.Strategy, place: ReplicaTopology, ro
 
 
 def on_any_worker(
-    strategy: tf.distribute.Strategy, place: ReplicaTopology, *needs: bool
+    strategy: tf.distribute.Strategy, topology: ReplicaTopology, *needs: bool
 ) -> list[bool]:
     """Of each need, whether some worker has it; a collective that all workers must call."""
-    if not place.has_peers:
+    if not topology.has_peers:
         return list(needs)
-    rows = all_gather_rows(strategy, place, np.array(needs, np.int64))
+    rows = all_gather_rows(strategy, topology, np.array(needs, np.int64))
     return [bool(need) for need in rows.any(axis=0)]
 
 
 def broadcast_array(
-    strategy: tf.distribute.Strategy, place: ReplicaTopology, arrays: Sequence[Any]
+    strategy: tf.distribute.Strategy, topology: ReplicaTopology, arrays: Sequence[Any]
 ) -> list[Any]:
     """The chief's `arrays`, bit by bit; a collective that all workers must call.
 
     Raises:
         WorkerMismatchError: this worker's arrays have other shapes or dtypes.
     """
-    if not place.has_peers:
+    if not topology.has_peers:
         return list(arrays)
     words = pack_bytes(arrays)
-    sizes = all_gather_rows(strategy, place, np.array([words.size], _WORD))[:, 0]
+    sizes = all_gather_rows(strategy, topology, np.array([words.size], _WORD))[:, 0]
     if len(set(sizes)) > 1:
         raise WorkerMismatchError(
             "Asked all workers to take over the chief's state, but the models differ: they take "

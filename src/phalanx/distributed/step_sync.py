@@ -25,7 +25,7 @@ class StepSync:
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
-        place: ReplicaTopology,
+        topology: ReplicaTopology,
         *,
         clock: Callable[[], float],
     ) -> None:
@@ -33,11 +33,11 @@ class StepSync:
 
         Args:
             strategy: the strategy that the workers share.
-            place: this worker's place.
+            topology: this worker's replicas.
             clock: seconds, increasing.
         """
         self._strategy = strategy
-        self._place = place
+        self._topology = topology
         self._clock = clock
         self._next = 0
         self._last: tuple[int, float] | None = None
@@ -58,7 +58,11 @@ class StepSync:
             The chief's first flag, and whether any worker has set the second.
         """
         own = np.array([from_chief, from_any, self._steps_ahead(step)], np.int64)
-        rows = all_gather_rows(self._strategy, self._place, own) if self._place.has_peers else [own]
+        rows = (
+            all_gather_rows(self._strategy, self._topology, own)
+            if self._topology.has_peers
+            else [own]
+        )
         self._next = step + int(rows[0][2])
         return bool(rows[0][0]), any(bool(row[1]) for row in rows)
 

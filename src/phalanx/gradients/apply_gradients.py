@@ -53,11 +53,11 @@ def reduce_and_apply(
     variables: Sequence[Any],
     *,
     hooks: OptimizerHooks,
-    share: ReplicaBatch | None,
+    replica_batch: ReplicaBatch | None,
     weighted: bool,
     replica: int,
     replicas: int,
-    health: NonFiniteGuard | None,
+    guard: NonFiniteGuard | None,
     observation: GradientProbe | None,
     reduction: Reduction | None = None,
 ) -> None:
@@ -67,17 +67,17 @@ def reduce_and_apply(
         gradients: this replica's, one per variable, None where there is none.
         variables: the variables they are for.
         hooks: the optimizer.
-        share: the replica's share of the global batch; None in a custom training loop,
+        replica_batch: the replica's share of the global batch; None in a custom training loop,
             where the replicas' gradients are summed as they are.
         weighted: whether the gradients carry the share's weight already.
         replica: this replica's number in the worker group.
         replicas: replicas in the worker group; 1 where they add up nothing.
-        health: what to do and to remember where the total is not finite.
+        guard: what to do and to remember where the total is not finite.
         observation: who looks, if anybody.
         reduction: in which pieces and in which dtype gradients travel; None where the replicas
             are not workers.
     """
-    factor = _mean_factor(share, weighted, replicas)
+    factor = _mean_factor(replica_batch, weighted, replicas)
     own = list(gradients)
     if hooks.clip_local is not None:
         mean_of_own = _unscaled(factor, hooks.loss_scale)
@@ -85,9 +85,13 @@ def reduce_and_apply(
         own = scale(
             hooks.clip_local(scale(own, mean_of_own)), tf.math.reciprocal_no_nan(mean_of_own)
         )
-    to_sum = own if share is None or weighted or replicas == 1 else scale(own, share.weight)
+    to_sum = (
+        own
+        if replica_batch is None or weighted or replicas == 1
+        else scale(own, replica_batch.weight)
+    )
     paths = _paths(variables)
-    sliced = _same_slices(to_sum, share)
+    sliced = _same_slices(to_sum, replica_batch)
     to_sum = [g.values if i in sliced else g for i, g in enumerate(to_sum)]
     if reduction is not None and replicas > 1:
         travels = {
@@ -99,31 +103,37 @@ def reduce_and_apply(
             to_sum[i] = as_it_travels(to_sum[i], variables[i], travel)
         record = record_plan if replica == 0 else None
         reduction = replace(reduction, travels=travels, record=record)
-    checked = _checked_sum(to_sum, paths, share, health, replicas, reduction)
+    checked = _checked_sum(to_sum, paths, replica_batch, guard, replicas, reduction)
     total = _plain_sum(to_sum, paths, replicas, reduction) if checked is None else checked.total
     total = [_slices(g, sliced[i]) if i in sliced else g for i, g in enumerate(total)]
     checked = checked and replace(checked, total=total)
 
     def finish() -> None:
-        if health is None or checked is None:
+        if guard is None or checked is None:
             hooks.apply(total)
             return
         # A function of the script's own outlives the trace whose batch it would keep.
-        keep = share.keep if share is not None and share.in_own_strategy() else None
-        health.apply(checked, hooks.apply, step=hooks.step, replica=replica, keep=keep)
+        keep = (
+            replica_batch.keep
+            if replica_batch is not None and replica_batch.in_own_strategy()
+            else None
+        )
+        guard.apply(checked, hooks.apply, step=hooks.step, replica=replica, keep=keep)
 
-    if share is not None and share.is_local and share.may_be_empty:
-        finish = _if_any_samples(share, finish, hooks.skip)
+    if replica_batch is not None and replica_batch.is_local and replica_batch.may_be_empty:
+        finish = _if_any_samples(replica_batch, finish, hooks.skip)
     if observation is None:
         finish()
         return
     local = scale(own, _unscaled(factor, hooks.loss_scale))
-    seen = _observed(finish, local, total, variables, hooks=hooks, share=share, replicas=replicas)
+    seen = _observed(
+        finish, local, total, variables, hooks=hooks, replica_batch=replica_batch, replicas=replicas
+    )
     observation.record(replica, seen)
 
 
 def _if_any_samples(
-    share: ReplicaBatch, finish: Callable[[], None], skip: Callable[[], None]
+    replica_batch: ReplicaBatch, finish: Callable[[], None], skip: Callable[[], None]
 ) -> Callable[[], None]:
     """`finish` where the replica holds samples of a local step; momentum alone moves no weights."""
 
@@ -134,24 +144,24 @@ def _if_any_samples(
 
         return run
 
-    return lambda: tf.cond(share.count > 0, branch(finish), branch(skip))
+    return lambda: tf.cond(replica_batch.count > 0, branch(finish), branch(skip))
 
 
 def _same_slices(
-    gradients: Sequence[Gradient], share: ReplicaBatch | None
+    gradients: Sequence[Gradient], replica_batch: ReplicaBatch | None
 ) -> dict[int, tf.IndexedSlices]:
     """The sparse gradients, by place, that have the same slices on every replica.
 
     So have those of an embedding of positions. One device has each slice once, with the sum of
     the sum over all rows, which an optimizer that squares it must see.
     """
-    if share is None:
+    if replica_batch is None:
         return {}
     return {
         i: gradient
         for i, gradient in enumerate(gradients)
         if isinstance(gradient, tf.IndexedSlices)
-        and not share.row_sums.depends_on_batch(gradient.indices)
+        and not replica_batch.row_sums.depends_on_batch(gradient.indices)
     }
 
 
@@ -162,17 +172,17 @@ def _slices(values: tf.Tensor, like: tf.IndexedSlices) -> tf.IndexedSlices:
 def _checked_sum(
     values: Sequence[Gradient],
     paths: list[str],
-    share: ReplicaBatch | None,
-    health: NonFiniteGuard | None,
+    replica_batch: ReplicaBatch | None,
+    guard: NonFiniteGuard | None,
     replicas: int,
     reduction: Reduction | None,
 ) -> ReducedGradients | None:
     """The sum, and whether it is finite; None where it is not checked."""
-    if health is None or health.policy == "ignore":
+    if guard is None or guard.policy == "ignore":
         return None
-    if health.policy != "watch":
+    if guard.policy != "watch":
         return all_reduce_and_check(values, paths, replicas=replicas, reduction=reduction)
-    loss = None if share is None else share.loss
+    loss = None if replica_batch is None else replica_batch.loss
     if loss is None or not (
         tf.executing_eagerly() or loss.graph is tf.compat.v1.get_default_graph()
     ):
@@ -187,7 +197,7 @@ def _observed(
     variables: Sequence[Any],
     *,
     hooks: OptimizerHooks,
-    share: ReplicaBatch | None,
+    replica_batch: ReplicaBatch | None,
     replicas: int,
 ) -> GradientSnapshot:
     """Finish the step, and keep what there was to see before and after it."""
@@ -202,8 +212,8 @@ def _observed(
         clipped=clipped,
         before=before,
         after=[tf.identity(v) for v in variables],
-        count=tf.constant(0) if share is None else share.count,
-        batch=tf.constant(0) if share is None else share.total,
+        count=tf.constant(0) if replica_batch is None else replica_batch.count,
+        batch=tf.constant(0) if replica_batch is None else replica_batch.total,
         replicas=replicas,
     )
 
@@ -220,11 +230,11 @@ def _paths(variables: Sequence[Any]) -> list[str]:
     return [getattr(v, "path", v.name) for v in variables]
 
 
-def _mean_factor(share: ReplicaBatch | None, weighted: bool, replicas: int) -> Any:
+def _mean_factor(replica_batch: ReplicaBatch | None, weighted: bool, replicas: int) -> Any:
     """What makes a replica's gradient, as it came, the mean over its own samples."""
-    if share is None:
+    if replica_batch is None:
         return float(replicas)  # by convention it was divided by the global batch
-    return share.inverse_weight(tf.float32) if weighted else 1.0
+    return replica_batch.inverse_weight(tf.float32) if weighted else 1.0
 
 
 def _unscaled(factor: Any, loss_scale: Any) -> Any:

@@ -88,8 +88,8 @@ class ClipperChain:
             own = {name: f"clipper_{i}_{name}" for name in clipper.state_shapes()}
             weights = [tf.convert_to_tensor(v) for v in variables]
             held = {name: tf.convert_to_tensor(state[key]) for name, key in own.items()}
-            asked = ClipInputs(gradients=clipped, weights=weights, paths=paths, state=held)
-            result = clipper.clip(asked)
+            inputs = ClipInputs(gradients=clipped, weights=weights, paths=paths, state=held)
+            result = clipper.clip(inputs)
             clipped = list(result.gradients)
             if not keep_state:
                 for name, key in own.items():

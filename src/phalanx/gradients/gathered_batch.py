@@ -36,12 +36,12 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
     strategy = tf.distribute.get_strategy()
     if strategy.num_replicas_in_sync == 1 or tf.distribute.in_cross_replica_context():
         return tensor
-    share = current_replica_batch()
-    if share is not None:  # without samples there is a stand-in row, which is no sample
-        tensor = tensor[: tf.where(share.count > 0, tf.shape(tensor)[0], 0)]
+    replica_batch = current_replica_batch()
+    if replica_batch is not None:  # without samples there is a stand-in row, which is no sample
+        tensor = tensor[: tf.where(replica_batch.count > 0, tf.shape(tensor)[0], 0)]
     gathered: tf.Tensor = _gather(tensor)
-    if share is not None:
-        share.record_gathered(gathered)
+    if replica_batch is not None:
+        replica_batch.record_gathered(gathered)
     return gathered
 
 
@@ -54,9 +54,11 @@ def _gather(rows: tf.Tensor) -> Any:
     whole.set_shape([None, *rows.shape[1:]])
 
     def backward(asked: Any) -> tf.Tensor:
-        share = current_replica_batch()
+        replica_batch = current_replica_batch()
         asked = tf.convert_to_tensor(asked)
-        weigh = None if share is None or share.any_loss_is_weighted else share
+        weigh = (
+            None if replica_batch is None or replica_batch.any_loss_is_weighted else replica_batch
+        )
         if weigh is not None:
             asked = asked * tf.cast(weigh.weight, asked.dtype)
         (total,) = reduce_sum([asked])

@@ -176,12 +176,12 @@ def _counter(start: int, name: str) -> Any:
     return tf.Variable(start, dtype=tf.int64, trainable=False, name=name)
 
 
-_healths: weakref.WeakKeyDictionary[Any, NonFiniteGuard] = weakref.WeakKeyDictionary()
+_guards: weakref.WeakKeyDictionary[Any, NonFiniteGuard] = weakref.WeakKeyDictionary()
 
 
 def guard_of(optimizer: Any) -> NonFiniteGuard | None:
     """The record of `optimizer`, if somebody watches it."""
-    return _healths.get(optimizer)
+    return _guards.get(optimizer)
 
 
 def install_guard(
@@ -191,8 +191,8 @@ def install_guard(
 
     A traced step keeps the record it was traced with.
     """
-    health = _healths.get(optimizer)
-    if health is None or health.strategy is not strategy or health.policy != policy:
-        health = _healths[optimizer] = NonFiniteGuard(strategy, policy)
-    health.clear()
-    return health
+    guard = _guards.get(optimizer)
+    if guard is None or guard.strategy is not strategy or guard.policy != policy:
+        guard = _guards[optimizer] = NonFiniteGuard(strategy, policy)
+    guard.clear()
+    return guard

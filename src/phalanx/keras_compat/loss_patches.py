@@ -43,7 +43,7 @@ from phalanx.keras_compat.patches import Patches
 from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
 
 
-def _share_of_many() -> ReplicaBatch | None:
+def _replica_batch_of_many() -> ReplicaBatch | None:
     return current_replica_batch() if in_many_replicas() else None
 
 
@@ -93,7 +93,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
 
 def _unless_shared(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def scaled(value: Any) -> Any:
-        whole = _share_of_many() is not None or in_a_plain_loop()
+        whole = _replica_batch_of_many() is not None or in_a_plain_loop()
         return value if whole else original(value)
 
     return scaled
@@ -103,24 +103,28 @@ def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce_values(
         values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size"
     ) -> Any:
-        share = _share_to_add_up()
-        if share is None or tuple(values.shape) == ():
+        replica_batch = _share_to_add_up()
+        if replica_batch is None or tuple(values.shape) == ():
             return original(values, sample_weight, reduction)
-        reduced = for_share(share, values, sample_weight, reduction)
-        share.row_sums.take_for_mean(reduced)
+        reduced = for_replica_batch(replica_batch, values, sample_weight, reduction)
+        replica_batch.row_sums.take_for_mean(reduced)
         return reduced
 
-    def for_share(share: ReplicaBatch, values: Any, sample_weight: Any, reduction: Any) -> Any:
-        if reduction == "sum" and not share.row_sums.is_gathered(values):
-            return tf.reduce_sum(values) * share.inverse_weight(values.dtype)
+    def for_replica_batch(
+        replica_batch: ReplicaBatch, values: Any, sample_weight: Any, reduction: Any
+    ) -> Any:
+        if reduction == "sum" and not replica_batch.row_sums.is_gathered(values):
+            return tf.reduce_sum(values) * replica_batch.inverse_weight(values.dtype)
         weights = None
         if reduction == "mean_with_sample_weight":
             weights = sample_weight
-        elif reduction in ("mean", "sum_over_batch_size") and share.row_sums.selects(values):
+        elif reduction in ("mean", "sum_over_batch_size") and replica_batch.row_sums.selects(
+            values
+        ):
             weights = tf.ones_like(values)
         if weights is not None:
-            divisor = share.over_replicas(tf.reduce_sum(weights))
-            total = tf.reduce_sum(values) * share.inverse_weight(values.dtype)
+            divisor = replica_batch.over_replicas(tf.reduce_sum(weights))
+            total = tf.reduce_sum(values) * replica_batch.inverse_weight(values.dtype)
             return tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype))
         return original(values, sample_weight, reduction)
 
@@ -129,14 +133,18 @@ def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _global_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
-        share = _share_to_add_up()
-        if share is None or mask is None or reduction not in ("mean", "sum_over_batch_size"):
+        replica_batch = _share_to_add_up()
+        if (
+            replica_batch is None
+            or mask is None
+            or reduction not in ("mean", "sum_over_batch_size")
+        ):
             return original(sample_weight, mask, dtype, reduction)
         # Keras spreads size / valid over the valid entries; both are the replica's own.
         local_valid = tf.reduce_sum(tf.cast(mask, dtype))
-        global_valid = share.over_replicas(local_valid)
+        global_valid = replica_batch.over_replicas(local_valid)
         correction = tf.math.divide_no_nan(
-            local_valid * share.inverse_weight(dtype), tf.cast(global_valid, dtype)
+            local_valid * replica_batch.inverse_weight(dtype), tf.cast(global_valid, dtype)
         )
         weighted = original(sample_weight, mask, dtype, reduction)
         return weighted * correction
@@ -146,11 +154,11 @@ def _global_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _global_moments(original: Callable[..., Any], local: Callable[..., Any]) -> Callable[..., Any]:
     def moments(x: Any, axes: Any, keepdims: bool) -> Any:
-        share = _share_to_add_up()
-        if share is None:
-            is_local = _share_of_many() is not None
+        replica_batch = _share_to_add_up()
+        if replica_batch is None:
+            is_local = _replica_batch_of_many() is not None
             return (local if is_local else original)(x, axes, keepdims)
-        present = tf.cast(share.count > 0, x.dtype)
+        present = tf.cast(replica_batch.count > 0, x.dtype)
         local_sum = tf.reduce_sum(x, axis=axes, keepdims=True) * present
         entries = tf.cast(tf.size(x), x.dtype) / tf.cast(tf.size(local_sum), x.dtype)
         total, count = reduce_sum([local_sum, entries * present])
@@ -166,12 +174,12 @@ def _global_moments(original: Callable[..., Any], local: Callable[..., Any]) -> 
 
 def _weighted_mean(original: Callable[..., Any]) -> Callable[..., Any]:
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
-        share = _share_of_many()
-        if share is not None and len(getattr(values, "shape", ())) == 0:
-            values = share.for_mean(values)
+        replica_batch = _replica_batch_of_many()
+        if replica_batch is not None and len(getattr(values, "shape", ())) == 0:
+            values = replica_batch.for_mean(values)
             if sample_weight is None:
                 # One number a batch: on one device a batch counts 1, so together they do here.
-                sample_weight = share.weight
+                sample_weight = replica_batch.weight
         return original(self, values, sample_weight)
 
     return update_state
@@ -188,8 +196,8 @@ def _noted_result(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def result(self: Any, *args: Any, **kwargs: Any) -> Any:
         value = original(self, *args, **kwargs)
-        if (share := current_replica_batch()) is not None:
-            share.record_result(value, MetricResult(self))
+        if (replica_batch := current_replica_batch()) is not None:
+            replica_batch.record_result(value, MetricResult(self))
         return value
 
     return result
@@ -204,9 +212,9 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        share = _share_to_add_up()
-        if share is not None and output_gradients is None and _are_variables(sources):
-            known = [_for_mean(share, one) for one in tf.nest.flatten(target)]
+        replica_batch = _share_to_add_up()
+        if replica_batch is not None and output_gradients is None and _are_variables(sources):
+            known = [_for_mean(replica_batch, one) for one in tf.nest.flatten(target)]
             target = [one for targets, _ in known for one in targets]
             output_gradients = [one for _, factors in known for one in factors]
         return original(self, target, sources, output_gradients, *args, **kwargs)
@@ -219,16 +227,16 @@ def _are_variables(sources: Any) -> bool:
     return bool(flat) and all(isinstance(v, (tf.Variable, keras.Variable)) for v in flat)
 
 
-def _for_mean(share: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
+def _for_mean(replica_batch: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
     """Targets and their factors, whose gradients together are those of `share.for_mean(target)`.
 
     The gradient of a target that is no scalar is that of its sum.
     """
     one = tf.ones_like(target)
     if target.shape.rank:
-        is_gathered = share.row_sums.is_gathered(target)
-        return [target], [one if is_gathered else one * share.inverse_weight(target.dtype)]
-    parts = share.parts(target)
+        is_gathered = replica_batch.row_sums.is_gathered(target)
+        return [target], [one if is_gathered else one * replica_batch.inverse_weight(target.dtype)]
+    parts = replica_batch.parts(target)
     if parts is None:
         return [target], [one]
     return [value for value, _ in parts], [tf.cast(factor, v.dtype) for v, factor in parts]
@@ -241,10 +249,12 @@ class _ActivityRegularizer:
         if layer is None:
             return self
         regularizer = vars(layer).get("activity_regularizer")
-        share = _share_to_add_up()
-        if regularizer is None or share is None:
+        replica_batch = _share_to_add_up()
+        if regularizer is None or replica_batch is None:
             return regularizer
-        return lambda x: (lambda loss: loss * share.inverse_weight(loss.dtype))(regularizer(x))
+        return lambda x: (lambda loss: loss * replica_batch.inverse_weight(loss.dtype))(
+            regularizer(x)
+        )
 
     def __set__(self, layer: Any, regularizer: Any) -> None:
         vars(layer)["activity_regularizer"] = regularizer
@@ -252,15 +262,19 @@ class _ActivityRegularizer:
 
 def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
     def assign(self: Any, value: Any) -> Any:
-        share = current_replica_batch()
-        if share is None or current_step().applies_total:
+        replica_batch = current_replica_batch()
+        if replica_batch is None or current_step().applies_total:
             return original(self, value)
-        if id(self) not in share.assigned:
-            share.assigned[id(self)] = self
-            if share.wants_before:
-                share.before[id(self)] = tf.identity(self.value)
-        if in_many_replicas() and share.may_be_empty and not share.is_replica_invariant(self):
-            value = tf.where(share.count > 0, tf.cast(value, self.value.dtype), self.value)
+        if id(self) not in replica_batch.assigned:
+            replica_batch.assigned[id(self)] = self
+            if replica_batch.wants_before:
+                replica_batch.before[id(self)] = tf.identity(self.value)
+        if (
+            in_many_replicas()
+            and replica_batch.may_be_empty
+            and not replica_batch.is_replica_invariant(self)
+        ):
+            value = tf.where(replica_batch.count > 0, tf.cast(value, self.value.dtype), self.value)
         return original(self, value)
 
     return assign
@@ -275,27 +289,33 @@ def _outside_of_steps(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _draw_counter(seeds: tuple[int, int]) -> Any:
-    share = current_replica_batch()
-    return None if share is None or share.draw_counter is None else share.draw_counter(seeds)
+    replica_batch = current_replica_batch()
+    return (
+        None
+        if replica_batch is None or replica_batch.draw_counter is None
+        else replica_batch.draw_counter(seeds)
+    )
 
 
 def _rows_of_share() -> ReplicaRows | None:
-    share = _share_of_many()
-    if share is None or not share.is_within_reach():
+    replica_batch = _replica_batch_of_many()
+    if replica_batch is None or not replica_batch.is_within_reach():
         return None
     context = tf.distribute.get_replica_context()
     return ReplicaRows(
-        start=share.start,
-        count=share.count,
-        total=share.total,
-        static_count=share.static_count,
+        start=replica_batch.start,
+        count=replica_batch.count,
+        total=replica_batch.total,
+        static_count=replica_batch.static_count,
         replica=context.replica_id_in_sync_group,
     )
 
 
 def _constants_of_share() -> tuple[ReplicaRows, BatchSizeInShapes] | None:
-    share = _share_of_many()
-    constants: BatchSizeInShapes | None = None if share is None else share.batch_size_in_shapes
+    replica_batch = _replica_batch_of_many()
+    constants: BatchSizeInShapes | None = (
+        None if replica_batch is None else replica_batch.batch_size_in_shapes
+    )
     rows = None if constants is None else _rows_of_share()
     return None if constants is None or rows is None else (rows, constants)
 

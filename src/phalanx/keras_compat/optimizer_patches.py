@@ -57,8 +57,8 @@ def in_many_replicas() -> bool:
 
 def adds_up() -> bool:
     """Whether this code runs in a replica's step whose gradients other replicas add to."""
-    share = current_replica_batch()
-    return in_many_replicas() and not (share is not None and share.is_local)
+    replica_batch = current_replica_batch()
+    return in_many_replicas() and not (replica_batch is not None and replica_batch.is_local)
 
 
 def in_a_replica() -> bool:
@@ -81,7 +81,7 @@ def _should_reduce(optimizer: Any) -> bool:
     if current_step().applies_total or tf.distribute.in_cross_replica_context():
         return False
     healths = (guard_of(optimizer), guard_of(innermost(optimizer)))
-    watched = current_step().probe is not None or any(health is not None for health in healths)
+    watched = current_step().probe is not None or any(guard is not None for guard in healths)
     return watched or in_a_replica()
 
 
@@ -107,10 +107,10 @@ def _reduce_and_apply(
         _let_counters_be_local(optimizer)
     known = list(innermost(optimizer)._trainable_variables if variables is None else variables)
     context = tf.distribute.get_replica_context()
-    share = current_replica_batch()
-    health = guard_of(optimizer)
-    if health is not None:
-        health.paths = tuple(getattr(v, "path", v.name) for v in known)
+    replica_batch = current_replica_batch()
+    guard = guard_of(optimizer)
+    if guard is not None:
+        guard.paths = tuple(getattr(v, "path", v.name) for v in known)
 
     def finish(total: Sequence[Gradient]) -> None:
         with step_scope(applies_total=True):
@@ -128,11 +128,11 @@ def _reduce_and_apply(
             skip=lambda: _count_step(optimizer),
             adds_rows=adds_rows(optimizer),
         ),
-        share=share,
-        weighted=share is not None and share.loss_is_weighted(optimizer),
+        replica_batch=replica_batch,
+        weighted=replica_batch is not None and replica_batch.loss_is_weighted(optimizer),
         replica=int(tf.get_static_value(context.replica_id_in_sync_group)),
         replicas=replicas,
-        health=health,
+        guard=guard,
         observation=current_step().probe,
         reduction=Reduction(collectives=strategy.collectives, options=strategy.reduce_options)
         if isinstance(strategy, MultiWorkerStrategy)
@@ -256,14 +256,14 @@ def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]
 
 def _routed_scale_loss(original: Callable[..., Any]) -> Callable[..., Any]:
     def scale_loss(self: Any, loss: Any) -> Any:
-        share = current_replica_batch()
-        if share is not None:
-            share.loss = loss
-        if share is not None and adds_up():
+        replica_batch = current_replica_batch()
+        if replica_batch is not None:
+            replica_batch.loss = loss
+        if replica_batch is not None and adds_up():
             # Before the backward pass, so that gradients which cross replicas inside it
             # (synchronized BatchNormalization) carry the right weight too.
-            loss = share.weighed(loss)
-            share.record_weighted_loss(self)
+            loss = replica_batch.weighed(loss)
+            replica_batch.record_weighted_loss(self)
         return original(self, loss)
 
     return scale_loss

@@ -105,7 +105,7 @@ class AsyncCheckpointer:
         self._on_any_worker(False)  # no worker continues before the chief has committed
 
     def _end_if_nothing_is_saved(self) -> None:
-        is_chief = self._stage.place.is_chief  # which alone knows whether it has committed
+        is_chief = self._stage.topology.is_chief  # which alone knows whether it has committed
         if self._on_any_worker(is_chief and self._last_saved is None and self._failures >= _FIRST):
             raise CheckpointError(
                 f"Asked to save checkpoints in {self._folder}; the first {_FIRST} could not be "
@@ -167,7 +167,7 @@ class AsyncCheckpointer:
             self._gives_up = True
 
     def _on_any_worker(self, flag: bool) -> bool:
-        return on_any_worker(self._stage.strategy, self._stage.place, flag)[0]
+        return on_any_worker(self._stage.strategy, self._stage.topology, flag)[0]
 
 
 def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy) -> ShardWriter:
@@ -183,8 +183,8 @@ def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy)
     lease = _lease_of(stage, folder)
     return ShardWriter(
         folder=folder,
-        rank=stage.place.rank,
-        workers=stage.place.workers,
+        rank=stage.topology.rank,
+        workers=stage.topology.workers,
         attempt=f"{broadcast_int(stage, uuid.uuid4().int & 0xFFFFFFFF):08x}",
         retry_policy=retry_policy,
         lease=lease,
@@ -196,7 +196,7 @@ def _lease_of(stage: CallContext, folder: StorageDir) -> Fence | None:
     lease: Fence | None = None
     refused: ConfigurationError | None = None
     there = 0
-    if stage.place.is_chief:
+    if stage.topology.is_chief:
         try:
             own = stage.exit.enter_context(held(folder))
             lease, there = own, own.fence
@@ -228,7 +228,7 @@ def _assert_shared(stage: CallContext, folder: StorageDir, number: int) -> None:
     spec = WorkerSpec.from_environment(os.environ)
     hosts = {address.rpartition(":")[0] for address in spec.addresses} if spec else set()
     end = time.monotonic() + (0.0 if len(hosts) == 1 else _SECONDS_TO_SEE_LEASE)
-    sees = stage.place.is_chief
+    sees = stage.topology.is_chief
     while not sees:
         with suppress(OSError):  # what storage refuses now, it may take when there is a checkpoint
             sees = (folder / LEASE_DIR).has(name)
@@ -236,8 +236,8 @@ def _assert_shared(stage: CallContext, folder: StorageDir, number: int) -> None:
             break
         if not sees:
             time.sleep(0.2)
-    if on_any_worker(stage.strategy, stage.place, not sees)[0]:
-        who = "another worker" if sees else f"worker {stage.place.rank}"
+    if on_any_worker(stage.strategy, stage.topology, not sees)[0]:
+        who = "another worker" if sees else f"worker {stage.topology.rank}"
         raise ConfigurationError(
             f"Asked for checkpoints in {folder}; worker 0 took that directory, and {who} does not "
             "see there what it wrote. Give a directory on storage that all hosts share, such as "

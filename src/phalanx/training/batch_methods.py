@@ -73,7 +73,7 @@ def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return
             function.add_up(is_local=False)
             broadcast_on_first_build(stage, function)
         model.reset_metrics()
-        outputs = function.on_batch(shard_batch(stage.place, data))
+        outputs = function.on_batch(shard_batch(stage.topology, data))
         logs, _ = reader_of(model, function).read(outputs)
         if kind == "train":
             LocalState.of(model, function).average()

@@ -21,25 +21,25 @@ def broadcast_initial_state(stage: CallContext, function: StepFunction) -> None:
     Raises:
         WorkerMismatchError: workers' models or optimizers have other variables.
     """
-    if not isinstance(stage.strategy, MultiWorkerStrategy) or not stage.place.has_peers:
+    if not isinstance(stage.strategy, MultiWorkerStrategy) or not stage.topology.has_peers:
         return
     model: Any = stage.model
     optimizer: Any = getattr(model, "optimizer", None)
     is_built = bool(getattr(optimizer, "built", True))
-    (is_built_somewhere,) = on_any_worker(stage.strategy, stage.place, is_built)
+    (is_built_somewhere,) = on_any_worker(stage.strategy, stage.topology, is_built)
     if is_built_somewhere and not is_built:  # some worker has read its state, or used it
         optimizer.build(model.trainable_variables)
     known = state_variables(model)
     broadcast_on_first_build(stage, function, known)
-    broadcast_variables(stage.strategy, stage.place, known)
+    broadcast_variables(stage.strategy, stage.topology, known)
 
 
 def broadcast_on_first_build(
     stage: CallContext, function: StepFunction, known: Sequence[Any] = ()
 ) -> None:
     """Have the first step give every worker the chief's values of variables but those `known`."""
-    if not isinstance(stage.strategy, MultiWorkerStrategy) or not stage.place.has_peers:
+    if not isinstance(stage.strategy, MultiWorkerStrategy) or not stage.topology.has_peers:
         return
     if not function.is_traced:
-        made = MadeInStep(stage.model, stage.strategy, stage.place, known)
+        made = MadeInStep(stage.model, stage.strategy, stage.topology, known)
         function.extensions.setdefault(MadeInStep, made)

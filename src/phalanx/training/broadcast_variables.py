@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def broadcast_variables(
-    strategy: MultiWorkerStrategy, place: ReplicaTopology, variables: Sequence[Any]
+    strategy: MultiWorkerStrategy, topology: ReplicaTopology, variables: Sequence[Any]
 ) -> None:
     """Assign the chief's values on every worker; a collective that all workers must call.
 
@@ -30,7 +30,7 @@ def broadcast_variables(
 
     Args:
         strategy: connected to all workers.
-        place: this worker's.
+        topology: this worker's.
         variables: Keras variables, in the same order on every worker.
 
     Raises:
@@ -38,21 +38,23 @@ def broadcast_variables(
     """
     kinds = [zlib.crc32(f"{v.dtype}{tuple(v.shape)}".encode()) for v in variables]
     own = np.array([len(kinds), zlib.crc32(repr(kinds).encode())], np.int64)
-    found = all_gather_rows(strategy, place, own)
+    found = all_gather_rows(strategy, topology, own)
     if (found != own).any():
         row = np.array(kinds + [0] * (found[:, 0].max() - len(kinds)), np.int64)
-        raise _unlike(variables, all_gather_rows(strategy, place, row), found[:, 0], place.rank)
+        raise _unlike(
+            variables, all_gather_rows(strategy, topology, row), found[:, 0], topology.rank
+        )
     if not variables:
         return
     size = sum(v.value.dtype.size * math.prod(v.shape) for v in variables)
     with flight.collective("hand-over of the chief's state", size):
         values = strategy.collectives.broadcast([v.value for v in variables])
     differs = [not _is_equal(v, value) for v, value in zip(variables, values, strict=True)]
-    everyones = all_gather_rows(strategy, place, np.array(differs, np.int64)).astype(bool)
+    everyones = all_gather_rows(strategy, topology, np.array(differs, np.int64)).astype(bool)
     numbers = np.flatnonzero(everyones.any(axis=0)).tolist()
     for number in numbers:
         variables[number].assign(values[number])
-    if numbers and place.is_chief and not uses_horovod(strategy):
+    if numbers and topology.is_chief and not uses_horovod(strategy):
         _warn([variables[number].path for number in numbers], everyones.any(axis=1))
 
 
@@ -97,7 +99,7 @@ class MadeInStep:
         self,
         model: Any,
         strategy: MultiWorkerStrategy,
-        place: ReplicaTopology,
+        topology: ReplicaTopology,
         known: Sequence[Any] = (),
     ) -> None:
         """Look for variables of model and optimizer next to those that are `known`.
@@ -105,12 +107,12 @@ class MadeInStep:
         Args:
             model: a compiled model.
             strategy: connected to all workers.
-            place: this worker's.
+            topology: this worker's.
             known: variables that are equal already.
         """
         self._model = model
         self._strategy = strategy
-        self._place = place
+        self._topology = topology
         self._known = {id(v) for v in known}
         self._done = False
 
@@ -125,7 +127,7 @@ class MadeInStep:
         self._done = True
         with tf.init_scope(), tf.device(self._strategy.collectives.device):
             made = [v for v in state_variables(self._model) if id(v) not in self._known]
-            broadcast_variables(self._strategy, self._place, made)
+            broadcast_variables(self._strategy, self._topology, made)
 
 
 def state_variables(model: Any) -> list[Any]:

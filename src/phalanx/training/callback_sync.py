@@ -43,11 +43,11 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
 
     needs_every_batch = False  # Of its own it needs none: others' batch hooks may stop.
 
-    def __init__(self, strategy: Any, place: ReplicaTopology, callbacks: Iterable[Any]) -> None:
+    def __init__(self, strategy: Any, topology: ReplicaTopology, callbacks: Iterable[Any]) -> None:
         """Look at this worker's callbacks; nothing is asked before the first hook."""
         super().__init__()
         self._strategy = strategy
-        self._place = place
+        self._topology = topology
         self._callbacks = list(callbacks)
         self._needs: tuple[bool, bool] | None = None
         self._wants_to_stop = False
@@ -57,8 +57,8 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         _, any_callback = self._ask_once()
         if not any_callback:
             return
-        restored = self._place.is_chief and any(map(has_restored, self._callbacks))
-        [restored] = on_any_worker(self._strategy, self._place, restored)
+        restored = self._topology.is_chief and any(map(has_restored, self._callbacks))
+        [restored] = on_any_worker(self._strategy, self._topology, restored)
         if restored:
             self._sync_restored_state()
 
@@ -95,14 +95,14 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
     def on_train_end(self, logs: Any = None) -> None:
         """Wait for each other: what the chief writes is there when `fit` returns."""
         if self._ask_once()[1]:
-            on_any_worker(self._strategy, self._place, False)
+            on_any_worker(self._strategy, self._topology, False)
 
     def _ask_once(self) -> tuple[bool, bool]:
         """Whether some worker may stop at a batch, and whether some has callbacks at all."""
         if self._needs is None:
             may_stop = any(map(may_stop_at_a_batch, self._callbacks))
             has_callbacks = bool(self._callbacks)
-            first, second = on_any_worker(self._strategy, self._place, may_stop, has_callbacks)
+            first, second = on_any_worker(self._strategy, self._topology, may_stop, has_callbacks)
             self._needs = first, second
         return self._needs
 
@@ -111,7 +111,7 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         if self._ask_once()[0] and not waits:
             if self.local_steps is not None and flag == "stop_training":
                 stops |= self._wants_to_stop
-            [stops] = on_any_worker(self._strategy, self._place, stops)
+            [stops] = on_any_worker(self._strategy, self._topology, stops)
             setattr(self.model, flag, stops)
         elif stops:  # The others were not asked, so it has to wait.
             self._wants_to_stop |= flag == "stop_training"
@@ -122,7 +122,7 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         if not rates or not self._ask_once()[1]:
             return
         own = np.array([float(rate.numpy()) for rate in rates], np.float64)
-        chiefs = all_gather_rows(self._strategy, self._place, own.view(np.int64))[0]
+        chiefs = all_gather_rows(self._strategy, self._topology, own.view(np.int64))[0]
         for rate, here, there in zip(rates, own, chiefs.view(np.float64), strict=True):
             if here != there:
                 rate.assign(there)
@@ -135,9 +135,9 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         variables = [*model.variables, *getattr(optimizer, "variables", [])]
         epoch = np.array([first_epoch(model, 0)], np.int64)
         values = [np.array(variable.numpy()) for variable in variables]
-        epoch, *values = broadcast_array(self._strategy, self._place, [epoch, *values])
+        epoch, *values = broadcast_array(self._strategy, self._topology, [epoch, *values])
         set_first_epoch(model, int(epoch[0]))
-        if not self._place.is_chief:
+        if not self._topology.is_chief:
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
 

@@ -49,7 +49,7 @@ def callback_list(
             if isinstance(callback, CallbackSync):
                 callback.set_model(stage.model)
         return given
-    if shown and stage.place.is_chief and not any(map(shows_progress_itself, chosen)):
+    if shown and stage.topology.is_chief and not any(map(shows_progress_itself, chosen)):
         live = is_interactive(sys.stdout, watched=_launcher_is_watched())
         chosen.append(display(verbose=shown, live=live, clock=time.monotonic))
     return keras.callbacks.CallbackList(
@@ -65,22 +65,22 @@ def callback_list(
 
 def _select_callbacks(stage: CallContext, callbacks: list[Any]) -> list[Any]:
     """Those that run here, each knowing where it is, and last what all decide together."""
-    place = stage.place
+    topology = stage.topology
     for callback in callbacks:
         if isinstance(callback, Callback):
             _introduce(stage, callback)
-    if switches().trial_batches and place.is_chief:
+    if switches().trial_batches and topology.is_chief:
         stage.exit.enter_context(redirect_writes(callbacks, saves=True))
-    if not place.has_peers:
+    if not topology.has_peers:
         return callbacks
-    here = [c for c in callbacks if place.is_chief or not _is_for_the_chief(c)]
-    if not place.is_chief:
+    here = [c for c in callbacks if topology.is_chief or not _is_for_the_chief(c)]
+    if not topology.is_chief:
         stage.exit.enter_context(redirect_writes(here))
-    return [*here, CallbackSync(stage.strategy, place, here)]
+    return [*here, CallbackSync(stage.strategy, topology, here)]
 
 
 def _introduce(stage: CallContext, callback: Callback) -> None:
-    place = stage.place
+    topology = stage.topology
     if callback.runs_on not in ("all", "chief"):
         raise ConfigurationError(
             f"{type(callback).__name__}.runs_on must be 'all' or 'chief'; found "
@@ -88,10 +88,10 @@ def _introduce(stage: CallContext, callback: Callback) -> None:
         )
     stage.exit.callback(setattr, callback, "cluster", callback.cluster)
     callback.cluster = DistributedContext(
-        rank=place.rank,
-        workers=place.workers,
-        replicas=place.total,
-        gather=partial(all_gather_arrays, stage.strategy, place),
+        rank=topology.rank,
+        workers=topology.workers,
+        replicas=topology.total,
+        gather=partial(all_gather_arrays, stage.strategy, topology),
     )
 
 

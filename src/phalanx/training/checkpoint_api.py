@@ -84,7 +84,9 @@ def save(
     folder = StorageDir.at(directory, **dict(storage_options or {}))
     with ExitStack() as stack:
         strategy = strategy_of(model)
-        stage = CallContext(model=model, strategy=strategy, place=topology_of(strategy), exit=stack)
+        stage = CallContext(
+            model=model, strategy=strategy, topology=topology_of(strategy), exit=stack
+        )
         writer = writer_of(stage, folder, RetryPolicy(max_retries=max_retries))
         snapshot = Snapshot(
             step=steps_trained(model) if step is None else step,
@@ -100,7 +102,7 @@ def save(
         if writer.write(snapshot) is not None:
             step = snapshot.step
             prune(folder, Retention(max_to_keep=max_to_keep), saved=step, uncommitted_before=step)
-        on_any_worker(strategy, stage.place, False)  # it is there when anybody continues
+        on_any_worker(strategy, stage.topology, False)  # it is there when anybody continues
 
 
 def restore(

@@ -74,7 +74,7 @@ class CheckpointManager:
         self._check = check
         self._folder = self._options.folder(os.environ)
         self._writes = AsyncCheckpointer(stage, self._options, self._folder, clock=clock)
-        self._step_sync = StepSync(stage.strategy, stage.place, clock=clock)
+        self._step_sync = StepSync(stage.strategy, stage.topology, clock=clock)
         self._fit = _fits_done[str(self._folder)]
         self.logs: dict[str, float] = {}
         self._loaded: LoadedCheckpoint | None = None
@@ -124,7 +124,7 @@ class CheckpointManager:
             self.logs = dict(found.manifest.metrics)
             for callback in callbacks:
                 truncate_after(callback, found.manifest.epoch)
-        if self._stage.place.is_chief:
+        if self._stage.topology.is_chief:
             _log.warning("%s", in_words(found, self._folder))
 
     def first_epoch(self, epochs: int) -> int | None:
@@ -247,7 +247,7 @@ class CheckpointManager:
     def _stop(self) -> None:
         with phase_tracker.during("checkpoint"):
             self._writes.finish()
-        if self._stage.place.is_chief:
+        if self._stage.topology.is_chief:
             _log.warning(
                 "stopped at step %d, as a signal asked; the same command resumes from there",
                 self._step,
@@ -297,7 +297,7 @@ def checkpointing_of(
     """
     callback = find_checkpoint(callbacks)
     has_none = callback is None
-    missing, given = on_any_worker(stage.strategy, stage.place, has_none, not has_none)
+    missing, given = on_any_worker(stage.strategy, stage.topology, has_none, not has_none)
     if missing and given:
         raise WorkerMismatchError(
             "fit needs a Checkpoint on every worker or on none, since all write a share; found "
@@ -369,7 +369,7 @@ def latest_on_all_workers(
         CheckpointCorruptedError: some workers read a complete one, and others do not.
     """
     steps: list[int] = []
-    if stage.place.is_chief:
+    if stage.topology.is_chief:
         steps = retry_policy.call_with_retry(f"list {folder}", lambda: newest_first(folder))
     candidates = broadcast_int(stage, len(steps))
     for number in range(candidates):
@@ -391,13 +391,13 @@ def _read_on_all_workers(
 ) -> LoadedCheckpoint | None:
     """The checkpoint of a step, None where it is damaged on all workers."""
     found, error = _read(folder, step, retry_policy)
-    damaged, complete = on_any_worker(stage.strategy, stage.place, error is not None, not error)
+    damaged, complete = on_any_worker(stage.strategy, stage.topology, error is not None, not error)
     if damaged and complete:
         # The listing of a network file system can be older than the checkpoint. Others have read
         # it, so this one is read again after a while.
         if error is not None:
             found, error = _read(folder, step, retry_policy, again=True)
-        damaged = on_any_worker(stage.strategy, stage.place, error is not None)[0]
+        damaged = on_any_worker(stage.strategy, stage.topology, error is not None)[0]
         if damaged:
             raise CheckpointCorruptedError(
                 f"Asked to resume from step {step} of {folder}; some workers read it, and "

@@ -78,7 +78,7 @@ class CallContext:
 
     model: Any
     strategy: tf.distribute.Strategy
-    place: ReplicaTopology
+    topology: ReplicaTopology
     exit: ExitStack
 
 
@@ -90,15 +90,15 @@ def call_context(model: Any) -> Iterator[CallContext]:
         for patches in (*PATCHES, strategy.scope()):
             stack.enter_context(patches)
         adopt(model, strategy)
-        place = topology_of(strategy)
-        if place.has_peers and not isinstance(strategy, MultiWorkerStrategy):
+        topology = topology_of(strategy)
+        if topology.has_peers and not isinstance(strategy, MultiWorkerStrategy):
             raise ConfigurationError(
                 "Asked to train under TensorFlow's MultiWorkerMirroredStrategy with "
-                f"{place.workers} workers; Phalanx trains on several workers under its own. Write "
+                f"{topology.workers} workers; Phalanx trains on several workers under its own. "
                 'strategy = phalanx.strategy("multiworker"), or start the script by phalanx run.'
             )
         try:
-            yield CallContext(model=model, strategy=strategy, place=place, exit=stack)
+            yield CallContext(model=model, strategy=strategy, topology=topology, exit=stack)
         except Exception as error:
             add_hint(error)
             if (invalid := offending_sample(error)) is not None:
@@ -122,7 +122,7 @@ def open_source(
         WorkerMismatchError: workers were given different data, models or arguments.
         DataError: the data is invalid.
     """
-    source = make_batch_source(x, y, place=stage.place, seed=seed, **options)
+    source = make_batch_source(x, y, topology=stage.topology, seed=seed, **options)
     if uneven == "stop":
         _end_with_the_shortest(stage, source)
     requirements = {
@@ -135,9 +135,9 @@ def open_source(
         "data": None if source.fingerprint is None else f"checksum {source.fingerprint:08x}",
         "model": [(v.path, tuple(v.shape)) for v in stage.model.trainable_variables],
     }
-    agreed = assert_same_on_all_workers(stage.strategy, stage.place, call, requirements, seed)
+    agreed = assert_same_on_all_workers(stage.strategy, stage.topology, call, requirements, seed)
     if agreed != seed:
-        source = make_batch_source(x, y, place=stage.place, seed=agreed, **options)
+        source = make_batch_source(x, y, topology=stage.topology, seed=agreed, **options)
         if uneven == "stop":
             _end_with_the_shortest(stage, source)
     return source
@@ -147,9 +147,9 @@ def _end_with_the_shortest(stage: CallContext, source: BatchSource) -> None:
     """Let a dataset of known length be as long as the shortest worker's."""
     length = source.num_batches if source.num_samples is None else None
     own = np.array([-1 if length is None else length], np.int64)
-    if not stage.place.has_peers:
+    if not stage.topology.has_peers:
         return
-    lengths = all_gather_rows(stage.strategy, stage.place, own)
+    lengths = all_gather_rows(stage.strategy, stage.topology, own)
     if (lengths >= 0).all():
         source.num_batches = int(lengths.min())
 
@@ -175,9 +175,9 @@ def make_function(
         built = False
     plan = StepPlan(
         strategy=stage.strategy,
-        place=stage.place,
+        topology=stage.topology,
         counted=source.counted,
-        may_be_empty=source.may_be_empty and stage.place.total > 1,
+        may_be_empty=source.may_be_empty and stage.topology.total > 1,
         known_length=source.num_batches is not None,
     )
     function = step_function(stage.model, kind, plan)
@@ -195,22 +195,22 @@ def make_stream(
     """The source, to be walked epoch by epoch, all workers ending at the same step."""
     chunk = int(stage.model.steps_per_execution or 1)
     stream = BatchIterator(source, steps_per_epoch=steps, steps_per_execution=chunk)
-    if stage.place.has_peers and source.length_unknown:
-        stream.ready = EndOfDataSync(stage.strategy, stage.place, source, uneven)
+    if stage.topology.has_peers and source.length_unknown:
+        stream.ready = EndOfDataSync(stage.strategy, stage.topology, source, uneven)
     return stream
 
 
 def broadcast_int(stage: CallContext, number: int) -> int:
     """The number that the chief gives; a collective that all workers must call."""
-    if not stage.place.has_peers:
+    if not stage.topology.has_peers:
         return number
-    rows = all_gather_rows(stage.strategy, stage.place, np.array([number], np.int64))
+    rows = all_gather_rows(stage.strategy, stage.topology, np.array([number], np.int64))
     return int(rows[0][0])
 
 
 def gather_log_requirements(stage: CallContext, own: LogRequirements) -> LogRequirements:
     """What some worker asks to be read; a collective that all workers must call."""
-    of_each = all_gather_arrays(stage.strategy, stage.place, [own.to_array()])
+    of_each = all_gather_arrays(stage.strategy, stage.topology, [own.to_array()])
     return LogRequirements.together([LogRequirements.from_array(rows) for (rows,) in of_each])
 
 
@@ -241,7 +241,7 @@ _UNKNOWN = -1
 
 def assert_same_on_all_workers(
     strategy: tf.distribute.Strategy,
-    place: ReplicaTopology,
+    topology: ReplicaTopology,
     call: str,
     requirements: Mapping[str, Any],
     seed: int | None,
@@ -250,7 +250,7 @@ def assert_same_on_all_workers(
 
     Args:
         strategy: the strategy that the workers share.
-        place: this worker's place.
+        topology: this worker's replicas.
         call: "fit", "evaluate" or "predict", for the message.
         requirements: what must be the same on every worker, by name; integers are shown, any
             other value is compared by its text.
@@ -262,10 +262,10 @@ def assert_same_on_all_workers(
     Raises:
         WorkerMismatchError: a worker wants something else than the chief.
     """
-    if not place.has_peers:
+    if not topology.has_peers:
         return seed
     mine = np.array([_as_integer(seed), *(_as_integer(w) for w in requirements.values())], np.int64)
-    all_requirements = all_gather_rows(strategy, place, mine)
+    all_requirements = all_gather_rows(strategy, topology, mine)
     for column, name in enumerate(requirements, start=1):
         values = [int(row[column]) for row in all_requirements]
         if len(set(values)) > 1:

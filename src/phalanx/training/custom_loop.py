@@ -63,7 +63,7 @@ def observe_gradients(step: Callable[..., Any], logger: GradientListener) -> Cal
     return _ObservedLoop(step, logger)
 
 
-def _place_of(observation: GradientProbe) -> ReplicaTopology:
+def _topology_of(observation: GradientProbe) -> ReplicaTopology:
     """This process's replicas, as the step showed them."""
     if not observation.seen:
         raise TrainingError(
@@ -83,7 +83,7 @@ class _ObservedLoop:
         self._traces = TraceCache(self._trace)
         self._sampler = GradientSampler(logger)
         self._calls = 0
-        self._place = ReplicaTopology()
+        self._topology = ReplicaTopology()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
@@ -95,7 +95,7 @@ class _ObservedLoop:
             result, seen = function(number, note, args, kwargs)
             return result, seen
 
-        return self._sampler.sample(self._calls, self._traces, on_these, lambda: self._place)
+        return self._sampler.sample(self._calls, self._traces, on_these, lambda: self._topology)
 
     def _trace(self, probe_config: ProbeConfig) -> Any:
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -103,7 +103,7 @@ class _ObservedLoop:
             observation = GradientProbe(probe_config, step=step, note=note)
             with optimizers_reduce_first, all_replicas_scope(probe=observation):
                 result = self._python(*args, **kwargs)
-            self._place = _place_of(observation)
+            self._topology = _topology_of(observation)
             return result, [observation.seen[i] for i in sorted(observation.seen)]
 
         return observed if self._eager else tf.function(observed)

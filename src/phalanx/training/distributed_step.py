@@ -68,11 +68,11 @@ def sum_loss(loss: Any) -> Any:
     Returns:
         The loss to differentiate and to report; on one worker it is `loss` itself.
     """
-    share = current_replica_batch()
-    if share is None or topology_of(tf.distribute.get_strategy()).total == 1:
+    replica_batch = current_replica_batch()
+    if replica_batch is None or topology_of(tf.distribute.get_strategy()).total == 1:
         return loss
-    scaled = loss * share.inverse_weight(loss.dtype)
-    share.row_sums.take_for_mean(scaled)
+    scaled = loss * replica_batch.inverse_weight(loss.dtype)
+    replica_batch.row_sums.take_for_mean(scaled)
     return scaled
 
 
@@ -95,8 +95,8 @@ class _DistributedStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         strategy = tf.distribute.get_strategy()
-        place = topology_of(strategy)
-        if place.total == 1 or not tf.distribute.in_cross_replica_context():
+        topology = topology_of(strategy)
+        if topology.total == 1 or not tf.distribute.in_cross_replica_context():
             return self._step(*args, **kwargs)
         if not isinstance(strategy, MultiWorkerStrategy):
             raise ConfigurationError(
@@ -113,20 +113,24 @@ def _has_rows(value: Any) -> bool:
 
 
 def _run_on_worker(step: Callable[..., Any], strategy: Any, args: Any, kwargs: Any) -> Any:
-    share, (args, kwargs) = _cut((args, kwargs), topology_of(strategy))
-    share.wants_before = True
+    replica_batch, (args, kwargs) = _cut((args, kwargs), topology_of(strategy))
+    replica_batch.wants_before = True
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def on_replica() -> Any:
-        with step_scope(replica_batch=share), share.published(), share.looking_at((args, kwargs)):
+        with (
+            step_scope(replica_batch=replica_batch),
+            replica_batch.published(),
+            replica_batch.looking_at((args, kwargs)),
+        ):
             result = step(*args, **kwargs)
-            result = keras.tree.map_structure(share.for_mean, result)
-        return _of_all(result, share, strategy)
+            result = keras.tree.map_structure(replica_batch.for_mean, result)
+        return _of_all(result, replica_batch, strategy)
 
     return strategy.run(on_replica)
 
 
-def _cut(arguments: Any, place: ReplicaTopology) -> tuple[ReplicaBatch, Any]:
+def _cut(arguments: Any, topology: ReplicaTopology) -> tuple[ReplicaBatch, Any]:
     """This worker's share of the batch, and the arguments with its rows of each tensor."""
     leaves = keras.tree.flatten(arguments)
     tensors = {i: tf.convert_to_tensor(leaf) for i, leaf in enumerate(leaves) if _has_rows(leaf)}
@@ -140,23 +144,27 @@ def _cut(arguments: Any, place: ReplicaTopology) -> tuple[ReplicaBatch, Any]:
         )
     (known,) = rows
     total = total_rows(tensors)
-    start, count = rows_of(place.first, place.total, total)
-    static = None if known is None else max(rows_of(place.first, place.total, known)[1], 1)
-    _, own = cut(tensors, place.first, place.total, static=static)
+    start, count = rows_of(topology.first, topology.total, total)
+    static = None if known is None else max(rows_of(topology.first, topology.total, known)[1], 1)
+    _, own = cut(tensors, topology.first, topology.total, static=static)
     parts = keras.tree.pack_sequence_as(arguments, [own.get(i, v) for i, v in enumerate(leaves)])
-    share = ReplicaBatch(count, total, start=start, static_count=static)
-    share.batch_size_in_shapes = BatchSizeInShapes(known, place.total)
-    return share, parts
+    replica_batch = ReplicaBatch(count, total, start=start, static_count=static)
+    replica_batch.batch_size_in_shapes = BatchSizeInShapes(known, topology.total)
+    return replica_batch, parts
 
 
-def _of_all(result: Any, share: ReplicaBatch, strategy: MultiWorkerStrategy) -> Any:
+def _of_all(result: Any, replica_batch: ReplicaBatch, strategy: MultiWorkerStrategy) -> Any:
     """What the step returned, and what it counted, of all workers."""
     leaves = keras.tree.flatten(result)
-    own_rows = tf.maximum(share.count, 1)
-    results = {i: share.results[id(v)][1] for i, v in enumerate(leaves) if id(v) in share.results}
+    own_rows = tf.maximum(replica_batch.count, 1)
+    results = {
+        i: replica_batch.results[id(v)][1]
+        for i, v in enumerate(leaves)
+        if id(v) in replica_batch.results
+    }
     others = {i: leaf for i, leaf in enumerate(leaves) if i not in results}
     gathered = {
-        i: strategy.collectives.all_gather(leaf[: share.count])
+        i: strategy.collectives.all_gather(leaf[: replica_batch.count])
         for i, leaf in others.items()
         if _has_rows(leaf) and _is_by_row(leaf, own_rows)
     }
@@ -165,12 +173,12 @@ def _of_all(result: Any, share: ReplicaBatch, strategy: MultiWorkerStrategy) -> 
         for i, leaf in others.items()
         if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating and i not in gathered
     }
-    counted = [v for v in share.assigned.values() if _is_shared(v)]
-    contributions = [leaf * tf.cast(share.weight, leaf.dtype) for leaf in means.values()]
-    contributions += [_contribution(variable, share) for variable in counted]
+    counted = [v for v in replica_batch.assigned.values() if _is_shared(v)]
+    contributions = [leaf * tf.cast(replica_batch.weight, leaf.dtype) for leaf in means.values()]
+    contributions += [_contribution(variable, replica_batch) for variable in counted]
     totals = reduce_sum(contributions, what="what a step returns")
     for variable, total in zip(counted, totals[len(means) :], strict=True):
-        before = share.before[id(variable)]
+        before = replica_batch.before[id(variable)]
         variable.value.assign(before + total if variable.aggregation == "sum" else total)
     gathered |= zip(means, totals, strict=False)
     gathered |= {i: metric.compute() for i, metric in results.items()}
@@ -190,9 +198,9 @@ def _is_shared(variable: Any) -> bool:
     return variable.aggregation in ("sum", "mean") or variable.dtype.startswith(("float", "bfloat"))
 
 
-def _contribution(variable: Any, share: ReplicaBatch) -> Any:
+def _contribution(variable: Any, replica_batch: ReplicaBatch) -> Any:
     """What this worker adds: to a count what it has counted, to a mean its part."""
     value = tf.convert_to_tensor(variable.value)
     if variable.aggregation == "sum":
-        return value - share.before[id(variable)]
+        return value - replica_batch.before[id(variable)]
     return value / tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, value.dtype)

@@ -28,13 +28,13 @@ class EndOfDataSync:
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
-        place: ReplicaTopology,
+        topology: ReplicaTopology,
         source: Any,
         uneven: UnevenInputs,
     ) -> None:
         """Ask about the passes over `source`, whose `ahead` looks ahead."""
         self._strategy = strategy
-        self._place = place
+        self._topology = topology
         self._source = source
         self._uneven = uneven
         self._until = 0
@@ -54,7 +54,9 @@ class EndOfDataSync:
                 ready, ended = ahead.wait(taken, _TIMEOUT)
             if ended and not ready:
                 _raise_what_ended(iterator)  # here, before the others receive the end
-            rows = all_gather_rows(self._strategy, self._place, np.array([ready, ended], np.int64))
+            rows = all_gather_rows(
+                self._strategy, self._topology, np.array([ready, ended], np.int64)
+            )
             all_ready, all_ended = rows[:, 0], rows[:, 1].astype(bool)
             fewest = int(all_ready.min())
             if fewest == 0:
@@ -78,7 +80,7 @@ class EndOfDataSync:
                 "worker the same global data (Phalanx hands each its share), or end with the "
                 'shortest: fit(..., uneven_data="stop").'
             )
-        if self._place.is_chief:
+        if self._topology.is_chief:
             _log.warning("The data ends with the shortest; found batches: %s.", lengths)
         return 0
 

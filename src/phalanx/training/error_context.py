@@ -26,12 +26,12 @@ _WORDS = {"train": "in step {next}", "test": "in validation after step {last}"}
 
 
 @contextmanager
-def annotate_errors(kind: str, place: ReplicaTopology, trained: int | None) -> Iterator[None]:
+def annotate_errors(kind: str, topology: ReplicaTopology, trained: int | None) -> Iterator[None]:
     """Let an error that a step raises say where it was raised.
 
     Args:
         kind: what the step does: "train", "test" or "predict".
-        place: the replicas of this process.
+        topology: the replicas of this process.
         trained: how many steps are trained.
     """
     try:
@@ -40,9 +40,9 @@ def annotate_errors(kind: str, place: ReplicaTopology, trained: int | None) -> I
         raise
     except Exception as error:
         if error_context_of(error) is None:
-            error.add_note(ErrorContext(_words(error, kind, place, trained or 0)))
+            error.add_note(ErrorContext(_words(error, kind, topology, trained or 0)))
         if isinstance(error, tf.errors.InvalidArgumentError):
-            _explain_axis_0(error, place.total)
+            _explain_axis_0(error, topology.total)
         raise
 
 
@@ -83,17 +83,17 @@ def _explain_axis_0(error: Exception, replicas: int, shapes: str = "") -> None:
         )
 
 
-def _words(error: Exception, kind: str, place: ReplicaTopology, trained: int) -> str:
+def _words(error: Exception, kind: str, topology: ReplicaTopology, trained: int) -> str:
     when = _WORDS.get(kind, "in predict").format(last=trained, next=trained + 1)
-    return f"worker {place.rank}{_replica(error, place)}, {when}: {gist(str(error))}"
+    return f"worker {topology.rank}{_replica(error, topology)}, {when}: {gist(str(error))}"
 
 
-def _replica(error: Exception, place: ReplicaTopology) -> str:
+def _replica(error: Exception, topology: ReplicaTopology) -> str:
     raised_in = take_replica(error)
-    if place.total == 1:
+    if topology.total == 1:
         return ""
-    if place.local == 1 or raised_in is not None:
-        return f", replica {place.first if raised_in is None else raised_in}"
+    if topology.local == 1 or raised_in is not None:
+        return f", replica {topology.first if raised_in is None else raised_in}"
     if (found := _NODE_OF_REPLICA.search(str(error))) is not None:
-        return f", replica {place.first + int(found[1])}"
+        return f", replica {topology.first + int(found[1])}"
     return ""

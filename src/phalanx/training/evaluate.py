@@ -134,7 +134,7 @@ class Evaluation:
             callbacks.on_test_batch_begin(batch)
 
         def execute(iterator: Any, steps: int) -> tuple[int, Outputs]:
-            with annotate_errors("test", self._stage.place, phase_tracker.beat().step):
+            with annotate_errors("test", self._stage.topology, phase_tracker.beat().step):
                 return self._function.on_iterator(iterator, steps)
 
         batches = BatchLoop(

@@ -69,7 +69,7 @@ class ExecutionSize:
             or uses_horovod(stage.strategy)  # Not tried with its op in a loop.
             or any(map(watches_batches, callbacks))
         )
-        [fixed] = on_any_worker(stage.strategy, stage.place, fixed)
+        [fixed] = on_any_worker(stage.strategy, stage.topology, fixed)
         self.is_automatic = not fixed
         self._function = function
         self._stream = stream

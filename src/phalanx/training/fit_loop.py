@@ -209,7 +209,7 @@ class SyncFitLoop(FitLoop):
         self._cadence.start_epoch(done)
         outputs = self._batches.run()
         if not outputs and done:  # the checkpoint was taken where the data ended
-            outputs = nothing_trained(self._stage.place.local)
+            outputs = nothing_trained(self._stage.topology.local)
         check_trained(bool(outputs))
         if self._local is not None:
             self._local.sync()
@@ -240,7 +240,7 @@ class SyncFitLoop(FitLoop):
     def _sync_stop(self) -> None:
         # A callback that only some workers have may stop all, and must not stop some.
         model, stage = self._model, self._stage
-        [model.stop_training] = on_any_worker(stage.strategy, stage.place, model.stop_training)
+        [model.stop_training] = on_any_worker(stage.strategy, stage.topology, model.stop_training)
 
     def _finish(self, *, has_work_left: bool) -> None:
         if self._local is not None and has_work_left:

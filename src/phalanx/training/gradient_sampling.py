@@ -48,7 +48,7 @@ class GradientSampler:
         step: int,
         traces: TraceCache,
         run: Callable[[Any, tf.Tensor, tf.Tensor], tuple[Any, Any]],
-        place: Callable[[], ReplicaTopology],
+        topology: Callable[[], ReplicaTopology],
     ) -> Any:
         """Run one step and show its gradients.
 
@@ -57,7 +57,7 @@ class GradientSampler:
             traces: the functions to run.
             run: calls one of them, with the step (int64) and the chief's note (float32);
                 gives the step's result and what the replicas saw.
-            place: this process's replicas, known once the step has run.
+            topology: this process's replicas, known once the step has run.
 
         Returns:
             The step's result.
@@ -68,7 +68,7 @@ class GradientSampler:
         note = tf.constant(self.sampling.proposal, tf.float32)
         result, seen = run(traces.of(probe_config), tf.constant(step, tf.int64), note)
         shown = tf.nest.map_structure(lambda t: t.numpy(), seen)
-        self._listener.on_gradients(step, shown, place())
+        self._listener.on_gradients(step, shown, topology())
         self._count += 1
         interval = float(shown[0]["global"]["note"]) if shown[0] else self.sampling.proposal
         self.sampling.record(step, started, interval, traced=traced)

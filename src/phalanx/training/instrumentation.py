@@ -134,12 +134,12 @@ class FitInstrumentation(FitReporter):
         local: LocalSteps | None,
     ) -> None:
         """Get ready; all workers must come here together."""
-        super().__init__(stage.model, callbacks, is_chief=stage.place.is_chief)
+        super().__init__(stage.model, callbacks, is_chief=stage.topology.is_chief)
         self._local = local
         self._waiting_for_sync = False
         self._was_read = False
         self._stream = stream
-        self._place = stage.place
+        self._topology = stage.topology
         self._profiler = make_profiler()
         self._keeper = StepTimer(
             stage,
@@ -212,7 +212,7 @@ class FitInstrumentation(FitReporter):
         """Run steps; see `StepRunner.run`."""
         profiler, step = self._profiler, self._step
         profiled = nullcontext() if profiler is None else profiler.around(step, steps)
-        with annotate_errors("train", self._place, step), profiled:
+        with annotate_errors("train", self._topology, step), profiled:
             done, outputs = executor.run(iterator, steps, self._keeper.last_step(steps))
             if profiler is not None:
                 profiler.wait_for(outputs)
@@ -354,7 +354,7 @@ class StepTimer:
         self._every = min([SECONDS, *(each.every_n_seconds for each in listeners)])
         wants_workers = any(each.wants_workers for each in listeners)
         needs = (is_recorded or bool(listeners), bool(listeners), wants_workers)
-        found = on_any_worker(stage.strategy, stage.place, *needs)
+        found = on_any_worker(stage.strategy, stage.topology, *needs)
         self.is_on, self._wants_communication, self._gathers = found
         self._meter = ThroughputMeter(clock=clock, phases=phases)
         self._started = clock()
@@ -445,13 +445,13 @@ class StepTimer:
         return numbers
 
     def _everyones_times(self, memory: int) -> list[WorkerTimes]:
-        place = self._stage.place
-        mine = self._meter.own_times(place.rank, memory)
+        topology = self._stage.topology
+        mine = self._meter.own_times(topology.rank, memory)
         parts = (mine.input, mine.compute, mine.callbacks, mine.communication)
         row = np.array([*map(_nanoseconds, parts), memory], np.int64)
-        if not place.has_peers:
+        if not topology.has_peers:
             return [mine]
-        rows = all_gather_rows(self._stage.strategy, place, row)
+        rows = all_gather_rows(self._stage.strategy, topology, row)
         return [_times(rank, row) for rank, row in enumerate(rows)]
 
 

@@ -35,28 +35,28 @@ def local_chief_first() -> Iterator[None]:
         WorkerLostError: the block has failed on another worker.
     """
     strategy = tf.distribute.get_strategy()
-    place = topology_of(strategy)
-    if not place.has_peers:
+    topology = topology_of(strategy)
+    if not topology.has_peers:
         yield
         return
-    hosts = all_gather_rows(strategy, place, np.array([_this_host()], np.int64))[:, 0]
-    is_first = place.rank == int(np.argmax(hosts == hosts[place.rank]))
+    hosts = all_gather_rows(strategy, topology, np.array([_this_host()], np.int64))[:, 0]
+    is_first = topology.rank == int(np.argmax(hosts == hosts[topology.rank]))
     if not is_first:
-        _sync_outcome(strategy, place, well=True)
+        _sync_outcome(strategy, topology, well=True)
     try:
         yield
     except BaseException:
         with suppress(Exception):  # its own error says more than that a peer has ended
-            _sync_outcome(strategy, place, well=False)
+            _sync_outcome(strategy, topology, well=False)
         raise
     if is_first:
-        _sync_outcome(strategy, place, well=True)
-    _sync_outcome(strategy, place, well=True)
+        _sync_outcome(strategy, topology, well=True)
+    _sync_outcome(strategy, topology, well=True)
 
 
-def _sync_outcome(strategy: Any, place: ReplicaTopology, *, well: bool) -> None:
+def _sync_outcome(strategy: Any, topology: ReplicaTopology, *, well: bool) -> None:
     """Ask all workers whether it succeeded; a collective that all workers must call."""
-    succeeded = all_gather_rows(strategy, place, np.array([well], np.int64))[:, 0]
+    succeeded = all_gather_rows(strategy, topology, np.array([well], np.int64))[:, 0]
     failed = [rank for rank, went_well in enumerate(succeeded) if not went_well]
     if failed:
         raise WorkerLostError(

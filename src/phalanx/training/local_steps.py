@@ -71,7 +71,7 @@ class LocalSteps:
         self._model = stage.model
         self._function = function
         self._collectives: Collectives | None = getattr(stage.strategy, "collectives", None)
-        self._has_peers = stage.place.has_peers
+        self._has_peers = stage.topology.has_peers
         self.weights: list[Any] = list(stage.model.trainable_variables)
         self._since = 0
         self._trained = 0
@@ -266,11 +266,11 @@ class LocalSteps:
             return
         trace = self._trace(("update", keep), places, partial(self._updated, places, keep))
         anchors = trace(self._anchors_of(places), packs)
-        for place, anchor in zip(places, anchors, strict=True):
-            self._anchors[place] = anchor
+        for topology, anchor in zip(places, anchors, strict=True):
+            self._anchors[topology] = anchor
 
     def _anchors_of(self, places: Sequence[int]) -> list[tf.Tensor]:
-        return [self._anchors[place] for place in places]
+        return [self._anchors[topology] for topology in places]
 
     def _bytes(self, places: Sequence[int]) -> int:
         entries = sum(math.prod(anchor.shape) for anchor in self._anchors_of(places))
@@ -280,7 +280,7 @@ class LocalSteps:
         if self._guard_of_traces is not self._guard:
             self._guard_of_traces = self._guard
             self._traces.clear()
-        key = (what, tuple(id(self._variables[place]) for place in places))
+        key = (what, tuple(id(self._variables[topology]) for topology in places))
         if key not in self._traces:
 
             def on_device(*arguments: Any) -> Any:
@@ -324,13 +324,13 @@ class LocalSteps:
                 found[i] = self._next(places[i], anchors[i], delta, keep)
         return [found[i] for i in range(len(anchors))]
 
-    def _next(self, place: int, anchor: tf.Tensor, delta: tf.Tensor, keep: float) -> tf.Tensor:
+    def _next(self, topology: int, anchor: tf.Tensor, delta: tf.Tensor, keep: float) -> tf.Tensor:
         """Assign one variable; its next anchor."""
-        variable = self._variables[place]
-        if place < len(self.momentum):
+        variable = self._variables[topology]
+        if topology < len(self.momentum):
             m = tf.cast(self.options.outer_momentum, anchor.dtype)
-            momentum = m * self.momentum[place].value + delta
-            self.momentum[place].assign(momentum)
+            momentum = m * self.momentum[topology].value + delta
+            self.momentum[topology].assign(momentum)
             delta = tf.cast(self.options.outer_learning_rate, anchor.dtype) * (delta + m * momentum)
         value = anchor - delta
         constraint = getattr(variable, "constraint", None)
@@ -380,8 +380,8 @@ class StreamingSteps(LocalSteps):
             if not places:
                 continue
             if self._sent_at[fragment] == self._since:  # nothing was trained since
-                for place, anchor in zip(places, self._anchors_of(places), strict=True):
-                    self._variables[place].assign(anchor)
+                for topology, anchor in zip(places, self._anchors_of(places), strict=True):
+                    self._variables[topology].assign(anchor)
                 continue
             packs = self._differences_of(places, self._samples_at[fragment])
             self._update(places, self._added_up(places, packs))
@@ -464,7 +464,7 @@ def local_steps_of(stage: CallContext, function: StepFunction) -> LocalSteps | N
     if kept is None or kept.options != options or [id(v) for v in kept.weights] != weights:
         made = StreamingSteps if options.delay or options.fragments > 1 else LocalSteps
         kept = function.extensions[LocalSteps] = made(stage, function, options)
-        if stage.place.is_chief:
+        if stage.topology.is_chief:
             _log.info("%s", _in_words(options))
     found: LocalSteps = kept
     return found

@@ -34,7 +34,7 @@ class MetricReader:
         self._model = model
         self._steps = function
         self._strategy = function.plan.strategy
-        self._place = function.plan.place
+        self._topology = function.plan.topology
         self._function: Any = None
         self._read_variables: tuple[int, ...] = ()
         self._own_function: Any = None
@@ -81,7 +81,7 @@ class MetricReader:
         return {name: _number(value) for name, value in logs.items()}
 
     def _reading(self, variables: list[Any]) -> AbstractContextManager[Any]:
-        if not self._place.has_peers:
+        if not self._topology.has_peers:
             return nullcontext()
         return flight.collective("reading of the metrics", _bytes(variables))
 
@@ -92,7 +92,7 @@ class MetricReader:
 
     def _build(self, variables: list[Any]) -> Any:
         def on_replica(outputs: Outputs, notes: tf.Tensor) -> tuple[Any, tf.Tensor]:
-            count, returned = outputs[replica_id_in_group() - self._place.first]
+            count, returned = outputs[replica_id_in_group() - self._topology.first]
             return self._combine(variables, count, returned, notes)
 
         def read(outputs: Outputs, notes: tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -105,10 +105,10 @@ class MetricReader:
         return self._steps.compile_like_model(read)
 
     def _build_own(self, variables: list[Any]) -> Any:
-        local = self._place.local
+        local = self._topology.local
 
         def on_replica(outputs: Outputs) -> Any:
-            count, returned = outputs[replica_id_in_group() - self._place.first]
+            count, returned = outputs[replica_id_in_group() - self._topology.first]
             return self._counted(variables, count, returned)
 
         def read_local(outputs: Outputs) -> dict[str, Any]:
@@ -125,16 +125,16 @@ class MetricReader:
         self, variables: list[Any], count: tf.Tensor, returned: Any, notes: tf.Tensor
     ) -> tuple[dict[str, Any], tf.Tensor]:
         weight, weighted, states = self._counted(variables, count, returned)
-        if self._place.total > 1:
-            chief = 1.0 if self._place.is_chief else 0.0
+        if self._topology.total > 1:
+            chief = 1.0 if self._topology.is_chief else 0.0
             # Every local replica adds the notes, so the chief's count `local` times.
-            notes = notes * chief / self._place.local
+            notes = notes * chief / self._topology.local
             names = ["notes", "samples", *weighted, *(v.path for v in variables)]
             notes, weight, *sums = reduce_sum(
                 [notes, weight, *weighted.values(), *states], names, what="metrics", in_step=False
             )
             weighted = dict(zip(weighted, sums[: len(weighted)], strict=True))
-            states = _aggregate(variables, sums[len(weighted) :], self._place.total)
+            states = _aggregate(variables, sums[len(weighted) :], self._topology.total)
         return self._results(variables, weight, weighted, states), notes
 
     def _counted(

@@ -58,13 +58,13 @@ class NonFiniteCapture:
     """
 
     def __init__(
-        self, model: Any, place: ReplicaTopology, health: NonFiniteGuard, to: CaptureDir
+        self, model: Any, topology: ReplicaTopology, guard: NonFiniteGuard, to: CaptureDir
     ) -> None:
-        """Watch by `health`; `to` is asked when a step is to be kept."""
+        """Watch by `guard`; `to` is asked when a step is to be kept."""
         self._model = model
-        self._place = place
+        self._topology = topology
         self._to = to
-        self.health = health
+        self.guard = guard
         self.stream: BatchIterator | None = None
         self.running = (0, 1)
         self.directory: Path | None = None
@@ -80,8 +80,8 @@ class NonFiniteCapture:
         total, (part,) = element
         bad = tf.constant(True)
         tf.cond(
-            self.health.unseen(),
-            lambda: self.keep(self._place.first, total, part, *self.health.see(), bad, bad),
+            self.guard.unseen(),
+            lambda: self.keep(self._topology.first, total, part, *self.guard.see(), bad, bad),
             lambda: tf.constant(True),
         )
 
@@ -152,7 +152,7 @@ class NonFiniteCapture:
         if step != self._reported_step:
             self._reported_step, self._reports = step, {}
         self._reports[replica] = report
-        if len(self._reports) < self._place.local:
+        if len(self._reports) < self._topology.local:
             return None
         self._reported_step = None
         return [self._reports[each] for each in sorted(self._reports)]
@@ -164,7 +164,7 @@ class NonFiniteCapture:
         if self._to.folder is None or self._to.left < 1 or not any(each.can_be for each in report):
             return
         variables = model_variables(self._model)
-        read = partial(read_component, replica - self._place.first)
+        read = partial(read_component, replica - self._topology.first)
         weights = {name: read(variable) for name, variable in variables.items()}
         batches = tuple(h.data if isinstance(h.data, tuple) else (h.data,) for h in report)
         size = _bytes(weights.values()) + _bytes(tf.nest.flatten(batches))
@@ -201,8 +201,8 @@ class NonFiniteCapture:
         rows, places = self._samples(step)
         parts = []
         for i, each in enumerate(report):
-            replica = self._place.first + i
-            start, _ = rows_of(replica, self._place.total, total)
+            replica = self._topology.first + i
+            start, _ = rows_of(replica, self._topology.total, total)
             own = slice(start, start + each.count)
             parts.append(
                 Part(
@@ -214,14 +214,14 @@ class NonFiniteCapture:
                     is_bad=each.is_bad,
                 )
             )
-        paths, is_scaled = self.health.paths, self.health.policy == "watch"
+        paths, is_scaled = self.guard.paths, self.guard.policy == "watch"
         return StepCapture(
-            rank=self._place.rank,
+            rank=self._topology.rank,
             step=step + 1,
-            replicas=self._place.total,
+            replicas=self._topology.total,
             total=total,
             variable="" if is_scaled else paths[variable],
-            policy=self.health.policy,
+            policy=self.guard.policy,
             loss_scale=loss_scale_of(self._model, read),
             parts=tuple(parts),
             model=why_not,
@@ -230,7 +230,7 @@ class NonFiniteCapture:
     def _samples(self, step: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Numbers and places of the samples in the global batch, as far as they are known."""
         trained, steps = self.running
-        if self.stream is None or (steps > 1 and self.health.policy == "watch"):
+        if self.stream is None or (steps > 1 and self.guard.policy == "watch"):
             return (), ()  # a step that the optimizer left out before is not counted
         rows = self.stream.rows(step - trained if steps > 1 else 0)
         if rows is None:

@@ -103,9 +103,9 @@ class _Predictions:
         if not self._totals:
             raise DataError("Asked to predict, but the data gave no batch. Pass at least one.")
         mine = [np.concatenate(leaf) for leaf in zip(*self._leaves, strict=True)]
-        everyone = all_gather_arrays(stage.strategy, stage.place, mine)
+        everyone = all_gather_arrays(stage.strategy, stage.topology, mine)
         merged = [
-            _interleave([worker[i] for worker in everyone], self._totals, stage.place)
+            _interleave([worker[i] for worker in everyone], self._totals, stage.topology)
             for i in range(len(mine))
         ]
         return keras.tree.pack_sequence_as(self._structure, merged)
@@ -148,18 +148,18 @@ def _only_real_rows(count: tf.Tensor, output: Any) -> Any:
     return keras.tree.map_structure(cut, output)
 
 
-def _interleave(by_worker: list[Any], totals: list[int], place: ReplicaTopology) -> Any:
+def _interleave(by_worker: list[Any], totals: list[int], topology: ReplicaTopology) -> Any:
     """Rows of global batches, from each worker's rows of all batches."""
     taken = [0] * len(by_worker)
     pieces = []
     for total in totals:
         for worker in range(len(by_worker)):
-            rows = _rows_of_worker(worker, total, place)
+            rows = _rows_of_worker(worker, total, topology)
             pieces.append(by_worker[worker][taken[worker] : taken[worker] + rows])
             taken[worker] += rows
     return np.concatenate(pieces)
 
 
-def _rows_of_worker(worker: int, total: int, place: ReplicaTopology) -> int:
-    replicas = range(worker * place.local, (worker + 1) * place.local)
-    return sum(rows_of(replica, place.total, total)[1] for replica in replicas)
+def _rows_of_worker(worker: int, total: int, topology: ReplicaTopology) -> int:
+    replicas = range(worker * topology.local, (worker + 1) * topology.local)
+    return sum(rows_of(replica, topology.total, total)[1] for replica in replicas)

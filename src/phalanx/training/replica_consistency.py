@@ -128,7 +128,7 @@ class ReplicaChecks:
         self._function = function
         self._options = options
         self._clock = clock
-        self._is_on = stage.place.total > 1
+        self._is_on = stage.topology.total > 1
         self._sampling = OverheadBudget(every=1, max_overhead=None, clock=clock)
         self._fold: Any = None
         self._folded: list[int] = []
@@ -220,7 +220,7 @@ class ReplicaChecks:
                 )
                 self._differ(step, what)
                 return
-        if not self._has_warned and self._stage.place.is_chief:
+        if not self._has_warned and self._stage.topology.is_chief:
             _log.info(
                 "step %d: replicas differ in %d variables, by rounding; that happens where "
                 "workers have unlike processors",
@@ -247,22 +247,22 @@ class ReplicaChecks:
 
     def _differ(self, step: int, what: Unlike | Lacking) -> None:
         self._is_on = False
-        noun = "worker" if self._stage.place.local == 1 else "replica"
+        noun = "worker" if self._stage.topology.local == 1 else "replica"
         apart = Apart(what=what, step=step, first_difference_at=self._identical_at, noun=noun)
         if self._raises:
             raise WorkerMismatchError(str(apart))
-        if self._stage.place.is_chief:
+        if self._stage.topology.is_chief:
             _log.warning("%s", apart)
 
     def _rows(self, row: Sequence[Any]) -> Any:
         own = np.array(row, np.int64)
-        place = self._stage.place
-        if not place.has_peers:
+        topology = self._stage.topology
+        if not topology.has_peers:
             return own[None]
-        return all_gather_rows(self._stage.strategy, place, own)
+        return all_gather_rows(self._stage.strategy, topology, own)
 
     def _arrays(self, arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-        return all_gather_arrays(self._stage.strategy, self._stage.place, arrays)
+        return all_gather_arrays(self._stage.strategy, self._stage.topology, arrays)
 
     def _traced_fold(self, variables: Sequence[Any]) -> tf.Tensor:
         if self._folded != [id(v) for v in variables]:

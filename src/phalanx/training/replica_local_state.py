@@ -28,7 +28,7 @@ class LocalState:
 
     def average(self) -> None:
         """Give every replica the mean over replicas; all workers must call it."""
-        if self._steps.plan.place.total == 1:
+        if self._steps.plan.topology.total == 1:
             return
         variables = self._variables()
         if not variables:
@@ -56,7 +56,7 @@ class LocalState:
         ]
 
     def _build(self, variables: list[Any]) -> Any:
-        strategy, replicas = self._steps.plan.strategy, self._steps.plan.place.total
+        strategy, replicas = self._steps.plan.strategy, self._steps.plan.topology.total
 
         def on_replica() -> None:
             totals = reduce_sum([tf.convert_to_tensor(v.value) for v in variables])

@@ -51,7 +51,7 @@ class StepPlan:
 
     Attributes:
         strategy: the strategy that the replicas belong to.
-        place: the replicas of this process.
+        topology: the replicas of this process.
         counted: whether elements are `(total, parts)` of `phalanx.data.batches`, or what a
             distributed dataset of the user's gives.
         may_be_empty: whether a replica may be without samples.
@@ -61,7 +61,7 @@ class StepPlan:
     """
 
     strategy: tf.distribute.Strategy
-    place: ReplicaTopology
+    topology: ReplicaTopology
     counted: bool
     may_be_empty: bool
     known_length: bool
@@ -144,7 +144,7 @@ class StepFunction:
             batch_spec: shapes and dtypes of a batch, as `train_step` is given it.
         """
         count = tf.TensorSpec([], tf.int32)
-        parts = tuple((count, batch_spec) for _ in range(self.plan.place.local))
+        parts = tuple((count, batch_spec) for _ in range(self.plan.topology.local))
         element = (count, parts) if self.plan.counted else batch_spec
         # Apart: what is traced now does not know yet who will look at the gradients.
         plain = tf.autograph.experimental.do_not_convert(self.on_replicas)
@@ -265,23 +265,23 @@ class StepFunction:
 
     def on_replicas(self, element: Any) -> Outputs:
         """One step on one element, to be traced into a function, or run eagerly."""
-        strategy, place = self.plan.strategy, self.plan.place
+        strategy, topology = self.plan.strategy, self.plan.topology
         arguments = element if self.plan.counted else (None, element)
         outputs = strategy.run(self._on_replica, args=arguments)
         flat = [strategy.experimental_local_results(v) for v in tf.nest.flatten(outputs)]
         return tuple(
             tf.nest.pack_sequence_as(outputs, [values[i] for values in flat])
-            for i in range(place.local)
+            for i in range(topology.local)
         )
 
     def _on_replica(self, total: Any, parts: Any) -> tuple[tf.Tensor, Any]:
-        place, replica = self.plan.place, replica_id_in_group()
+        topology, replica = self.plan.topology, replica_id_in_group()
         if self.plan.counted:
-            start, _ = rows_of(replica, place.total, total)
-            count, data = parts[replica - place.first]
+            start, _ = rows_of(replica, topology.total, total)
+            count, data = parts[replica - topology.first]
         else:
-            total, start, count, data = count_local_samples(parts, replica, place.total)
-        share = ReplicaBatch(
+            total, start, count, data = count_local_samples(parts, replica, topology.total)
+        replica_batch = ReplicaBatch(
             count,
             total,
             start=start,
@@ -292,31 +292,31 @@ class StepFunction:
         )
         kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and not self._whole:
-            share.keep = partial(kept.keep, replica, total, (count, data))
-        share.batch_size_in_shapes = BatchSizeInShapes(
+            replica_batch.keep = partial(kept.keep, replica, total, (count, data))
+        replica_batch.batch_size_in_shapes = BatchSizeInShapes(
             self.batch_size,
-            place.total,
+            topology.total,
             partial(_shapes_of_variables, self._model),
             self._constant_sizes,
         )
         if not self._model.jit_compile:  # XLA has kernels of its own
             counters = self.extensions.setdefault(DrawCounters, DrawCounters())
-            share.draw_counter = counters.of_trace(int(replica))
+            replica_batch.draw_counter = counters.of_trace(int(replica))
         plain = isinstance(self.plan.strategy, MultiWorkerStrategy)
         collectives = getattr(self.plan.strategy, "collectives", None)
         dynamic = getattr(collectives, "dynamic_shapes", 0)
         with (
-            step_scope(replica_batch=share),
-            share.published() if plain and place.total > 1 else nullcontext(),
-            share.looking_at(data),
+            step_scope(replica_batch=replica_batch),
+            replica_batch.published() if plain and topology.total > 1 else nullcontext(),
+            replica_batch.looking_at(data),
             replica_scope(replica),
-            axis_0_explained(data, place.total),
+            axis_0_explained(data, topology.total),
         ):
             logs = self._step(data)
             if isinstance(logs, dict):
-                self.results |= _results_in(flat_logs(logs), share)
-                logs = tf.nest.map_structure(share.for_mean, logs)
-        self.assigned.update(share.assigned)
+                self.results |= _results_in(flat_logs(logs), replica_batch)
+                logs = tf.nest.map_structure(replica_batch.for_mean, logs)
+        self.assigned.update(replica_batch.assigned)
         if self.samples is not None:
             self.samples.assign_add(tf.cast(tf.stack([count, total]), tf.int64))
         self.is_traced = True
@@ -331,13 +331,17 @@ def _shapes_of_variables(model: Any) -> set[tuple[int, ...]]:
     return {tuple(variable.shape) for variable in model.variables}
 
 
-def _results_in(logs: dict[str, Any], share: ReplicaBatch) -> dict[str, MetricResult]:
+def _results_in(logs: dict[str, Any], replica_batch: ReplicaBatch) -> dict[str, MetricResult]:
     """The entries of logs that are results of metrics.
 
     One that comes as another value, such as from a function in the step, has the metric's name.
     """
-    noted = [result for _, result in share.results.values()]
-    found = {n: share.results[id(v)][1] for n, v in logs.items() if id(v) in share.results}
+    noted = [result for _, result in replica_batch.results.values()]
+    found = {
+        n: replica_batch.results[id(v)][1]
+        for n, v in logs.items()
+        if id(v) in replica_batch.results
+    }
     known = [result.metric for result in found.values()]
     others = [result for result in noted if not any(result.metric is one for one in known)]
     names = {result.names[-1] if result.names else result.metric.name: result for result in others}
@@ -417,16 +421,16 @@ def compiled_train_step(model: Any) -> Callable[[Any], None]:
             reduce_retracing=True,
         )
         gradients, loss = compiled(*keras.utils.unpack_x_y_sample_weight(data))
-        if (share := current_replica_batch()) is not None:
-            share.loss = loss  # the recorded one lives in the compiled function
+        if (replica_batch := current_replica_batch()) is not None:
+            replica_batch.loss = loss  # the recorded one lives in the compiled function
         model.optimizer.apply(gradients, model.trainable_variables)
 
     return train_step
 
 
 def _gradients(model: Any, x: Any, y: Any, weight: Any) -> tuple[list[Any], Any]:
-    share = current_replica_batch()
-    looking = nullcontext() if share is None else share.looking_at((x, y, weight))
+    replica_batch = current_replica_batch()
+    looking = nullcontext() if replica_batch is None else replica_batch.looking_at((x, y, weight))
     with looking, tf.GradientTape() as tape:
         predicted = model(x, training=True)
         loss = compute_loss(model, x, y, predicted, weight)

@@ -48,8 +48,8 @@ class StepRunner:
         self._model = model
         self._local = local
         self._function = function
-        self._health = _health(model, function, list(callbacks))
-        self.kept = _nonfinite_capture(model, function, self._health)
+        self._guard = _guard(model, function, list(callbacks))
+        self.kept = _nonfinite_capture(model, function, self._guard)
         listener = gradient_listener(callbacks)
         self._sampled = SampledSteps(model, function, listener) if listener else None
         self._trained = 0
@@ -96,38 +96,38 @@ class StepRunner:
         self._checked = self._trained
         if (
             self._has_reported
-            or self._health is None
-            or self._health.policy not in ("raise", "watch")
+            or self._guard is None
+            or self._guard.policy not in ("raise", "watch")
         ):
             return
-        place, strategy = self._function.plan.place, self._function.plan.strategy
-        trouble = self._health.trouble()
+        topology, strategy = self._function.plan.topology, self._function.plan.strategy
+        trouble = self._guard.trouble()
         if self._local is not None and self._function.is_local:
             if not self._local.found_nonfinite:
                 return  # what one worker knows, the others learn at the next sync
-            trouble = _first_of_all_workers(trouble, strategy, place)
+            trouble = _first_of_all_workers(trouble, strategy, topology)
         elif trouble is not None:
-            trouble = _of_all_workers(trouble, strategy, place)
+            trouble = _of_all_workers(trouble, strategy, topology)
         if trouble is None:
             return
         hint = capture_hint(trouble.step + 1)
-        if self._health.policy == "raise":
-            raise NonFiniteError(_explain(self._health.paths, trouble, place) + hint)
-        if place.is_chief:
+        if self._guard.policy == "raise":
+            raise NonFiniteError(_explain(self._guard.paths, trouble, topology) + hint)
+        if topology.is_chief:
             _log.warning(
                 "The loss was not finite at step %d; %s. A LossScaleOptimizer leaves such steps "
                 "out, but fixes no loss.%s",
                 trouble.step + 1,
-                _workers(trouble, place),
+                _workers(trouble, topology),
                 hint,
             )
         self._has_reported = True
 
     def logs(self) -> dict[str, float]:
         """What an epoch's logs say of gradients that were left out, if the user asked."""
-        if self._health is None or self._health.policy in ("raise", "watch"):
+        if self._guard is None or self._guard.policy in ("raise", "watch"):
             return {}
-        return {"nonfinite_count": float(self._health.count)}
+        return {"nonfinite_count": float(self._guard.count)}
 
     def _sampled_step(self, steps: int) -> RunsOne | None:
         """What runs the last of the next `steps` steps, if that one is looked at."""
@@ -151,7 +151,7 @@ class StepRunner:
             return steps - 1, outputs
 
 
-def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> NonFiniteGuard | None:
+def _guard(model: Any, function: StepFunction, callbacks: list[Any]) -> NonFiniteGuard | None:
     """The record of the model's optimizer, where it has a say in what happens then."""
     optimizer = getattr(model, "optimizer", None)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
@@ -161,27 +161,27 @@ def _health(model: Any, function: StepFunction, callbacks: list[Any]) -> NonFini
     if policy == "ignore":
         return None
     # A LossScaleOptimizer leaves such steps out on its own.
-    health = install_guard(
+    guard = install_guard(
         optimizer, function.plan.strategy, policy if inner is optimizer else "watch"
     )
-    if function.extensions.get(NonFiniteGuard) is not health:
-        function.extensions[NonFiniteGuard] = health
+    if function.extensions.get(NonFiniteGuard) is not guard:
+        function.extensions[NonFiniteGuard] = guard
         function.retrace()  # what was traced before does not report to this one
-    return health
+    return guard
 
 
 def _nonfinite_capture(
-    model: Any, function: StepFunction, health: NonFiniteGuard | None
+    model: Any, function: StepFunction, guard: NonFiniteGuard | None
 ) -> NonFiniteCapture | None:
     """What keeps the first step that goes wrong, where there is a place to keep it."""
     to = capture_dir()
     plan = function.plan
-    if health is None or to.folder is None or not plan.counted or not calls_python(plan.strategy):
+    if guard is None or to.folder is None or not plan.counted or not calls_python(plan.strategy):
         return None
     kept: NonFiniteCapture | None = function.extensions.get(NonFiniteCapture)
-    if kept is None or kept.health is not health:
+    if kept is None or kept.guard is not guard:
         kept = function.extensions[NonFiniteCapture] = NonFiniteCapture(
-            model, plan.place, health, to
+            model, plan.topology, guard, to
         )
         function.retrace()
     return kept
@@ -197,20 +197,20 @@ def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
 
 
 def _of_all_workers(
-    trouble: NonFiniteStep, strategy: tf.distribute.Strategy, place: ReplicaTopology
+    trouble: NonFiniteStep, strategy: tf.distribute.Strategy, topology: ReplicaTopology
 ) -> NonFiniteStep:
     """`trouble` with the replicas of all workers; a collective."""
-    own = (replica in trouble.replicas for replica in range(place.total))
-    found = on_any_worker(strategy, place, *own)
+    own = (replica in trouble.replicas for replica in range(topology.total))
+    found = on_any_worker(strategy, topology, *own)
     return replace(trouble, replicas=tuple(i for i, is_bad in enumerate(found) if is_bad))
 
 
 def _first_of_all_workers(
-    trouble: NonFiniteStep | None, strategy: tf.distribute.Strategy, place: ReplicaTopology
+    trouble: NonFiniteStep | None, strategy: tf.distribute.Strategy, topology: ReplicaTopology
 ) -> NonFiniteStep | None:
     """The first of what workers have met in steps of their own; a collective."""
     own = (-1, 0) if trouble is None else (trouble.step, trouble.variable)
-    rows = all_gather_rows(strategy, place, np.array(own, np.int64)).tolist()
+    rows = all_gather_rows(strategy, topology, np.array(own, np.int64)).tolist()
     met = {rank: (step, variable) for rank, (step, variable) in enumerate(rows) if step >= 0}
     if not met:
         return None
@@ -220,18 +220,18 @@ def _first_of_all_workers(
     )
 
 
-def _workers(trouble: NonFiniteStep, place: ReplicaTopology) -> str:
-    workers = sorted({replica // place.local for replica in trouble.replicas})
+def _workers(trouble: NonFiniteStep, topology: ReplicaTopology) -> str:
+    workers = sorted({replica // topology.local for replica in trouble.replicas})
     origin = f"it came from worker {', '.join(map(str, workers))}"
-    if place.local > 1:
+    if topology.local > 1:
         origin += f" (replica {', '.join(map(str, trouble.replicas))})"
     return origin
 
 
-def _explain(paths: Sequence[str], trouble: NonFiniteStep, place: ReplicaTopology) -> str:
+def _explain(paths: Sequence[str], trouble: NonFiniteStep, topology: ReplicaTopology) -> str:
     name = paths[trouble.variable]
     if trouble.replicas:
-        source = _workers(trouble, place)
+        source = _workers(trouble, topology)
     else:
         source = "each worker's own was finite, their sum was not"
     return (
@@ -246,7 +246,7 @@ class SampledSteps:
 
     def __init__(self, model: Any, function: StepFunction, listener: GradientListener) -> None:
         """Get ready next to `function`; what is needed is traced when a step first needs it."""
-        self._place = function.plan.place
+        self._topology = function.plan.topology
         self._model = model
         self._function = function
         self._sampler = GradientSampler(listener)
@@ -268,7 +268,7 @@ class SampledSteps:
 
         with flight.execution("train"):
             outputs: Outputs = self._sampler.sample(
-                step, _sampled_traces(self._model, self._function), on_next, lambda: self._place
+                step, _sampled_traces(self._model, self._function), on_next, lambda: self._topology
             )
         return outputs
 
@@ -290,7 +290,7 @@ class SampledTraces(TraceCache):
         self._step.results = function.results
         self._step.extensions = function.extensions  # what keeps those that go wrong
         self._step.is_local, self._step.samples = function.is_local, function.samples
-        self._place = function.plan.place
+        self._topology = function.plan.topology
         self._eager = runs_eagerly(model)
 
     def _trace(self, probe_config: ProbeConfig) -> Any:
@@ -301,8 +301,8 @@ class SampledTraces(TraceCache):
             with all_replicas_scope(probe=observation):
                 outputs = self._step.on_replicas(element)
                 self._function.capture_after(element)
-            first = self._place.first
-            seen = [observation.seen.get(first + i, {}) for i in range(self._place.local)]
+            first = self._topology.first
+            seen = [observation.seen.get(first + i, {}) for i in range(self._topology.local)]
             return outputs, seen
 
         return observed if self._eager else tf.function(observed)

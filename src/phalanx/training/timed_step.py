@@ -71,8 +71,8 @@ class TimedSteps:
         except (StopIteration, tf.errors.OutOfRangeError):
             raise StopIteration from None
         fetched = self.clock()
-        outputs, waited = self._step(element, communication and plan.place.total > 1)
-        if plan.place.total == 1:
+        outputs, waited = self._step(element, communication and plan.topology.total > 1)
+        if plan.topology.total == 1:
             waited = 0.0
         self.last = StepSplit(
             input=max(0.0, float(waited_for_input)),

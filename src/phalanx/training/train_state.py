@@ -97,8 +97,8 @@ class TrainState:
         self._saved_data: DatasetIdentity | None = None
 
     @property
-    def _place(self) -> ReplicaTopology:
-        return self._function.plan.place
+    def _topology(self) -> ReplicaTopology:
+        return self._function.plan.topology
 
     def note_callbacks(self, callbacks: list[Any]) -> None:
         """Training begins: from here on, what changes in callbacks is their state."""
@@ -126,7 +126,7 @@ class TrainState:
         whole = self._whole()
         document, arrays = self._states.read()
         own = self._own(position, document)
-        if self._place.is_chief:
+        if self._topology.is_chief:
             own |= {f"{_CALLBACKS}/{name}": array for name, array in arrays.items()}
         return Snapshot(
             step=moment.step,
@@ -141,7 +141,7 @@ class TrainState:
                 "position": position.to_json(),
                 "lineage": dict(lineage),
                 "data": self._stream.identity.to_json(),
-                "replicas": self._place.total,
+                "replicas": self._topology.total,
                 "readings": self._cadence.passed,
                 "nonfinite_count": self._nonfinite_steps(),
                 "draw_counters": self._draw_counters.read(),
@@ -189,7 +189,7 @@ class TrainState:
                 "samples as were trained."
             )
         self._saved_data = saved
-        if self._place.is_chief:
+        if self._topology.is_chief:
             _log.warning(
                 "the data differs from that of the checkpoint: %s; training continues after as "
                 "many samples",
@@ -210,27 +210,27 @@ class TrainState:
             assign(variable, arrays[name])
         for name, variable in optimizer_variables(self._model).items():
             assign(variable, arrays[name])
-        assign_local(model_variables(self._model), arrays, self._place)
+        assign_local(model_variables(self._model), arrays, self._topology)
         if self._local is not None:
-            assign_local(self._local.own_variables(), arrays, self._place)
+            assign_local(self._local.own_variables(), arrays, self._topology)
             for name, variable in self._local.variables().items():
                 assign(variable, arrays.get(name, np.zeros(variable.shape)))
         if self.position(loaded).batch:  # else an epoch begins, and counts from 0
-            assign_local(metric_variables(self._model), arrays, self._place)
+            assign_local(metric_variables(self._model), arrays, self._topology)
 
     def write(self, loaded: LoadedCheckpoint) -> None:
         """Restore everything: variables, chance, callbacks, the place in the data."""
         state, arrays = loaded.manifest.state, loaded.arrays
         self.write_variables(loaded)
         self._cadence.passed = list(state["readings"])
-        if (health := self._health()) is not None:
-            health.start_from(int(state["nonfinite_count"]))
+        if (guard := self._guard()) is not None:
+            guard.start_from(int(state["nonfinite_count"]))
         self._draw_counters.restore(state["draw_counters"])
         document = json.loads(bytes(self._of_worker(arrays, _CALLBACKS)[""]))
         self._states.write(document, _below(f"{_CALLBACKS}/", arrays))
-        is_same = state["replicas"] == self._place.total and self._saved_data is None
+        is_same = state["replicas"] == self._topology.total and self._saved_data is None
         is_same &= self._keeps_iterator
-        iterator = _below(f"{_WORKER}/{self._place.rank}/{_ITERATOR}/", arrays)
+        iterator = _below(f"{_WORKER}/{self._topology.rank}/{_ITERATOR}/", arrays)
         self._stream.restore(self.position(loaded), iterator if iterator and is_same else None)
         write_rng_state(self._of_worker(arrays, f"{_RNG_STATE}/"))  # last: opening data may draw
 
@@ -243,8 +243,8 @@ class TrainState:
 
     def _own(self, position: DataPosition, document: Any) -> dict[str, np.ndarray]:
         """What this worker alone knows."""
-        prefix = f"{_WORKER}/{self._place.rank}"
-        own = local_arrays(self._local_variables(), self._place)
+        prefix = f"{_WORKER}/{self._topology.rank}"
+        own = local_arrays(self._local_variables(), self._topology)
         own |= {f"{prefix}/{_RNG_STATE}/{name}": array for name, array in read_rng_state().items()}
         own[f"{prefix}/{_CALLBACKS}"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
         held = self._stream.iterator_state(position) if self._keeps_iterator else None
@@ -254,7 +254,7 @@ class TrainState:
     def _local_variables(self) -> dict[str, Any]:
         """What replicas may have each in their own way: metrics, and what layers assign."""
         local = metric_variables(self._model)
-        if self._place.total > 1:
+        if self._topology.total > 1:
             named = model_variables(self._model).items()
             local |= {name: v for name, v in named if id(v) in self._function.assigned}
             if self._local is not None:
@@ -269,16 +269,16 @@ class TrainState:
         return found
 
     def _nonfinite_steps(self) -> int:
-        health = self._health()
-        return 0 if health is None else health.count
+        guard = self._guard()
+        return 0 if guard is None else guard.count
 
-    def _health(self) -> NonFiniteGuard | None:
+    def _guard(self) -> NonFiniteGuard | None:
         optimizer = getattr(self._model, "optimizer", None)
         return None if optimizer is None else guard_of(innermost(optimizer))
 
     def _of_worker(self, arrays: Mapping[str, np.ndarray], what: str) -> dict[str, np.ndarray]:
         """What this worker had, or the chief where there was no such worker."""
-        own = _below(f"{_WORKER}/{self._place.rank}/{what}", arrays)
+        own = _below(f"{_WORKER}/{self._topology.rank}/{what}", arrays)
         return own or _below(f"{_WORKER}/0/{what}", arrays)
 
 

@@ -38,8 +38,8 @@ def inspect(
             "Arrays need no look: every worker computes its own rows of one order."
         )
     if workers is None:
-        place = topology_of(tf.distribute.get_strategy())
-        workers, replicas = place.workers, replicas or place.total
+        topology = topology_of(tf.distribute.get_strategy())
+        workers, replicas = topology.workers, replicas or topology.total
     replicas = replicas or workers
     if not 1 <= workers <= replicas:
         raise ConfigurationError(

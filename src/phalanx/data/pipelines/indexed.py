@@ -63,20 +63,20 @@ class IndexedPipeline:
         own = self.source.fingerprint
         return None if own is None else zlib.crc32(repr((own, self.options.seed)).encode())
 
-    def batches(self, place: ReplicaTopology) -> PipelineBatches:
+    def batches(self, topology: ReplicaTopology) -> PipelineBatches:
         """The global batches for `fit`, `evaluate` and `predict`."""
-        self._assert_enough_for(place)
+        self._assert_enough_for(topology)
         if self.options.start != (0, 0):
             raise ConfigurationError(
                 f"pipeline was given start={self.options.start!r}, which is for custom "
                 "training loops. Leave it out for fit, which takes initial_epoch, or use "
                 "Checkpoint."
             )
-        return PipelineBatches(self, place)
+        return PipelineBatches(self, topology)
 
-    def dataset(self, place: ReplicaTopology) -> tf.data.Dataset:
+    def dataset(self, topology: ReplicaTopology) -> tf.data.Dataset:
         """This worker's rows of each global batch; each iteration is the next epoch."""
-        self._assert_enough_for(place)
+        self._assert_enough_for(topology)
         first_epoch, first_step = self.options.start
         epochs = itertools.count(first_epoch)
 
@@ -87,24 +87,24 @@ class IndexedPipeline:
             return tf.data.Dataset.range(begin + skipped, begin + self.num_batches)
 
         positions = tf.data.Dataset.range(1).flat_map(no_autograph(one_pass))
-        is_full = self.order.smallest >= place.total
+        is_full = self.order.smallest >= topology.total
         make: Make = (lambda rows: rows.data) if is_full else replica_part
-        made = self.prefetched(positions, place, make)
+        made = self.prefetched(positions, topology, make)
         if first_step:
             return made
         return made.apply(tf.data.experimental.assert_cardinality(self.num_batches))
 
     def prefetched(
-        self, positions: tf.data.Dataset, place: ReplicaTopology, make: Make
+        self, positions: tf.data.Dataset, topology: ReplicaTopology, make: Make
     ) -> tf.data.Dataset:
         """What `make` gives of each position, in order, made ahead, several at a time."""
-        made = self.made(positions, place, make)
+        made = self.made(positions, topology, make)
         return made.prefetch(self.options.prefetch or tf.data.AUTOTUNE).with_options(no_fusion())
 
     def made(
         self,
         positions: tf.data.Dataset,
-        place: ReplicaTopology,
+        topology: ReplicaTopology,
         make: Make,
         *,
         deterministic: bool = True,
@@ -113,39 +113,39 @@ class IndexedPipeline:
         parallel = self.options.parallel
         if self._reader.is_sure:
             return positions.map(
-                no_autograph(lambda position: self.element(position, place, make)),
+                no_autograph(lambda position: self.element(position, topology, make)),
                 num_parallel_calls=parallel or tf.data.AUTOTUNE,
                 deterministic=deterministic,
             )
         # Each batch is a dataset of one. Taken as an element of a map's function instead, its
         # functions would be prepared again for every batch.
         return positions.interleave(
-            no_autograph(lambda position: self._one(position, place, make)),
+            no_autograph(lambda position: self._one(position, topology, make)),
             cycle_length=parallel,
             num_parallel_calls=parallel or tf.data.AUTOTUNE,
             deterministic=deterministic,
         )
 
-    def element(self, position: tf.Tensor, place: ReplicaTopology, make: Make) -> Any:
+    def element(self, position: tf.Tensor, topology: ReplicaTopology, make: Make) -> Any:
         """What `make` gives of one position; traced."""
         if not self._reader.is_sure:
-            return self._one(position, place, make).get_single_element()
-        chosen, own = self._choose(position, place)
+            return self._one(position, topology, make).get_single_element()
+        chosen, own = self._choose(position, topology)
         return make(own(data=self._reader.batch(chosen)))
 
-    def _one(self, position: tf.Tensor, place: ReplicaTopology, make: Make) -> tf.data.Dataset:
-        chosen, own = self._choose(position, place)
+    def _one(self, position: tf.Tensor, topology: ReplicaTopology, make: Make) -> tf.data.Dataset:
+        chosen, own = self._choose(position, topology)
         return map_dataset(self._reader.batches(chosen), lambda data: make(own(data=data)))
 
     def _choose(
-        self, position: tf.Tensor, place: ReplicaTopology
+        self, position: tf.Tensor, topology: ReplicaTopology
     ) -> tuple[SampleSelection, Callable[..., LocalBatch]]:
         """Which samples are read here, and what becomes of their data; traced."""
         order, seed = self.order, self.options.seed
         epoch, batch = position // order.num_batches, position % order.num_batches
         total = order.total(seed, epoch, batch)
-        first, _ = rows_of(place.first, place.total, total)
-        last, more = rows_of(place.first + place.local - 1, place.total, total)
+        first, _ = rows_of(topology.first, topology.total, total)
+        last, more = rows_of(topology.first + topology.local - 1, topology.total, total)
         count = last + more - first
         first = tf.where(count > 0, first, 0)
         within = first + tf.range(tf.maximum(count, 1))
@@ -172,10 +172,10 @@ class IndexedPipeline:
         count = self.source.num_samples
         return PaddedLength(padding, measured(padding.lengths, self._reader.samples(), count))
 
-    def _assert_enough_for(self, place: ReplicaTopology) -> None:
-        if self.source.num_samples < place.workers:
+    def _assert_enough_for(self, topology: ReplicaTopology) -> None:
+        if self.source.num_samples < topology.workers:
             raise DataError(
-                f"Asked to share {self.source.num_samples} sample(s) between {place.workers} "
+                f"Asked to share {self.source.num_samples} sample(s) between {topology.workers} "
                 "workers. Start fewer workers."
             )
 
@@ -247,18 +247,18 @@ class PipelineBatches:
     length_unknown = False
     has_state = False
 
-    def __init__(self, pipeline: IndexedPipeline, place: ReplicaTopology) -> None:
+    def __init__(self, pipeline: IndexedPipeline, topology: ReplicaTopology) -> None:
         """Prepare; nothing is read yet."""
         order, options = pipeline.order, pipeline.options
         self._pipeline = pipeline
-        self._place = place
+        self._topology = topology
         self.seed: int | None = options.seed
         self.num_batches: int | None = pipeline.num_batches
         is_one_pass = pipeline.num_batches == order.num_batches
         self.num_samples = order.num_samples if is_one_pass else None
         self.batch_size = order.batch_size
         self.full_batch_size: int | None = self.batch_size
-        self.may_be_empty = order.smallest < place.total
+        self.may_be_empty = order.smallest < topology.total
         self.fingerprint = pipeline.fingerprint
         self.order: str | None = f"shuffle={options.shuffle}, seed={options.seed}"
         self.batch_spec = with_free_batch_axis(self._shares(0).element_spec[1][0][1])
@@ -291,7 +291,7 @@ class PipelineBatches:
 
     def _shares(self, position: int) -> tf.data.Dataset:
         positions = tf.data.Dataset.range(position, tf.int64.max)
-        return self._pipeline.prefetched(positions, self._place, self._share)
+        return self._pipeline.prefetched(positions, self._topology, self._share)
 
     def _share(self, rows: LocalBatch) -> Any:
-        return shares(rows, self._place)
+        return shares(rows, self._topology)

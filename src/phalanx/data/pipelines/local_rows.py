@@ -35,13 +35,13 @@ Make = Callable[[LocalBatch], Any]
 """What a pipeline gives of one batch; traced."""
 
 
-def shares(rows: LocalBatch, place: ReplicaTopology) -> tuple[tf.Tensor, Any]:
+def shares(rows: LocalBatch, topology: ReplicaTopology) -> tuple[tf.Tensor, Any]:
     """`(total, parts)`, as `fit` takes them."""
     parts = []
-    for replica in range(place.first, place.first + place.local):
-        start, count = rows_of(replica, place.total, rows.total)
+    for replica in range(topology.first, topology.first + topology.local):
+        start, count = rows_of(replica, topology.total, rows.total)
         part = rows.data
-        if place.local > 1:
+        if topology.local > 1:
             begin = tf.where(count > 0, start - rows.first, 0)
             most = tf.maximum(tf.cast(count, tf.int32), 1)
             part = slice_rows(rows.data, tf.cast(begin, tf.int32), most)

@@ -30,22 +30,22 @@ class Pipeline(Protocol):
     def options(self) -> PipelineOptions:
         """What was asked."""
 
-    def batches(self, place: ReplicaTopology) -> BatchSource:
+    def batches(self, topology: ReplicaTopology) -> BatchSource:
         """The global batches for `fit`, `evaluate` and `predict`."""
 
-    def dataset(self, place: ReplicaTopology) -> tf.data.Dataset:
+    def dataset(self, topology: ReplicaTopology) -> tf.data.Dataset:
         """This worker's rows of each global batch, one pass after the other."""
 
 
 _pipelines: weakref.WeakKeyDictionary[tf.data.Dataset, Pipeline] = weakref.WeakKeyDictionary()
 
 
-def register(pipeline: Pipeline, place: ReplicaTopology) -> tf.data.Dataset:
+def register(pipeline: Pipeline, topology: ReplicaTopology) -> tf.data.Dataset:
     """The pipeline's dataset for this worker, which `pipeline_of` knows again."""
     options = tf.data.Options()
     options.dataset_name = MARK
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    dataset = pipeline.dataset(place).with_options(options)
+    dataset = pipeline.dataset(topology).with_options(options)
     _pipelines[dataset] = pipeline
     return dataset
 

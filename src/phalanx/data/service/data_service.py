@@ -71,23 +71,25 @@ class ServicePipeline(IndexedPipeline):
         self._remote = IndexedPipeline(remote, plain)
 
     def prefetched(
-        self, positions: tf.data.Dataset, place: ReplicaTopology, make: Make
+        self, positions: tf.data.Dataset, topology: ReplicaTopology, make: Make
     ) -> tf.data.Dataset:
         """What `make` gives of each position; made by the servers, put in order here."""
-        spec = self.made(positions, place, make).element_spec
+        spec = self.made(positions, topology, make).element_spec
         specs = tf.nest.flatten(spec)
         if not all(isinstance(one, tf.TensorSpec) for one in specs):
             raise DataError(
                 f"Asked to have batches of {spec} made by a data service; found others than dense "
                 "tensors. Turn them into such in map=, or leave service out."
             )
-        self._assert_no_python(place, make)
-        here = tf.function(no_autograph(lambda at: tf.nest.flatten(self.element(at, place, make))))
+        self._assert_no_python(topology, make)
+        here = tf.function(
+            no_autograph(lambda at: tf.nest.flatten(self.element(at, topology, make)))
+        )
 
         def made_here(position: int) -> Element:
             return list(here(tf.constant(position, tf.int64)))
 
-        fetcher = Fetcher(lambda start: self._served(start, place, make), made_here)
+        fetcher = Fetcher(lambda start: self._served(start, topology, make), made_here)
 
         def arrays(position: int) -> list[Any]:
             return [value.numpy() for value in fetcher.fetch(position)]
@@ -101,7 +103,7 @@ class ServicePipeline(IndexedPipeline):
             self.options.prefetch or tf.data.AUTOTUNE
         )
 
-    def _served(self, start: int, place: ReplicaTopology, make: Make) -> Iterable[Element]:
+    def _served(self, start: int, topology: ReplicaTopology, make: Make) -> Iterable[Element]:
         """Each position with what the servers make of it; no order is kept."""
 
         def numbered(rows: LocalBatch) -> tuple[Any, ...]:
@@ -109,7 +111,7 @@ class ServicePipeline(IndexedPipeline):
 
         service = tf.data.experimental.service
         positions = tf.data.Dataset.range(start, tf.int64.max)
-        made = self._remote.made(positions, place, numbered, deterministic=False)
+        made = self._remote.made(positions, topology, numbered, deterministic=False)
         elements = made.prefetch(tf.data.AUTOTUNE).with_options(no_fusion())
         distribute = service.distribute(
             processing_mode=service.ShardingPolicy.DYNAMIC,
@@ -119,9 +121,9 @@ class ServicePipeline(IndexedPipeline):
         served: Iterable[Element] = elements.apply(distribute)
         return served
 
-    def _assert_no_python(self, place: ReplicaTopology, make: Make) -> None:
+    def _assert_no_python(self, topology: ReplicaTopology, make: Make) -> None:
         positions = tf.data.Dataset.range(1)
-        made = positions.map(no_autograph(lambda at: self._remote.element(at, place, make)))
+        made = positions.map(no_autograph(lambda at: self._remote.element(at, topology, make)))
         if any(step.python for step in transformations(made).walk()):
             raise DataError(
                 f"Asked to have {self.source} read by a data service; found that it is read in "

@@ -67,29 +67,35 @@ class SampleRange:
 
 
 def shards_by_file(
-    files: int, batches: BatchPlan, place: ReplicaTopology, *, shuffle: bool
+    files: int, batches: BatchPlan, topology: ReplicaTopology, *, shuffle: bool
 ) -> bool:
     """Whether each worker reads files of its own: where there is one at least for each.
 
     Unshuffled samples keep the order of the files, which only reading by record gives.
     """
-    several = place.workers > 1 and files >= place.workers
-    return several and shuffle and batches.size >= place.total and batches.whole > 0
+    several = topology.workers > 1 and files >= topology.workers
+    return several and shuffle and batches.size >= topology.total and batches.whole > 0
 
 
-def range_for_worker(batches: BatchPlan, place: ReplicaTopology, *, by_file: bool) -> SampleRange:
-    """What the worker at `place` reads of each pass."""
+def range_for_worker(
+    batches: BatchPlan, topology: ReplicaTopology, *, by_file: bool
+) -> SampleRange:
+    """What the worker at `topology` reads of each pass."""
     if not by_file:
         return SampleRange(begin=0, end=batches.used)
-    begin = batches.whole * own_rows(place, batches.size)[0] + own_rows(place, batches.last)[0]
-    length = batches.whole * own_rows(place, batches.size)[1] + own_rows(place, batches.last)[1]
+    begin = (
+        batches.whole * own_rows(topology, batches.size)[0] + own_rows(topology, batches.last)[0]
+    )
+    length = (
+        batches.whole * own_rows(topology, batches.size)[1] + own_rows(topology, batches.last)[1]
+    )
     return SampleRange(begin=begin, end=begin + length)
 
 
-def own_rows(place: ReplicaTopology, total: int) -> tuple[int, int]:
+def own_rows(topology: ReplicaTopology, total: int) -> tuple[int, int]:
     """The first of a batch's rows that this worker takes, and how many it takes."""
-    first = rows_of(place.first, place.total, total)[0]
-    counts = [rows_of(place.first + i, place.total, total)[1] for i in range(place.local)]
+    first = rows_of(topology.first, topology.total, total)[0]
+    counts = [rows_of(topology.first + i, topology.total, total)[1] for i in range(topology.local)]
     return first, sum(counts)
 
 

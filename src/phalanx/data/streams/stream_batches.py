@@ -52,12 +52,12 @@ class StreamBatches:
         source: StreamSource,
         options: PipelineOptions,
         maker: RecordParser,
-        place: ReplicaTopology,
+        topology: ReplicaTopology,
     ) -> None:
         self._source = source
         self._options = options
         self._maker = maker
-        self._place = place
+        self._topology = topology
         self._batches = batches = BatchPlan(
             samples=source.num_samples or 0,
             size=options.global_batch_size,
@@ -68,7 +68,9 @@ class StreamBatches:
                 f"Asked for batches of {batches.size} samples and no smaller one; found "
                 f"{batches.samples} samples in {source}. Take smaller batches."
             )
-        self._by_file = shards_by_file(len(source.files), batches, place, shuffle=options.shuffle)
+        self._by_file = shards_by_file(
+            len(source.files), batches, topology, shuffle=options.shuffle
+        )
         self._reading = self._local_reading()
         self.seed: int | None = options.seed
         self.steps: int = options.steps_per_epoch or batches.number
@@ -79,16 +81,16 @@ class StreamBatches:
         self.full_batch_size: int | None = self.batch_size
         self.fingerprint: int | None = source.fingerprint
         self.order: str | None = f"shuffle={options.shuffle}, seed={options.seed}"
-        self.may_be_empty: bool = batches.smallest < place.total
+        self.may_be_empty: bool = batches.smallest < topology.total
         self.batch_spec: Any = with_free_batch_axis(self._shares(0).element_spec[1][0][1])
-        _check_order(options, place, by_file=self._by_file)
-        if place.workers > 1 and place.is_chief:
+        _check_order(options, topology, by_file=self._by_file)
+        if topology.workers > 1 and topology.is_chief:
             _log.info("pipeline: %s", self.division)
 
     @property
     def division(self) -> str:
         """Who reads what, in a sentence."""
-        files, workers = len(self._source.files), self._place.workers
+        files, workers = len(self._source.files), self._topology.workers
         if self._by_file:
             return f"each of {workers} workers reads its own part of {files} files"
         why = "unshuffled" if not self._options.shuffle else "fewer files than workers"
@@ -134,15 +136,15 @@ class StreamBatches:
 
     def _shares(self, position: int) -> tf.data.Dataset:
         passes = self.passes(tf.constant(position, tf.int64))
-        return self.made_ahead(passes, lambda rows: shares(rows, self._place))
+        return self.made_ahead(passes, lambda rows: shares(rows, self._topology))
 
     def _local_reading(self) -> Reading:
         batches, by_file = self._batches, self._by_file
-        whole, last = (own_rows(self._place, n)[1] for n in (batches.size, batches.last))
+        whole, last = (own_rows(self._topology, n)[1] for n in (batches.size, batches.last))
         return Reading(
             source=self._source,
             options=self._options,
-            stretch=range_for_worker(batches, self._place, by_file=by_file),
+            stretch=range_for_worker(batches, self._topology, by_file=by_file),
             rows=whole if by_file else batches.size,
             has_stand_in=by_file and batches.last > 0 and last == 0,
             cache=self._maker.cache,
@@ -176,14 +178,14 @@ class StreamBatches:
     ) -> tuple[Any, tf.Tensor, Callable[..., LocalBatch]]:
         """The records of this process's rows of a batch, where the first of them is in the
         pass, and what becomes of their data; traced."""
-        place, batches = self._place, self._batches
+        topology, batches = self._topology, self._batches
         total, base = self._total(step)
-        start, _ = rows_of(place.first, place.total, total)
-        last, more = rows_of(place.first + place.local - 1, place.total, total)
+        start, _ = rows_of(topology.first, topology.total, total)
+        last, more = rows_of(topology.first + topology.local - 1, topology.total, total)
         count = last + more - start
         begin = tf.where(count > 0, start - base, 0)
-        is_even = batches.last == 0 and batches.size % place.total == 0
-        static = batches.size // place.total * place.local if is_even else None
+        is_even = batches.last == 0 and batches.size % topology.total == 0
+        static = batches.size // topology.total * topology.local if is_even else None
         rows = slice_rows(records, begin, tf.maximum(count, 1), static)
         position = epoch * batches.number + step
         own = partial(LocalBatch, position=position, total=total, first=start, count=count)
@@ -193,11 +195,11 @@ class StreamBatches:
         """Samples of the global batch, and which of them is the first that was read here."""
         size, last = self._batches.size, self._batches.last
         total = tf.where(step < self._batches.whole, tf.constant(size, tf.int64), last)
-        return total, rows_of(self._place.first, self._place.total, total)[0] * self._by_file
+        return total, rows_of(self._topology.first, self._topology.total, total)[0] * self._by_file
 
 
-def _check_order(options: PipelineOptions, place: ReplicaTopology, *, by_file: bool) -> None:
-    if not options.deterministic and place.workers > 1 and not by_file:
+def _check_order(options: PipelineOptions, topology: ReplicaTopology, *, by_file: bool) -> None:
+    if not options.deterministic and topology.workers > 1 and not by_file:
         raise DataError(
             "Asked for deterministic=False where all workers read all records: each would take "
             "its rows of other batches. Leave it out, or write at least one file for each worker."

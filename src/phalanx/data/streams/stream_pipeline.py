@@ -51,7 +51,7 @@ class StreamPipeline:
         self.source = source
         self._maker = RecordParser(source, options)
 
-    def batches(self, place: ReplicaTopology) -> StreamBatches:
+    def batches(self, topology: ReplicaTopology) -> StreamBatches:
         """The global batches for `fit`, `evaluate` and `predict`."""
         if self.options.start != (0, 0):
             raise ConfigurationError(
@@ -59,11 +59,11 @@ class StreamPipeline:
                 "training loops. Leave it out for fit, which takes initial_epoch, or use "
                 "Checkpoint."
             )
-        return self._shared(place)
+        return self._shared(topology)
 
-    def dataset(self, place: ReplicaTopology) -> tf.data.Dataset:
+    def dataset(self, topology: ReplicaTopology) -> tf.data.Dataset:
         """This worker's rows of each global batch; each iteration is the next epoch."""
-        batches = self._shared(place)
+        batches = self._shared(topology)
         first_epoch, first_step = self.options.start
         epochs = itertools.count(first_epoch)
 
@@ -80,5 +80,5 @@ class StreamPipeline:
             return made
         return made.apply(tf.data.experimental.assert_cardinality(batches.steps))
 
-    def _shared(self, place: ReplicaTopology) -> StreamBatches:
-        return StreamBatches(self.source, self.options, self._maker, place)
+    def _shared(self, topology: ReplicaTopology) -> StreamBatches:
+        return StreamBatches(self.source, self.options, self._maker, topology)

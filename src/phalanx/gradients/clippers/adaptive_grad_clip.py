@@ -31,11 +31,11 @@ class AdaptiveGradClip(Clipper):
         positive("ratio", self.ratio)
         positive("epsilon", self.epsilon)
 
-    def clip(self, asked: ClipInputs) -> ClipResult:
+    def clip(self, inputs: ClipInputs) -> ClipResult:
         """See `Clipper.clip`."""
-        pairs = zip(asked.gradients, asked.weights, strict=True)
+        pairs = zip(inputs.gradients, inputs.weights, strict=True)
         clipped = [self._clip_one(gradient, weight) for gradient, weight in pairs]
-        return ClipResult(gradients=clipped, norm=global_norm(asked.gradients))
+        return ClipResult(gradients=clipped, norm=global_norm(inputs.gradients))
 
     def _clip_one(self, gradient: Gradient, weight: tf.Tensor) -> Gradient:
         if gradient is None:

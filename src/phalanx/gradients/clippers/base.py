@@ -73,7 +73,7 @@ class Clipper:
     def check(self, paths: Sequence[str]) -> None:
         """Refuse what cannot work for variables of these paths."""
 
-    def clip(self, asked: ClipInputs) -> ClipResult:
+    def clip(self, inputs: ClipInputs) -> ClipResult:
         """Clip one step's gradients."""
         raise NotImplementedError
 

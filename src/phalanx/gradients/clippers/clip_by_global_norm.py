@@ -22,10 +22,10 @@ from phalanx.gradients.norms import clip_factor
 class ClipByGlobalNorm(BoundedClipper):
     """Scales all gradients by one factor, so that their global L2 norm is `limit` at most."""
 
-    def clip(self, asked: ClipInputs) -> ClipResult:
+    def clip(self, inputs: ClipInputs) -> ClipResult:
         """See `Clipper.clip`."""
-        norm = global_norm(asked.gradients)
-        return ClipResult(gradients=shorten_all(asked.gradients, norm, self.limit), norm=norm)
+        norm = global_norm(inputs.gradients)
+        return ClipResult(gradients=shorten_all(inputs.gradients, norm, self.limit), norm=norm)
 
 
 def shorten_all(

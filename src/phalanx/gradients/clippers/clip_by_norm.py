@@ -16,9 +16,9 @@ from phalanx.gradients.norms import clip_factor, norm, norms
 class ClipByNorm(BoundedClipper):
     """Scales each variable's gradient down to an L2 norm of `limit`."""
 
-    def clip(self, asked: ClipInputs) -> ClipResult:
+    def clip(self, inputs: ClipInputs) -> ClipResult:
         """See `Clipper.clip`."""
-        gradients = asked.gradients
+        gradients = inputs.gradients
         clipped: list[Gradient] = list(gradients)
         present = [i for i, g in enumerate(gradients) if g is not None]
         lengths = norms([values_of(gradients[i]) for i in present])

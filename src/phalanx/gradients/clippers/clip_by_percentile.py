@@ -42,15 +42,15 @@ class ClipByPercentile(Clipper):
         """The norms seen, newest last, and how many there were."""
         return {"norms": (int(self.window),), "seen": ()}
 
-    def clip(self, asked: ClipInputs) -> ClipResult:
+    def clip(self, inputs: ClipInputs) -> ClipResult:
         """See `Clipper.clip`. The first norm is not clipped, nor is one that is not finite."""
-        norm, before = global_norm(asked.gradients), asked.state["norms"]
+        norm, before = global_norm(inputs.gradients), inputs.state["norms"]
         finite = tf.math.is_finite(norm)
         norms = tf.where(finite, tf.concat([before[1:], [norm]], 0), before)
-        seen = asked.state["seen"] + tf.cast(finite, tf.float32)
+        seen = inputs.state["seen"] + tf.cast(finite, tf.float32)
         limit = self._limit(norms, seen)
         limit = tf.where((seen < 2) | (limit <= 0), norm, limit)
-        clipped = shorten_all(asked.gradients, norm, tf.maximum(limit, 1e-30))
+        clipped = shorten_all(inputs.gradients, norm, tf.maximum(limit, 1e-30))
         return ClipResult(gradients=clipped, norm=norm, state={"norms": norms, "seen": seen})
 
     def _limit(self, norms: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:

@@ -20,13 +20,13 @@ from phalanx.gradients.indexed_slices import with_values
 class ClipByValue(BoundedClipper):
     """Clips entry by entry; `limit` is the largest absolute value left."""
 
-    def clip(self, asked: ClipInputs) -> ClipResult:
+    def clip(self, inputs: ClipInputs) -> ClipResult:
         """See `Clipper.clip`."""
         clipped = [
             with_values(g, lambda v: tf.clip_by_value(v, -self.limit, self.limit))
-            for g in asked.gradients
+            for g in inputs.gradients
         ]
-        return ClipResult(gradients=clipped, norm=global_norm(asked.gradients))
+        return ClipResult(gradients=clipped, norm=global_norm(inputs.gradients))
 
 
 def clip_by_value(limit: float, *, when: When = "after") -> ClipByValue:

@@ -61,25 +61,25 @@ class PerLayer(Clipper):
                     f"{', '.join(paths)}."
                 )
 
-    def clip(self, asked: ClipInputs) -> ClipResult:
+    def clip(self, inputs: ClipInputs) -> ClipResult:
         """See `Clipper.clip`; each group is clipped apart from the others."""
-        clipped, new_state = list(asked.gradients), dict(asked.state)
+        clipped, new_state = list(inputs.gradients), dict(inputs.state)
         for i, clipper in enumerate(self._groups):
-            members = [k for k, path in enumerate(asked.paths) if self._group_of(path) == i]
+            members = [k for k, path in enumerate(inputs.paths) if self._group_of(path) == i]
             if clipper is None or not members:
                 continue
             result = clipper.clip(
                 ClipInputs(
-                    gradients=[asked.gradients[k] for k in members],
-                    weights=[asked.weights[k] for k in members],
-                    paths=[asked.paths[k] for k in members],
-                    state={name: asked.state[f"{i}_{name}"] for name in clipper.state_shapes()},
+                    gradients=[inputs.gradients[k] for k in members],
+                    weights=[inputs.weights[k] for k in members],
+                    paths=[inputs.paths[k] for k in members],
+                    state={name: inputs.state[f"{i}_{name}"] for name in clipper.state_shapes()},
                 )
             )
             for k, gradient in zip(members, result.gradients, strict=True):
                 clipped[k] = gradient
             new_state.update({f"{i}_{name}": value for name, value in result.state.items()})
-        return ClipResult(gradients=clipped, norm=global_norm(asked.gradients), state=new_state)
+        return ClipResult(gradients=clipped, norm=global_norm(inputs.gradients), state=new_state)
 
     def _group_of(self, path: str) -> int:
         matching = (i for i, (pattern, _) in enumerate(self.rules) if _matches(pattern, path))

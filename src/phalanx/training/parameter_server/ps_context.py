@@ -37,7 +37,7 @@ def ps_call_context(model: Any, *, trains: bool = False) -> Iterator[CallContext
             stack.enter_context(patches)
         if trains:
             check_optimizer(model.optimizer)
-        yield CallContext(model=model, strategy=strategy, place=ReplicaTopology(), exit=stack)
+        yield CallContext(model=model, strategy=strategy, topology=ReplicaTopology(), exit=stack)
 
 
 def build_on_servers(

@@ -72,8 +72,8 @@ class ServerCapture(TrainState):
             cadence: when its metrics are read.
             tally: what was counted in the epoch under way.
         """
-        place: Any = _DataPosition(data, dispatch)
-        super().__init__(model, _no_function(), place, cadence, keeps_iterator=False)
+        position: Any = _DataPosition(data, dispatch)
+        super().__init__(model, _no_function(), position, cadence, keeps_iterator=False)
         self._data = data
         self._tally = tally
         self._counted: LoadedCheckpoint | None = None
@@ -137,7 +137,7 @@ class ServerCapture(TrainState):
         totals.write(numbers, found)
 
     @property
-    def _place(self) -> ReplicaTopology:
+    def _topology(self) -> ReplicaTopology:
         return ReplicaTopology()
 
     def _local_variables(self) -> dict[str, Any]:
