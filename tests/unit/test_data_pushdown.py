@@ -199,7 +199,7 @@ def test_all_workers_together_have_the_batches_of_the_dataset(pipeline, workers,
 
 
 @pytest.mark.full
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(PIPELINES, *PLACES)
 def test_they_have_them_in_many_more_pipelines(pipeline, workers, local, seen):
     check_batches(pipeline, workers, local, seen)
@@ -240,7 +240,7 @@ def test_an_iterator_continues_where_it_was_saved(pipeline, taken):
 
 
 @pytest.mark.full
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(PIPELINES, st.integers(0, 6))
 def test_it_does_in_many_more_pipelines(pipeline, taken):
     check_resume(pipeline, taken)
