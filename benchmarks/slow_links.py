@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -119,6 +120,7 @@ def _line(cells: Sequence[str]) -> str:
 
 def main() -> None:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and the namespaces end
     measured = []
     for rate in options.rates:
         report(f"{rate}: two workers, {options.rounds} rounds")
