@@ -106,7 +106,7 @@ def test_16_bits_end_near_one_device(reduce_dtype, pool):
                 outcome.weights, outcomes[0].weights, on_one_device(name).weights, strict=True
             ):
                 assert np.array_equal(ours, chiefs)
-                assert np.abs(ours - expected).max() <= 5e-3 * np.abs(expected).max()
+                assert np.abs(ours - expected).max() <= 1e-2 * np.abs(expected).max()
 
 
 TABLE = 40_000
