@@ -76,7 +76,7 @@ class CallbackSync(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Stop together, and between two syncs not yet."""
-        waits = self.local_steps is not None and not self.local_steps.is_in_sync
+        waits = self.local_steps is not None and not self.local_steps.may_exchange
         self._sync_stop("stop_training", waits=waits)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:

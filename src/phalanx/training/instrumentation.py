@@ -190,10 +190,10 @@ class FitInstrumentation(FitReporter):
         if self._local is None:
             return is_due
         is_due = is_due or self._waiting_for_sync
-        self._waiting_for_sync = is_due and not self._local.is_in_sync
+        self._waiting_for_sync = is_due and not self._local.may_exchange
         if self._waiting_for_sync:
             self._sizes.postpone()
-        return is_due and (self._local.is_in_sync or not self._was_read)
+        return is_due and (self._local.may_exchange or not self._was_read)
 
     def begin_epoch(self, epoch: int) -> None:
         """See `FitReporter`."""
@@ -226,7 +226,7 @@ class FitInstrumentation(FitReporter):
         self, reader: MetricReader, cadence: MetricsSchedule, outputs: Outputs, steps_done: int
     ) -> Mapping[str, float]:
         """Read the metrics in the middle of an epoch."""
-        if self._local is not None and not self._local.is_in_sync:
+        if self._local is not None and not self._local.may_exchange:
             return reader.read_local(outputs)
         self._was_read = True
         notes = (cadence.propose(steps_done), *self._keeper.propose(), self._sizes.propose(outputs))

@@ -59,14 +59,14 @@ class LocalSteps:
         options: what was asked for.
         weights: the variables that are synchronized, next to moving statistics.
         is_synced: whether all workers have the same weights now.
-        is_in_sync: whether all workers are at a sync, so that they may exchange something.
+        may_exchange: whether all workers are at the same sync, and may call a collective.
         found_nonfinite: whether the last sync found that some worker's gradient was not finite.
     """
 
     def __init__(self, stage: CallContext, function: StepFunction, options: SyncOptions) -> None:
         """Read the trainable variables of a model that is built."""
         self.options = options
-        self.is_synced = self.is_in_sync = True
+        self.is_synced = self.may_exchange = True
         self.found_nonfinite = False
         self._model = stage.model
         self._function = function
@@ -135,7 +135,7 @@ class LocalSteps:
                 self._start_round()
             return
         self._since += done
-        self.is_synced = self.is_in_sync = False
+        self.is_synced = self.may_exchange = False
         self._forget_unassigned()
         self._act()
         if is_last:
@@ -145,7 +145,7 @@ class LocalSteps:
         """Give all workers the same weights; all must call it after the same step."""
         if self._since == 0:
             return
-        self.is_synced = self.is_in_sync = True
+        self.is_synced = self.may_exchange = True
         self._forget_unassigned()
         places = tuple(range(len(self._anchors)))
         packs = self._added_up(places, self._differences_of(places, self._no_samples))
@@ -385,7 +385,7 @@ class StreamingSteps(LocalSteps):
                 continue
             packs = self._differences_of(places, self._samples_at[fragment])
             self._update(places, self._added_up(places, packs))
-        self.is_synced = self.is_in_sync = True
+        self.is_synced = self.may_exchange = True
         self._end_round()
 
     def _end_round(self) -> None:
@@ -404,7 +404,7 @@ class StreamingSteps(LocalSteps):
         for fragment in self._numbers:
             if (self._since - self._offset(fragment)) % self.every == 0 and self._places(fragment):
                 self._send(fragment)
-                self.is_in_sync = True
+                self.may_exchange = True
 
     @property
     def _numbers(self) -> range:
