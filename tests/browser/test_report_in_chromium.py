@@ -94,7 +94,7 @@ FIGURES = {
     "metric-loss", "metric-accuracy", "learning-rate", "gradients-2f-norm",
     "gradients-2f-clipped-5f-norm", "gradients-2f-clip-5f-fraction",
     "gradients-2f-cosine-5f-similarity", "gradients-2f-noise-5f-scale", "variables",
-    "throughput", "step-seconds", "split", "workers", "memory", "timeline",
+    "throughput", "step-seconds", "split", "workers", "memory", "timeline", "goodput",
 }  # fmt: skip
 
 
