@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from phalanx.errors import ConfigurationError
+from phalanx.worker.code_pickler import CodePickler
 from phalanx.worker.notebook_call import (
     NotebookCall,
-    code_in_cell,
     pickled_each,
     registered_classes,
 )
@@ -53,20 +53,16 @@ def pickle_function(
     )
 
 
-class _CallPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+class _CallPickler(CodePickler):
     """Keeps which cell a function is from, under the name that the user knows it by."""
 
     def __init__(self, buffer: io.BytesIO, names: Mapping[str, str]) -> None:
         super().__init__(buffer)
         self._names = names
 
-    def reducer_override(self, value: Any) -> Any:
-        """See `pickle.Pickler.reducer_override`."""
-        if isinstance(value, CodeType):
-            _, arguments = self.dispatch_table[CodeType](value)
-            file = value.co_filename
-            return code_in_cell, (self._names.get(file, file), *arguments)
-        return super().reducer_override(value)
+    def file_of(self, code: CodeType) -> str:
+        """The cell's name, or the file name of other code."""
+        return self._names.get(code.co_filename, code.co_filename)
 
 
 def _dumps(value: Any, names: Mapping[str, str]) -> bytes:

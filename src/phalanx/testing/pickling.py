@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
+
+from phalanx.worker.code_pickler import CodePickler
 
 
 def dump_call(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
@@ -28,8 +31,9 @@ def dump_call(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
 
 def dump_value(value: Any) -> bytes:
     """Any one value as bytes."""
-    data: bytes = cloudpickle.dumps(value)
-    return data
+    buffer = io.BytesIO()
+    CodePickler(buffer).dump(value)
+    return buffer.getvalue()
 
 
 def _is_test_module(name: str) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -111,11 +111,6 @@ def main(arguments: Sequence[str]) -> None:
 
 _kept: list[ModuleType] = []
 """The notebook's names live to the end of the process, as those of a script do."""
-
-
-def code_in_cell(file: str, *arguments: Any) -> CodeType:
-    """A code object with the name of its cell, which `cloudpickle` does not keep."""
-    return CodeType(*arguments).replace(co_filename=file)
 
 
 def write_result(value: Any, path: Path) -> None:
