@@ -131,8 +131,8 @@ def main() -> None:
         print(markdown(measured))
     if options.write:
         about = (
-            f"Medians of {options.rounds} rounds of {options.steps} steps, in turn. "
-            "`python benchmarks/slow_links.py --write` measures them."
+            f"Medians of {options.rounds} rounds of {options.steps} steps, in turn:\n"
+            f"`{' '.join(['python benchmarks/slow_links.py', *sys.argv[1:]])}`, as root."
         )
         replace_between(PAGE, "slow-links", f"{about}\n\n{markdown(measured)}")
 
