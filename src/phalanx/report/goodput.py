@@ -258,7 +258,7 @@ class _Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Session:
+class _LauncherSession:
     """What one `phalanx run` did; a run that is resumed has several."""
 
     begin: float
@@ -268,7 +268,7 @@ class _Session:
 
 def _sessions(
     events: Sequence[Event], processes: Mapping[int, _Process], until: float | None
-) -> list[_Session]:
+) -> list[_LauncherSession]:
     groups: list[list[Event]] = []
     for event in events:
         if isinstance(event, _LAUNCHER) and event.writer_rank is None:
@@ -279,7 +279,7 @@ def _sessions(
         last = max(event.t for event in events)
         begin = min(event.t for event in events)
         whole = [_Attempt(number=n, end=last, is_over=False, failed_at=None) for n in processes]
-        return [_Session(begin=begin, end=until or last, attempts=whole)]
+        return [_LauncherSession(begin=begin, end=until or last, attempts=whole)]
     numbers = [
         [event.attempt for event in group if isinstance(event, AttemptStart)] for group in groups
     ]
@@ -295,7 +295,7 @@ def _session(
     processes: Mapping[int, _Process],
     until: float | None,
     is_last: bool,
-) -> _Session:
+) -> _LauncherSession:
     ends = [event.t for event in group if isinstance(event, RunEnd)]
     seen = [event.t for event in group]
     seen += [p.moments[-1].t for n in numbers if (p := processes.get(n)) and p.moments]
@@ -316,7 +316,7 @@ def _session(
             if is_over
             else _Attempt(number=number, end=max(begin, end), is_over=False, failed_at=None)
         )
-    return _Session(begin=group[0].t, end=max(end, begin), attempts=attempts)
+    return _LauncherSession(begin=group[0].t, end=max(end, begin), attempts=attempts)
 
 
 def _end_of(number: int, exits: Sequence[WorkerExitEvent], group: Sequence[Event]) -> float:
