@@ -70,10 +70,10 @@ def _recovery(kind: str) -> float:
     with tempfile.TemporaryDirectory(prefix="recovery-") as place:
         directory = Path(place)
         (directory / "train.py").write_text(SCRIPT)
-        asked = ("--workers", "2", "--max-restarts", "1", "--name", "it", "train.py")
+        requested = ("--workers", "2", "--max-restarts", "1", "--name", "it", "train.py")
         with (directory / "output.txt").open("w") as output:
             run = subprocess.Popen(
-                [sys.executable, "-m", "phalanx", "run", *asked],
+                [sys.executable, "-m", "phalanx", "run", *requested],
                 cwd=directory,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -69,7 +69,7 @@ COLUMNS = ("", "ms per step", "times the longer of both", "vs. one piece of floa
 
 def measure(rate: str, compute: str, *, rounds: int, steps: int) -> Measured:
     """Start both workers on a link of `rate`, and wait for their figures."""
-    asked = json.dumps({"compute": compute, "rounds": rounds, "steps": steps})
+    requested = json.dumps({"compute": compute, "rounds": rounds, "steps": steps})
     addresses = [f"{address}:{PORT}" for address in ADDRESSES]
     workers = []
     with link(rate) as names:
@@ -83,7 +83,7 @@ def measure(rate: str, compute: str, *, rounds: int, steps: int) -> Measured:
                 "PYTHONPATH": str(HERE),
             }
             command = ["ip", "netns", "exec", name, *_core(rank), sys.executable]
-            command += ["-m", "slow_links.worker", asked]
+            command += ["-m", "slow_links.worker", requested]
             output = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
             workers.append(subprocess.Popen(command, env=environment, stdout=output, text=True))
         try:

@@ -44,15 +44,15 @@ def main() -> int:
     outcomes = Soak(place, faults=options.faults, runs=options.runs, jobs=options.jobs).run(
         options.seed
     )
-    said = summary(outcomes, time.monotonic() - began)
+    output = summary(outcomes, time.monotonic() - began)
     show(Results(columns=HEAD, rows=rows(outcomes)), goodput_table(outcomes), as_json=options.json)
-    print(said, file=sys.stderr if options.json else sys.stdout)
+    print(output, file=sys.stderr if options.json else sys.stdout)
     bad = [outcome for outcome in outcomes if outcome.wrong]
     for outcome in bad:
         print(f"\nseed {outcome.seed}, in {place / str(outcome.seed)}:", *outcome.wrong, sep="\n  ")
         print(f"  {plan_of(outcome.seed)}")
     if options.write:
-        replace_between(PAGE, "soak", page(outcomes, said, sys.argv[1:]))
+        replace_between(PAGE, "soak", page(outcomes, output, sys.argv[1:]))
     if not bad:
         shutil.rmtree(place, ignore_errors=True)
     return 1 if bad else 0
@@ -150,10 +150,16 @@ def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
     )
 
 
-def page(outcomes: Sequence[Outcome], said: str, arguments: Sequence[str]) -> str:
+def page(outcomes: Sequence[Outcome], output: str, arguments: Sequence[str]) -> str:
     line = "| {} | {} | {} | {} |".format
-    asked = " ".join(["python benchmarks/soak.py", *arguments])
-    lines = [f"`{asked}`:", textwrap.fill(said, 100), "", line(*HEAD), "| --- | --- | --- | --- |"]
+    requested = " ".join(["python benchmarks/soak.py", *arguments])
+    lines = [
+        f"`{requested}`:",
+        textwrap.fill(output, 100),
+        "",
+        line(*HEAD),
+        "| --- | --- | --- | --- |",
+    ]
     return "\n".join([*lines, *(line(f"`{row[0]}`", *row[1:]) for row in rows(outcomes))])
 
 

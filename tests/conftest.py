@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from phalanx.launch.forkserver import SERVER_MODULE, SHARED_VARIABLE, ForkServer
-from phalanx.launch.parent_death import tied_to_this_process
+from phalanx.launcher.forkserver import SERVER_MODULE, SHARED_VARIABLE, ForkServer
+from phalanx.launcher.parent_death import tied_to_this_process
 
 SESSION_VARIABLE = "PHALANX_TEST_SESSION"
 """Every process that a test starts inherits it, so the strays among them can be found."""

@@ -43,8 +43,8 @@ def _run(*command: str) -> None:
     try:
         subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", "") or error
+        output = getattr(error, "stderr", "") or error
         raise RuntimeError(
-            f"{' '.join(command)} failed ({said}). Network namespaces need root, and the commands "
-            "ip and tc of the package iproute2."
+            f"{' '.join(command)} failed ({output}). Network namespaces need root, and the "
+            "commands ip and tc of the package iproute2."
         ) from error

@@ -132,7 +132,7 @@ def timed(step: Any, rounds: int) -> list[float]:
 
 def main() -> None:
     """Measure; the argument is JSON."""
-    asked = json.loads(sys.argv[1])
+    requested = json.loads(sys.argv[1])
     limit_threads(1)
     keras.utils.set_random_seed(1)
     strategy = phalanx.strategy("multiworker")
@@ -143,27 +143,27 @@ def main() -> None:
         return collectives.all_reduce(tf.zeros([ENTRIES], dtype))
 
     found: dict[str, list[float]] = {
-        f"sending alone, {dtype.name}": timed(lambda d=dtype: sending(d), asked["rounds"])
+        f"sending alone, {dtype.name}": timed(lambda d=dtype: sending(d), requested["rounds"])
         for dtype in (tf.float32, tf.bfloat16)
     }
     seconds, rows = statistics.median(found["sending alone, float32"]) / 1000, 8
-    if asked["compute"] == "multiply":
+    if requested["compute"] == "multiply":
         took = statistics.median(alone_ms(0.0, CALIBRATION_ROWS, 3)) / 1000
         seconds, rows = 0.0, max(8, round(CALIBRATION_ROWS * seconds / took))
     else:
         seconds -= statistics.median(alone_ms(0.0, rows, 3)) / 1000
     shared = collectives.broadcast([tf.constant(seconds), tf.constant(rows)])
     seconds, rows = float(shared[0]), int(shared[1])
-    found["computing alone"] = alone_ms(seconds, rows, asked["rounds"])
+    found["computing alone"] = alone_ms(seconds, rows, requested["rounds"])
     models = {}
     with strategy.scope():
         for name in WAYS:
             models[name] = made(seconds)
             found[name] = []
-        for number in range(asked["rounds"] + 1):
+        for number in range(requested["rounds"] + 1):
             for name, options in WAYS.items():
                 strategy.reduce_options = ReduceOptions(**options)
-                took = fit_ms(models[name], rows, asked["steps"])
+                took = fit_ms(models[name], rows, requested["steps"])
                 if number:  # the first traces
                     found[name] += took
     if collectives.rank == 0:

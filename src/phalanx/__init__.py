@@ -44,6 +44,7 @@ _HOMES = {
     "fit": "phalanx.training.fit",
     "observe_gradients": "phalanx.training.custom_loop",
     "is_enabled": "phalanx.training.enable",
+    "launch": "phalanx.notebook.launch",
     "local_chief_first": "phalanx.training.local_chief_first",
     "predict": "phalanx.training.predict",
     "strategy": "phalanx.worker.strategy",
@@ -65,8 +66,7 @@ _HOMES = {
     ),
 }
 
-_MODULES = ("callbacks", "checkpoint", "clip", "data", "launch", "preemption", "schedules")
-"""`phalanx.launch` is also a function: see phalanx/launch/__init__.py."""
+_MODULES = ("callbacks", "checkpoint", "clip", "data", "preemption", "schedules")
 
 __all__ = [*sorted(_HOMES), *_MODULES, "__version__"]
 

@@ -123,11 +123,11 @@ def changed_lines(tree: Path) -> dict[str, set[int]]:
 def pytest_in(tree: Path, words: Sequence[str], seconds: float | None) -> tuple[int | None, str]:
     """pytest's exit code, None where its time was over, and what it said; leaves no process."""
     mark, path = uuid.uuid4().hex, f"{tree / 'src'}:{os.environ.get('PYTHONPATH', '')}".strip(":")
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
             env={**os.environ, "PYTHONPATH": path, "PHALANX_BREAK": mark},
-            **{"cwd": tree, "stdout": said, "stderr": said, "start_new_session": True},
+            **{"cwd": tree, "stdout": output, "stderr": output, "start_new_session": True},
         )
         code = None
         try:
@@ -139,19 +139,19 @@ def pytest_in(tree: Path, words: Sequence[str], seconds: float | None) -> tuple[
                     if mark.encode() in (each / "environ").read_bytes():
                         os.kill(int(each.name), signal.SIGKILL)
         process.wait()
-        said.seek(0)
-        return code, said.read()
+        output.seek(0)
+        return code, output.read()
 
 
-def look_at(patch: Path, asked: Any, contexts: Contexts, there: list[str]) -> str:
+def look_at(patch: Path, requested: Any, contexts: Contexts, there: list[str]) -> str:
     """Apply one break, and run what executes it: a row of the table."""
     began = time.monotonic()
-    with copy_of(asked.revision) as tree:
+    with copy_of(requested.revision) as tree:
         git("apply", str(patch), at=tree)
         wanted = set().union(*(contexts.tests_of(*each) for each in changed_lines(tree).items()))
         files = {test: test.split("::")[0] for test in there if test in wanted}
         tests = sorted(files, key=lambda test: (contexts.breadth[files[test]], files[test]))
-        outcome = noticed_by(tree, patch, tests, 60 * asked.minutes)
+        outcome = noticed_by(tree, patch, tests, 60 * requested.minutes)
     print(row := f"| {patch.stem} | {outcome} | {time.monotonic() - began:.0f} |", flush=True)
     return row
 
@@ -162,14 +162,16 @@ def noticed_by(tree: Path, patch: Path, tests: list[str], seconds: float) -> str
         return "not noticed (no test executes it)"
     listed = tree.parent / "tests"
     listed.write_text("\n".join(tests), encoding="utf-8")
-    code, said = pytest_in(tree, ["-x", f"@{listed}"], seconds)
+    code, output = pytest_in(tree, ["-x", f"@{listed}"], seconds)
     if code is None:
         return f"time over ({len(tests)} tests)"
     if code == 0:
-        return f"not noticed ({said.strip().splitlines()[-1]})"
-    reported = re.findall(r"^(?:FAILED|ERROR) (.*)$", said, re.MULTILINE)
+        return f"not noticed ({output.strip().splitlines()[-1]})"
+    reported = re.findall(r"^(?:FAILED|ERROR) (.*)$", output, re.MULTILINE)
     if not (named := [t for t in tests for s in reported if s == t or s.startswith(f"{t} - ")]):
-        return f"pytest as a whole (exit code {code}): {' '.join(reported) or said[-200:].strip()}"
+        return (
+            f"pytest as a whole (exit code {code}): {' '.join(reported) or output[-200:].strip()}"
+        )
     git("apply", "--reverse", str(patch), at=tree)
     listed.write_text(named[0], encoding="utf-8")
     alone = pytest_in(tree, [f"@{listed}"], seconds)[0]
@@ -187,16 +189,18 @@ def main() -> None:
     add("--jobs", type=int, default=1, help="breaks at a time")
     add("--revision", default="HEAD", help="what the breaks are applied to")
     add("--write", type=Path, help="a file for the table, as Markdown")
-    asked = parser.parse_args()
-    patches = [p for p in sorted(HERE.glob("*.patch")) if p.stem.startswith((*asked.names,) or "")]
-    with copy_of(asked.revision) as tree, ThreadPoolExecutor(asked.jobs) as pool:
-        contexts = Contexts(asked.contexts.resolve(), tree)
-        words = ["--collect-only", "--continue-on-collection-errors", "-m", asked.marker]
+    requested = parser.parse_args()
+    patches = [
+        p for p in sorted(HERE.glob("*.patch")) if p.stem.startswith((*requested.names,) or "")
+    ]
+    with copy_of(requested.revision) as tree, ThreadPoolExecutor(requested.jobs) as pool:
+        contexts = Contexts(requested.contexts.resolve(), tree)
+        words = ["--collect-only", "--continue-on-collection-errors", "-m", requested.marker]
         there = [line for line in pytest_in(tree, words, None)[1].splitlines() if "::" in line]
-        rows = list(pool.map(lambda patch: look_at(patch, asked, contexts, there), patches))
-    if asked.write is not None:
+        rows = list(pool.map(lambda patch: look_at(patch, requested, contexts, there), patches))
+    if requested.write is not None:
         table = ["| Break | Noticed by | Seconds |", "|---|---|---|", *rows]
-        asked.write.write_text("\n".join(table) + "\n", encoding="utf-8")
+        requested.write.write_text("\n".join(table) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -151,8 +151,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="the directory for the data")
     parser.add_argument("words", nargs="*", help="pytest's arguments, after --")
-    asked = parser.parse_args()
-    directory = asked.data.resolve()
+    requested = parser.parse_args()
+    directory = requested.data.resolve()
     for name in ("raw", "tests"):
         shutil.rmtree(directory / name, ignore_errors=True)
         (directory / name).mkdir(parents=True)
@@ -160,7 +160,7 @@ def main() -> int:
     settings.write_text(SETTINGS.format(root=ROOT, directory=directory), encoding="utf-8")
     path = os.pathsep.join([str(HERE), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, DIRECTORY: str(directory), "PYTHONPATH": path.strip(os.pathsep)}
-    command = [sys.executable, "-m", "pytest", "-p", "contexts", *asked.words]
+    command = [sys.executable, "-m", "pytest", "-p", "contexts", *requested.words]
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
 
     whole = coverage.Coverage(

@@ -36,13 +36,13 @@ class Server(ThreadingHTTPServer):
     """Serves a directory, and keeps in mind what was asked for."""
 
     def __init__(self, directory):
-        self.asked, self.directory = [], directory
+        self.requested, self.directory = [], directory
         super().__init__(("127.0.0.1", 0), partial(Handler, directory=str(directory)))
 
 
 class Handler(SimpleHTTPRequestHandler):
     def log_message(self, text, *words):
-        self.server.asked.append(self.path)
+        self.server.requested.append(self.path)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def opened(pages, browser):
     """`opened(name)`: the page's figures, once they are drawn, and the messages of the console."""
 
     def open_page(name):
-        pages.asked.clear()
+        pages.requested.clear()
         browser.get_log("browser")
         browser.get(f"http://127.0.0.1:{pages.server_port}/{name}")
         WebDriverWait(browser, PAGE_SECONDS).until(
@@ -113,11 +113,13 @@ def test_every_figure_is_drawn(opened, browser):
 @pytest.mark.parametrize("name", ["report.html", "comparison.html", "evil.html"])
 def test_nothing_is_loaded_and_nothing_complains(opened, browser, pages, name):
     opened(name)
-    asked = [path for path in pages.asked if path != "/favicon.ico"]  # The browser's own idea.
-    assert asked == [f"/{name}"]
+    requested = [
+        path for path in pages.requested if path != "/favicon.ico"
+    ]  # The browser's own idea.
+    assert requested == [f"/{name}"]
     assert [url for url in browser.execute_script(LOADED) if "favicon" not in url] == []
-    said = [each["message"] for each in browser.get_log("browser")]
-    assert [message for message in said if "favicon" not in message] == []
+    output = [each["message"] for each in browser.get_log("browser")]
+    assert [message for message in output if "favicon" not in message] == []
 
 
 def test_what_a_run_calls_things_is_text(opened, browser):

@@ -7,7 +7,7 @@ from perfetto import perfetto, query
 from typer.testing import CliRunner
 
 from phalanx.cli.app import app
-from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launcher.run_layout import AttemptPaths
 from phalanx.monitoring.flight_ring import Ring
 from phalanx.monitoring.mapped_pages import MappedPages
 

@@ -35,7 +35,7 @@ def start(fault):
 
 
 @pytest.mark.parametrize(
-    ("fault", "code", "said"),
+    ("fault", "code", "output"),
     [
         (chaos.Kill(worker=0, step=1), -signal.SIGKILL, ["before"]),
         (chaos.Exit(worker=0, step=1, code=42), 42, ["before"]),
@@ -45,11 +45,11 @@ def start(fault):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, chaos.Fault) else None,
 )
-def test_what_becomes_of_the_process(fault, code, said):
+def test_what_becomes_of_the_process(fault, code, output):
     process = start(fault)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
-    assert out.split() == said
+    assert out.split() == output
     assert ("LookupError: lost" in err) == isinstance(fault, chaos.Raise)
 
 

@@ -16,9 +16,9 @@ KINDS = (
 
 @given(seed=st.integers(0, 2**32), workers=st.integers(1, 5), steps=st.integers(1, 90))
 def test_a_drawn_plan_is_drawn_again_and_read_back(seed, workers, steps):
-    asked = {"workers": workers, "steps": steps, "kinds": KINDS, "faults": 6}
-    plan = chaos.random_plan(seed, **asked)
-    assert plan == chaos.random_plan(seed, **asked)
+    requested = {"workers": workers, "steps": steps, "kinds": KINDS, "faults": 6}
+    plan = chaos.random_plan(seed, **requested)
+    assert plan == chaos.random_plan(seed, **requested)
     assert chaos.parse_plan(chaos.show_plan(plan)) == plan
     assert len(plan) == 6
     for fault in plan:

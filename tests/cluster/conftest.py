@@ -12,8 +12,8 @@ import pytest
 from hosts import hosts_up, why_not
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.launch.failure import FailureRecord
-from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launcher.failure import FailureRecord
+from phalanx.launcher.run_layout import AttemptPaths
 
 SECONDS = 600
 
@@ -76,7 +76,7 @@ class WorkerGroup:
     def failure(self, rank):
         return FailureRecord.read(self.paths.error(rank))
 
-    def said(self, rank, key):
+    def output(self, rank, key):
         """What a script printed as `SAY key value`, the last time; None if it has not."""
         mark = f"SAY {key} "
         lines = [line for line in self.log(rank).splitlines() if line.startswith(mark)]

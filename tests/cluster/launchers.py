@@ -40,7 +40,7 @@ class Launchers:
                 start_new_session=True,
             )
 
-    def said(self, host):
+    def output(self, host):
         return (self.directory / f"host-{host}.log").read_text(errors="replace")
 
     def pid_of(self, rank):
@@ -65,7 +65,7 @@ class Launchers:
         return codes
 
     def reported(self):
-        return "\n".join(self.said(host)[-3000:] for host in range(len(self.processes)))
+        return "\n".join(self.output(host)[-3000:] for host in range(len(self.processes)))
 
     def kill(self):
         for process in self.processes:

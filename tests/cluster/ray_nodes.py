@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from phalanx.launch.ports import pick_free_ports
+from phalanx.launcher.ports import pick_free_ports
 
 SECONDS, TRIES = 240, 6
 STARTED = "Ray runtime started"
@@ -63,7 +63,7 @@ class Nodes:
             if self._joins("127.0.0.1"):
                 self._until(self._answers)
                 return
-        raise AssertionError(self.said())
+        raise AssertionError(self.output())
 
     def start(self, number, cpus=1):
         """A node, at an address of its own; returns that."""
@@ -72,7 +72,7 @@ class Nodes:
             self._start(address, cpus, "--address", f"127.0.0.1:{self._port}")
             if self._joins(address):
                 return address
-        raise AssertionError(self.said())
+        raise AssertionError(self.output())
 
     def kill(self, address):
         """A node is lost, with all that it runs."""
@@ -103,7 +103,7 @@ class Nodes:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)["status"]
 
-    def said(self):
+    def output(self):
         return "\n".join(path.read_text()[-3000:] for path in self._place.glob("*.log"))
 
     def _start(self, address, cpus, *words):
@@ -151,8 +151,8 @@ class Nodes:
     def _until(self, condition):
         end = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < end, self.said()
-            assert all(one.poll() is None for one in self._processes.values()), self.said()
+            assert time.monotonic() < end, self.output()
+            assert all(one.poll() is None for one in self._processes.values()), self.output()
             time.sleep(0.2)
 
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 
-from phalanx.launch.ports import pick_free_ports
+from phalanx.launcher.ports import pick_free_ports
 
 PROGRAMS = ("munge", "munged", "slurmctld", "slurmd", "srun", "sbatch", "runuser")
 SECONDS = 240
@@ -67,18 +67,18 @@ class Slurm:
 
     def state(self, job):
         """What Slurm says of a job: its state, such as RUNNING."""
-        said = self.call("scontrol", "show", "job", job)
-        return said.split("JobState=")[1].split()[0]
+        output = self.call("scontrol", "show", "job", job)
+        return output.split("JobState=")[1].split()[0]
 
     def reported(self):
         """What Slurm knows of its jobs and nodes, and the end of what its daemons wrote."""
-        asked = [self.call("scontrol", "show", what) for what in ("job", "node")]
+        requested = [self.call("scontrol", "show", what) for what in ("job", "node")]
         logs = sorted(self.config.parent.glob("*.log"))
-        return "\n".join([*asked, *(log.read_text(errors="replace")[-2000:] for log in logs)])
+        return "\n".join([*requested, *(log.read_text(errors="replace")[-2000:] for log in logs)])
 
     def restarts(self, job):
-        said = self.call("scontrol", "show", "job", job)
-        return int(said.split("Restarts=")[1].split()[0])
+        output = self.call("scontrol", "show", "job", job)
+        return int(output.split("Restarts=")[1].split()[0])
 
 
 @contextmanager

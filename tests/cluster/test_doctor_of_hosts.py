@@ -59,16 +59,16 @@ def doctors(cables, tmp_path):
 
 def test_the_slow_link_and_the_broken_one_are_named(cables, doctors, tmp_path):
     leader, near, far = doctors("--json", "--model-parameters", "1M", "--rendezvous-timeout", "300")
-    said, _ = leader.communicate(timeout=SECONDS)
+    output, _ = leader.communicate(timeout=SECONDS)
     logs = "\n".join(path.read_text() for path in sorted(tmp_path.glob("host-*.log")))
-    found = json.loads(said)
+    found = json.loads(output)
     a, b, c = (f"{cables.address(host)} ({host})" for host in range(3))
     links = [result for result in found["results"] if result["check"] == "link"]
     (broken,) = (one for one in links if one["verdict"] == "error")
     assert broken["what"].startswith((f"broken: {c} and {a} do not", f"broken: {a} and {c} do not"))
     assert "timed out" in broken["what"]
     slow = [one["what"] for one in links if one["verdict"] == "warning"]
-    assert any(one.startswith(f"slow: {b} and {c}:") for one in slow), said + logs
+    assert any(one.startswith(f"slow: {b} and {c}:") for one in slow), output + logs
     (added,) = (one for one in found["results"] if one["check"] == "all-reduce")
     assert added["verdict"] == "ok", added
     assert added["what"].startswith(f"{a} with {b}: ")

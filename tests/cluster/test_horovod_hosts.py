@@ -28,7 +28,7 @@ def trained(named_hosts, tmp_path):
             assert run.end() == [0, 0], run.reported()
         finally:
             run.kill()
-        assert f"2 workers on 2 hosts, strategy {strategy}" in run.said(0)
+        assert f"2 workers on 2 hosts, strategy {strategy}" in run.output(0)
         return weights(run.directory)
 
     return train

@@ -67,7 +67,7 @@ class Pods:
     def codes(self):
         return [process.wait(timeout=SECONDS) for process in self.processes]
 
-    def said(self):
+    def printed(self):
         return "\n".join(path.read_text() for path in sorted(self.directory.glob("pod-*.log")))
 
     def end(self):
@@ -116,17 +116,17 @@ def test_a_pod_is_asked_to_go_and_others_come(job, tmp_path):
     pods = job(here)
     end = time.monotonic() + SECONDS
     while not (here / "epoch-2").exists():
-        assert time.monotonic() < end, pods.said()
-        assert all(process.poll() is None for process in pods.processes), pods.said()
+        assert time.monotonic() < end, pods.printed()
+        assert all(process.poll() is None for process in pods.processes), pods.printed()
         time.sleep(0.2)
     pods.processes[1].send_signal(signal.SIGTERM)  # a node is drained
     # The Job's rules ignore 75, so Kubernetes makes new pods of the same indices.
-    assert pods.codes() == [75, 75], pods.said()
+    assert pods.codes() == [75, 75], pods.printed()
     assert not (here / "weights.npz").exists()
 
     pods.start()
-    assert pods.codes() == [0, 0], pods.said()
-    assert "resuming from step" in pods.said()
+    assert pods.codes() == [0, 0], pods.printed()
+    assert "resuming from step" in pods.printed()
     assert len(weights(here)) == 4
 
 
@@ -135,8 +135,8 @@ def test_a_pod_is_asked_to_go_and_others_come(job, tmp_path):
 def test_in_step_by_other_ways(job, tmp_path, options, data):
     here = put_small(tmp_path / "job", data)
     pods = job(here, options)
-    assert pods.codes() == [0, 0], pods.said()
-    assert "2 workers on 2 hosts" in pods.said()
+    assert pods.codes() == [0, 0], pods.printed()
+    assert "2 workers on 2 hosts" in pods.printed()
     assert_path_was_taken(here, options)
     assert_weights_of_one_device(here, data)
 
@@ -146,8 +146,8 @@ def test_parameter_servers_in_each_pod(job, tmp_path):
     here = put_small(tmp_path / "job")
     (here / "hold").touch()
     pods = job(here, SERVERS)
-    wait_for_epoch(here, pods.said)
+    wait_for_epoch(here, pods.printed)
     assert launchers_of_servers(here, "JOB_COMPLETION_INDEX") == ["0", "1"]
     (here / "hold").unlink()
-    assert pods.codes() == [0, 0], pods.said()
+    assert pods.codes() == [0, 0], pods.printed()
     weights(here)

@@ -60,7 +60,7 @@ def undisturbed(path):
 
 
 def trains(worker_group, rank, epoch):
-    return lambda: (worker_group.said(rank, "epoch") or 0) >= epoch
+    return lambda: (worker_group.output(rank, "epoch") or 0) >= epoch
 
 
 def test_training_continues_from_the_checkpoint_after_a_pulled_cable(hosts, worker_group, script):
@@ -72,23 +72,23 @@ def test_training_continues_from_the_checkpoint_after_a_pulled_cable(hosts, work
     hosts.heal(2)
     second = worker_group(train, workers=3, attempt=1)
     assert second.end() == [0, 0, 0]
-    assert second.said(0, "epoch") == EPOCHS - 1
+    assert second.output(0, "epoch") == EPOCHS - 1
     started = int(second.log(0).split("SAY epoch ")[1].split()[0])
     assert started >= 4, "it continued where it was"
 
     whole = str(script("whole.py", epochs=EPOCHS))
     expected, *_ = run_workers(undisturbed, 3, args=[whole], seed=1, deadline=SECONDS)
     for rank in range(3):
-        assert {key: second.said(rank, key) for key in expected} == expected
+        assert {key: second.output(rank, key) for key in expected} == expected
 
 
 def test_a_cable_that_is_back_soon_is_borne(hosts, worker_group, script):
     running = worker_group(script(epochs=EPOCHS), workers=2)
     running.until(trains(running, 0, 5))
     hosts.cut(1)
-    before = running.said(0, "epoch")
+    before = running.output(0, "epoch")
     with pytest.raises(AssertionError, match="not so within"):
         running.until(trains(running, 0, before + 5), seconds=2)  # nothing continues meanwhile
     hosts.heal(1)
     assert running.end() == [0, 0]
-    assert running.said(1, "epoch") == EPOCHS - 1
+    assert running.output(1, "epoch") == EPOCHS - 1

@@ -75,7 +75,7 @@ class Job:
             if time.monotonic() > look:
                 assert self.state() in ("PENDING", "RUNNING"), self.log()
                 look = time.monotonic() + EVERY
-            assert time.monotonic() < end, self.log() + self.ray.said()
+            assert time.monotonic() < end, self.log() + self.ray.output()
             time.sleep(0.2)
 
     def until_said(self, text):

@@ -32,7 +32,7 @@ def launch(hosts, tmp_path):
 def test_two_hosts_train_what_one_device_does(launch):
     run = launch("two", count=2)
     assert run.end() == [0, 0], run.reported()
-    assert "2 workers on 2 hosts" in run.said(0)
+    assert "2 workers on 2 hosts" in run.output(0)
     assert_weights_of_one_device(run.directory)
 
 
@@ -40,7 +40,7 @@ def test_two_hosts_train_what_one_device_does(launch):
 def undisturbed(launch):
     run = launch("whole")
     assert run.end() == [0, 0, 0], run.reported()
-    assert "3 workers on 3 hosts" in run.said(0)
+    assert "3 workers on 3 hosts" in run.output(0)
     return weights(run.directory)
 
 
@@ -55,7 +55,7 @@ def test_a_run_on_three_hosts_bears_a_pulled_cable_and_a_killed_launcher(
     hosts.cut(2)
     (run.directory / "hold-2").unlink()
     end = time.monotonic() + SECONDS
-    while "looking for it again" not in run.said(2):  # both sides have noticed
+    while "looking for it again" not in run.output(2):  # both sides have noticed
         assert time.monotonic() < end, run.reported()
         time.sleep(0.1)
     hosts.heal(2)
@@ -73,13 +73,13 @@ def test_a_run_on_three_hosts_bears_a_pulled_cable_and_a_killed_launcher(
 def test_data_workers_of_the_first_host_serve_workers_on_all(launch):
     served = launch("served", "--data-workers", "2", "--tee", "all", data=SERVED)
     assert served.end() == [0, 0, 0], served.reported()
-    said = served.said(0)
-    assert "no data service" not in said
-    made_here = map(int, re.findall(r"made here \((\d+) so far\)", said))
-    assert max(made_here, default=0) < 5 * EPOCHS / 2, said
+    output = served.output(0)
+    assert "no data service" not in output
+    made_here = map(int, re.findall(r"made here \((\d+) so far\)", output))
+    assert max(made_here, default=0) < 5 * EPOCHS / 2, output
     alone = launch("alone", "--tee", "all", data=SERVED)
     assert alone.end() == [0, 0, 0], alone.reported()
-    assert alone.said(0).count("no data service") == 3
+    assert alone.output(0).count("no data service") == 3
     for got, expected in zip(weights(served.directory), weights(alone.directory), strict=True):
         np.testing.assert_array_equal(got, expected)
 
@@ -93,8 +93,8 @@ def test_parameter_servers_on_hosts_continue_when_a_worker_is_killed(launch):
     os.kill(run.pid_of(2), signal.SIGKILL)  # of host 1; 0 is the chief
     (run.directory / "hold").unlink()
     assert run.end() == [0, 0, 0], run.reported()
-    assert "worker 2 failed: " in run.said(0)
-    assert "starting a replacement" in run.said(0)
+    assert "worker 2 failed: " in run.output(0)
+    assert "starting a replacement" in run.output(0)
     weights(run.directory)
 
 
@@ -103,5 +103,5 @@ def test_a_host_that_does_not_come_is_named(launch, hosts):
     hosts.cut(1)
     run = launch("alone", "--rendezvous-timeout", "15")
     assert all(run.end())
-    assert "found no sign of it: start the same command on each" in run.said(0)
-    assert f"{hosts.address(1)} (1)" in run.said(0)
+    assert "found no sign of it: start the same command on each" in run.output(0)
+    assert f"{hosts.address(1)} (1)" in run.output(0)

@@ -57,8 +57,8 @@ def wait_for(what, log, slurm=None):
     end = time.monotonic() + SECONDS
     while not what():
         if time.monotonic() >= end:
-            said = log.read_text() if log.exists() else "nothing was said"
-            raise AssertionError(f"{said}\n{slurm.reported() if slurm else ''}")
+            output = log.read_text() if log.exists() else "nothing was said"
+            raise AssertionError(f"{output}\n{slurm.reported() if slurm else ''}")
         time.sleep(0.2)
 
 

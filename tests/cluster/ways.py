@@ -77,11 +77,11 @@ def launchers_of_servers(here, variable):
     return [psutil.Process(pid).environ()[variable] for pid in servers]
 
 
-def wait_for_epoch(here, said):
+def wait_for_epoch(here, output):
     """Training has started; it is slow until `hold` is removed again."""
     end = time.monotonic() + SECONDS
     while not (here / "epoch-0").exists():
-        assert time.monotonic() < end, said()
+        assert time.monotonic() < end, output()
         time.sleep(0.1)
 
 

@@ -24,7 +24,7 @@ class Finished:
     out: str
     err: str
 
-    def said(self, rank=0):
+    def output(self, rank=0):
         """The lines that a worker's script printed, `key value` each, as a mapping."""
         mark = f"[worker {rank}] SAY "
         lines = [line[len(mark) :] for line in self.out.splitlines() if line.startswith(mark)]

@@ -28,7 +28,7 @@ def test_an_unchanged_script_meets_its_faults_once(command):
     assert "restart 1 of 2" in finished.err
     assert "restart 2 of 2" not in finished.err
     assert "chaos: SlowDown(worker=0, step=2, seconds=0.1)" in finished.out
-    assert finished.said()["epochs"] == [1, 2]
+    assert finished.output()["epochs"] == [1, 2]
 
 
 @pytest.mark.full

@@ -75,8 +75,8 @@ def wall_clock(cold_command, shifting):
 
 def start(command, *options, act="time.sleep(0.25)"):
     script = command.script(TRAIN.format(act=act))
-    asked = ("--workers", "2", "--hang-timeout", str(HANG_TIMEOUT), *options)
-    process = command.start(*asked, script)
+    requested = ("--workers", "2", "--hang-timeout", str(HANG_TIMEOUT), *options)
+    process = command.start(*requested, script)
     # Both have trained some steps, and wait within one.
     command.wait_until(lambda: len(list(command.directory.glob("trains-*"))) == 2)
     return process

@@ -41,13 +41,13 @@ def test_a_killed_data_worker_changes_nothing(cold_command):
     script = command.script(SCRIPT)
     served = command.run("--workers", "2", "--data-workers", "2", "--tee", "all", script)
     assert served.code == 0, served.err
-    assert served.said()["servers"] == 2
+    assert served.output()["servers"] == 2
     assert "ended with -9; starting a replacement" in served.err
     alone = command.run("--workers", "2", "--tee", "all", script)
-    assert alone.said()["servers"] == 0
+    assert alone.output()["servers"] == 0
     assert "no data service" in alone.out
     for name in ("losses", "weights"):
-        assert served.said()[name] == pytest.approx(alone.said()[name], rel=1e-6)
+        assert served.output()[name] == pytest.approx(alone.output()[name], rel=1e-6)
     assert servers_in(command.directory) == []
 
 

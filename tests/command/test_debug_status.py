@@ -70,8 +70,17 @@ def has_other_shapes():
 @pytest.mark.timeout(1500)
 def test_the_late_worker_is_named_live_and_afterwards(command):
     script = command.script(TRAIN)
-    asked = ("--workers", "2", "--name", "planted", "--hang-timeout", "20", "--max-restarts", "2")
-    process = command.start(*asked, script)
+    requested = (
+        "--workers",
+        "2",
+        "--name",
+        "planted",
+        "--hang-timeout",
+        "20",
+        "--max-restarts",
+        "2",
+    )
+    process = command.start(*requested, script)
     run = command.directory / "runs" / "planted"
 
     def verdict(attempt, now=0.0):

@@ -45,15 +45,15 @@ def test_it_continues_with_two_of_three_and_grows_again(command):
     script = command.script(TRAINING)
     undisturbed = command.run("--workers", "1", "--seed", "5", script, "whole", deadline=300)
     (command.directory / "broken").touch()
-    asked = ("--workers", "2:3", "--max-restarts", "3", "--seed", "5", "--name", "it")
-    finished = command.run(*asked, script, "grown", deadline=400)
+    requested = ("--workers", "2:3", "--max-restarts", "3", "--seed", "5", "--name", "it")
+    finished = command.run(*requested, script, "grown", deadline=400)
     assert finished.code == undisturbed.code == 0, finished.err
     assert "worker 2 failed: OSError: no such device; restart 1 of 3" in finished.err
     assert "worker 2 cannot restart: continuing with 2 of 3 workers" in finished.err
     assert "continuing with 3 of 3 workers again" in finished.err
     assert resizes(command, "it") == [[0, 1], [0, 1, 2]]
-    said = finished.said()
-    assert said["epoch-0"] == [2, 2]
-    assert said["epoch-7"] == [3, 3]
+    output = finished.output()
+    assert output["epoch-0"] == [2, 2]
+    assert output["epoch-7"] == [3, 3]
     # The global batches are the same, whoever computed them.
-    assert said["loss"] == pytest.approx(undisturbed.said()["loss"], rel=1e-4)
+    assert output["loss"] == pytest.approx(undisturbed.output()["loss"], rel=1e-4)

@@ -135,7 +135,7 @@ def test_values_of_variables_are_written_nowhere(command):
     script = command.script("import os\nsay('came', os.environ['KEY'] == 's3cr3t')\n")
     finished = command.run("--workers", "1", "--name", "it", "--env", "KEY=s3cr3t", script)
     assert finished.code == 0
-    assert finished.said() == {"came": True}
+    assert finished.output() == {"came": True}
     words = [sys.executable, "-m", "phalanx", "report", "it"]
     subprocess.run(words, cwd=command.directory, check=True, capture_output=True)
     run = command.directory / "runs" / "it"
@@ -149,14 +149,14 @@ def test_a_taken_port_is_retried(command, monkeypatch):
     import io
     import os
 
-    from phalanx.launch.options import RunOptions
-    from phalanx.launch.ports import pick_free_ports
-    from phalanx.launch.resources import Machine
-    from phalanx.launch.run import LaunchContext, run
+    from phalanx.launcher.options import RunOptions
+    from phalanx.launcher.ports import pick_free_ports
+    from phalanx.launcher.resources import Machine
+    from phalanx.launcher.run import LaunchContext, run
 
     script = command.script(f"{GANG}\nprint('done')\n")
     monkeypatch.chdir(command.directory)
-    output, said = io.StringIO(), []
+    output, printed = io.StringIO(), []
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -172,13 +172,13 @@ def test_a_taken_port_is_retried(command, monkeypatch):
                 machine=Machine(cores=2),
                 output=output,
                 pick_ports=pick,
-                announce=said.append,
+                announce=printed.append,
             ),
         )
     assert result.exit_code == 0, result.report
     assert "done" in output.getvalue()
     assert [path.name for path in sorted((result.run_dir / "attempts").iterdir())] == ["0", "1"]
-    assert any("restarting" in line for line in said)
+    assert any("restarting" in line for line in printed)
 
 
 @pytest.mark.parametrize(
@@ -243,4 +243,4 @@ def test_who_is_done_first_waits_for_the_others(command):
     )
     finished = command.run("--workers", "2", "--tee", "all", script)
     assert finished.code == 0, finished.err
-    assert finished.said(0)["exit"] > finished.said(1)["left"]
+    assert finished.output(0)["exit"] > finished.output(1)["left"]

@@ -94,7 +94,7 @@ def saved(command_in, tmp_path_factory):
     command = command_in(tmp_path_factory.mktemp("saved"))
     finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", command.script(SAVES))
     assert finished.code == 0, finished.err
-    return command, [finished.said(rank) for rank in range(2)]
+    return command, [finished.output(rank) for rank in range(2)]
 
 
 def test_workers_save_to_one_path_and_all_restore_from_it(saved):
@@ -143,10 +143,10 @@ def test_other_numbers_of_workers_restore(saved, workers):
     finished = command.run("--workers", str(workers), "--tee", "all", script)
     assert finished.code == 0, finished.err
     for rank in range(workers):
-        said = finished.said(rank)
-        assert said["restored"] == "managed/ckpt-4"
-        assert said["steps"] == 12
-        assert said["values"] == chief["values"]
+        output = finished.output(rank)
+        assert output["restored"] == "managed/ckpt-4"
+        assert output["steps"] == 12
+        assert output["values"] == chief["values"]
 
 
 @FULL
@@ -156,9 +156,9 @@ def test_plain_tensorflow_restores(saved):
     environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
     words = [sys.executable, script]
     out = subprocess.check_output(words, cwd=command.directory, env=environment, text=True)
-    said = dict(line.split(" ", 2)[1:] for line in out.splitlines() if line.startswith("SAY "))
-    assert json.loads(said["restored"]) == "managed/ckpt-4"
-    assert json.loads(said["values"]) == chief["values"]
+    output = dict(line.split(" ", 2)[1:] for line in out.splitlines() if line.startswith("SAY "))
+    assert json.loads(output["restored"]) == "managed/ckpt-4"
+    assert json.loads(output["values"]) == chief["values"]
 
 
 DOWNLOADS = """
@@ -179,7 +179,7 @@ class SlowFiles(http.server.BaseHTTPRequestHandler):
     """Gives an archive, half of it late."""
 
     def do_GET(self):
-        self.server.asked.append(self.path)
+        self.server.requested.append(self.path)
         body = self.server.body
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -202,7 +202,7 @@ def slow_files():
             stream.writestr(f"{number}.txt", f"text {number}")
         stream.writestr("more/zeros", bytes(100_000))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlowFiles) as server:
-        server.asked, server.body = [], archive.getvalue()
+        server.requested, server.body = [], archive.getvalue()
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
@@ -223,11 +223,11 @@ def test_one_worker_downloads_and_extracts_for_all(downloads, slow_files):
     finished = downloads.run("--workers", "2", "--tee", "all", downloads.script(DOWNLOADS))
     assert finished.code == 0, finished.err
     for rank in range(2):
-        said = finished.said(rank)
-        assert said["found"] == ["text 0", "text 1", "text 2"]
-        assert said["again"] is True
-    assert finished.said(1)["alone"] == len(slow_files.body)
-    assert slow_files.asked == ["/many.zip", "/many.zip"]
+        output = finished.output(rank)
+        assert output["found"] == ["text 0", "text 1", "text 2"]
+        assert output["again"] is True
+    assert finished.output(1)["alone"] == len(slow_files.body)
+    assert slow_files.requested == ["/many.zip", "/many.zip"]
 
 
 IS_KILLED = """
@@ -259,8 +259,8 @@ def test_a_worker_that_is_killed_in_a_download_leaves_no_half_file(downloads, sl
     script = downloads.script(IS_KILLED)
     finished = downloads.run("--workers", "2", "--max-restarts", "1", "--tee", "all", script)
     assert finished.code == 0, finished.err
-    assert [finished.said(rank)["size"] for rank in range(2)] == [len(slow_files.body)] * 2
-    assert len(slow_files.asked) == 2
+    assert [finished.output(rank)["size"] for rank in range(2)] == [len(slow_files.body)] * 2
+    assert len(slow_files.requested) == 2
 
 
 DIRECTORIES = """
@@ -290,11 +290,11 @@ def test_a_directory_that_a_sibling_made_is_made(command):
     finished = command.run("--workers", "3", "--tee", "all", script)
     assert finished.code == 0, finished.err
     for rank in range(3):
-        said = finished.said(rank)
-        assert said["again"] == [True] * 3
-        assert said["before"] == [True] * 2
-        assert said["a-file"] is True
-        assert said["exist_ok"] is None
+        output = finished.output(rank)
+        assert output["again"] == [True] * 3
+        assert output["before"] == [True] * 2
+        assert output["a-file"] is True
+        assert output["exist_ok"] is None
     again = command.run("--workers", "2", script)
     assert again.code == 1
     assert "FileExistsError" in again.err
@@ -331,7 +331,7 @@ def test_the_first_worker_of_a_host_goes_first(command):
     finished = command.run("--workers", "3", "--tee", "all", ranks_first(command))
     assert finished.code == 0, finished.err
     for rank in range(3):
-        assert finished.said(rank) == {"found": "whole", "in-block": True}
+        assert finished.output(rank) == {"found": "whole", "in-block": True}
 
 
 @pytest.mark.parametrize("failing", [0, pytest.param(1, marks=FULL)])
@@ -340,10 +340,10 @@ def test_where_it_fails_on_one_worker_it_fails_on_all(command, failing):
     finished = command.run("--workers", "2", "--tee", "all", ranks_first(command))
     assert finished.code == 1
     assert f"Worker {failing} failed first: AssertionError: it has failed" in finished.err
-    raised = finished.said(1 - failing)["raised"]
+    raised = finished.output(1 - failing)["raised"]
     assert raised.startswith("WorkerLostError: ")
     assert f"it failed on worker {failing}," in raised
-    assert ("in-block" in finished.said(1)) == (failing == 1)
+    assert ("in-block" in finished.output(1)) == (failing == 1)
 
 
 def files_in(directory):

@@ -54,11 +54,11 @@ def test_goodput_is_what_the_scripts_own_clock_says(command):
     finished = command.run("--workers", "2", "--max-restarts", "1", "--name", "r", "train.py")
     took = time.monotonic() - began
     assert finished.code == 0, finished.err
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "phalanx", "report", "r", "--json"],
         cwd=command.directory, capture_output=True, text=True, timeout=60, check=True,
     ).stdout  # fmt: skip
-    found = json.loads(said)["runs"][0]["goodput"]
+    found = json.loads(output)["runs"][0]["goodput"]
     seconds = {row: each["seconds"] for row, each in found["rows"].items()}
 
     lines = map(json.loads, (command.directory / "steps.jsonl").read_text().splitlines())

@@ -68,8 +68,8 @@ def test_a_run_that_continues_is_left_alone(command):
 def test_a_run_that_made_no_progress_is_started_again(command):
     act = "first = not os.path.exists('stood'); open('stood', 'a').close(); time.sleep(1e3 * first)"
     script = command.script(TRAIN.format(act=act))
-    asked = ("--workers", "2", "--hang-timeout", "20", "--max-restarts", "1")
-    finished = command.run(*asked, script, deadline=600)
+    requested = ("--workers", "2", "--hang-timeout", "20", "--max-restarts", "1")
+    finished = command.run(*requested, script, deadline=600)
     assert finished.code == 0
     assert "it made no progress; restart 1 of 1" in finished.err
     assert "trained" in finished.out

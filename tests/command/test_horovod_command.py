@@ -34,13 +34,15 @@ def test_a_script_trains_as_on_one_device(command):
         *("--workers", "2", "--strategy", "horovod", "--seed", "3", "--tee", "all", script)
     )
     assert (alone.code, two.code) == (0, 0), two.err
-    assert two.said(0)["replicas"] == 2
+    assert two.output(0)["replicas"] == 2
     for rank in (0, 1):
-        said = two.said(rank)
-        for name, values in alone.said(0)["history"].items():
-            assert said["history"][name] == pytest.approx(values, rel=1e-5)
-        assert said["score"] == pytest.approx(alone.said(0)["score"], rel=1e-5)
-        assert said["predicted"] == pytest.approx(alone.said(0)["predicted"], rel=1e-4, abs=1e-5)
+        output = two.output(rank)
+        for name, values in alone.output(0)["history"].items():
+            assert output["history"][name] == pytest.approx(values, rel=1e-5)
+        assert output["score"] == pytest.approx(alone.output(0)["score"], rel=1e-5)
+        assert output["predicted"] == pytest.approx(
+            alone.output(0)["predicted"], rel=1e-4, abs=1e-5
+        )
     assert "strategy horovod (2 replicas), because phalanx run --strategy horovod" in two.out
 
 
@@ -90,12 +92,12 @@ def test_it_continues_with_one_of_two_and_grows_again(command):
     script = command.script(TRAINING + ELASTIC)
     whole = command.run("--strategy", "single", "--seed", "3", script, "whole", deadline=300)
     (command.directory / "broken").touch()
-    asked = ("--workers", "1:2", "--max-restarts", "3", "--strategy", "horovod", "--seed", "3")
-    grown = command.run(*asked, script, "grown", deadline=500)
+    requested = ("--workers", "1:2", "--max-restarts", "3", "--strategy", "horovod", "--seed", "3")
+    grown = command.run(*requested, script, "grown", deadline=500)
     assert (whole.code, grown.code) == (0, 0), grown.err
     assert "continuing with 1 of 2 workers" in grown.err
     assert "continuing with 2 of 2 workers again" in grown.err
-    said = grown.said()
-    assert said["epoch-0"][1] == 1
-    assert said["epoch-19"][1] == 2
-    assert said["loss"] == pytest.approx(whole.said()["loss"], rel=1e-4)
+    output = grown.output()
+    assert output["epoch-0"][1] == 1
+    assert output["epoch-19"][1] == 2
+    assert output["loss"] == pytest.approx(whole.output()["loss"], rel=1e-4)

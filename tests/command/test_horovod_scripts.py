@@ -78,13 +78,13 @@ def test_a_script_made_for_horovod(command):
     )
     two = command.run(*HOROVOD_2, command.script(MODEL + FOR_HOROVOD))
     assert (alone.code, two.code) == (0, 0), two.err
-    expected = alone.said(0)
+    expected = alone.output(0)
     for rank in (0, 1):
         for name in ("weights", "loss", "val_loss"):
-            assert two.said(rank)[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
+            assert two.output(rank)[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
     for name in ("score", "predicted"):
-        assert two.said(0)[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
-    assert "epoch" not in two.said(1)
+        assert two.output(0)[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
+    assert "epoch" not in two.output(1)
     assert (command.directory / "model.keras").exists()
 
 
@@ -138,8 +138,8 @@ say("is", "right")
 def test_loops_made_for_horovod(command):
     two = command.run(*HOROVOD_2, command.script(MODEL + BY_HAND))
     assert two.code == 0, two.err
-    assert two.said(0)["is"] == two.said(1)["is"] == "right"
-    assert two.said(0)["weights"] == two.said(1)["weights"]
+    assert two.output(0)["is"] == two.output(1)["is"] == "right"
+    assert two.output(0)["weights"] == two.output(1)["weights"]
 
 
 REFUSED = """
@@ -173,13 +173,13 @@ tried("positions", lambda: model.fit(x, y, 8, 1))
 
 @pytest.mark.full
 def test_what_phalanx_cannot_follow_is_refused(command):
-    said = command.run(*HOROVOD_2, command.script(MODEL + REFUSED)).said(0)
-    assert "op=Sum" in said["sum"]
-    assert "backward_passes_per_step=2" in said["passes"]
-    assert "--max-restarts" in said["elastic"]
-    assert "variables of process 1" in said["root"]
-    assert "momentum 0.9" in said["momentum"]
-    assert "by position" in said["positions"]
+    output = command.run(*HOROVOD_2, command.script(MODEL + REFUSED)).output(0)
+    assert "op=Sum" in output["sum"]
+    assert "backward_passes_per_step=2" in output["passes"]
+    assert "--max-restarts" in output["elastic"]
+    assert "variables of process 1" in output["root"]
+    assert "momentum 0.9" in output["momentum"]
+    assert "by position" in output["positions"]
 
 
 @pytest.mark.full

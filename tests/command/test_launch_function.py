@@ -24,8 +24,8 @@ def python(tmp_path, shared_fork_server):
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        said = [line[4:] for line in done.stdout.splitlines() if line.startswith("SAY ")]
-        return json.loads(said[-1]), done.stdout
+        printed = [line[4:] for line in done.stdout.splitlines() if line.startswith("SAY ")]
+        return json.loads(printed[-1]), done.stdout
 
     return run
 
@@ -60,7 +60,7 @@ def train(units, epochs):
 
 
 def test_a_model_comes_back_where_tensorflow_has_started(python):
-    said, output = python(
+    printed, output = python(
         f"{BEGIN}{STARTED}{TRAIN}"
         """
 back = phalanx.launch(train, args=(8,), kwargs={"epochs": 2}, workers=2)
@@ -73,13 +73,13 @@ say({
 })
 """
     )
-    assert said == {"same": True, "epoch": [0, 1], "losses": 2, "steps": 4}
+    assert printed == {"same": True, "epoch": [0, 1], "losses": 2, "steps": 4}
     assert "[worker 0] workers 2" in output
 
 
 @pytest.mark.full
 def test_the_process_imports_tensorflow_only_for_a_value_that_needs_it(python):
-    said, _ = python(
+    printed, _ = python(
         f"{BEGIN}"
         """
 import sys
@@ -96,7 +96,7 @@ history = phalanx.launch(train, workers=2)
 say([len(history.history["loss"]), sorted({"tensorflow", "keras"} & set(sys.modules))])
 """
     )
-    assert said == [1, []]
+    assert printed == [1, []]
 
 
 CUSTOM = """
@@ -122,7 +122,7 @@ class Own(keras.Model):
 
 @pytest.mark.full
 def test_models_of_the_notebooks_own_classes_come_back(python):
-    said, _ = python(
+    printed, _ = python(
         f"{BEGIN}{STARTED}{CUSTOM}"
         """
 def train():
@@ -148,13 +148,13 @@ say([
 ])
 """
     )
-    assert said == [True, True, True, [1, 2], [1, 1], 0.0]
+    assert printed == [True, True, True, [1, 2], [1, 1], 0.0]
 
 
 @pytest.mark.full
 def test_a_tf_function_with_a_branch_finds_its_source(python):
     """AutoGraph reads the source of a function, which for a cell is in the kernel only."""
-    said, _ = python(
+    printed, _ = python(
         f"{BEGIN}"
         """
 import linecache
@@ -177,12 +177,12 @@ exec(compile(source, file, "exec"), globals())
 say(phalanx.launch(train, workers=1))
 """
     )
-    assert said == 3.0
+    assert printed == 3.0
 
 
 @pytest.mark.full
 def test_a_value_that_cannot_come_back_loses_no_run(python):
-    said, _ = python(
+    printed, _ = python(
         f"{BEGIN}"
         """
 import threading
@@ -203,7 +203,7 @@ for function in (train, leave):
 say(found)
 """
     )
-    lock, left = said
+    lock, left = printed
     assert "_thread.lock" in lock
     assert "runs/train" in lock
     assert "has not returned" in left
@@ -211,7 +211,7 @@ say(found)
 
 @pytest.mark.full
 def test_an_error_names_worker_and_line(python, tmp_path):
-    said, _ = python(
+    printed, _ = python(
         f"{BEGIN}"
         """
 from phalanx.errors import RunFailedError
@@ -231,7 +231,7 @@ except RunFailedError as error:
     lines = program.read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "# HERE" in text)
     run_dir = str(tmp_path / "runs" / "failed")
-    assert said == [1, "ValueError", 1, str(program), line, run_dir]
+    assert printed == [1, "ValueError", 1, str(program), line, run_dir]
 
 
 @pytest.mark.full
@@ -245,12 +245,12 @@ def test_a_script_and_a_restart(python, tmp_path):
         "    sys.exit(3)\n"
         "print('words', sys.argv[1:], os.environ['OWN'])\n"
     )
-    said, output = python(
+    printed, output = python(
         f"{BEGIN}"
         """
 env = {"OWN": "a=b"}
 say(phalanx.launch("train.py", args=["--epochs", 2], workers=1, max_restarts=1, env=env))
 """
     )
-    assert said is None
+    assert printed is None
     assert "words ['--epochs', '2'] a=b" in output

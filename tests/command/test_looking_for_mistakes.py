@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from phalanx.launch.run_layout import profile_of
+from phalanx.launcher.run_layout import profile_of
 
 MODEL = """
 import os, sys
@@ -90,17 +90,17 @@ def test_few_batches_train_what_one_device_would(command):
     assert "trained and validated on 2 batches at most; nothing was kept" in trial.err
     assert sorted(path.name for path in command.directory.iterdir()) == before
     assert [path.name for path in (command.directory / "runs").iterdir()] == ["plain"]
-    same(trial.said()["trial"], plain.said()["trial"])
-    assert trial.said()["trial-batches"] == 2
-    assert trial.said(1)["trial"] == trial.said()["trial"]
+    same(trial.output()["trial"], plain.output()["trial"])
+    assert trial.output()["trial-batches"] == 2
+    assert trial.output(1)["trial"] == trial.output()["trial"]
 
     overfit = command.run(
         *("--seed", "7", "--workers", "2", "--overfit-batches", "2", script, "overfit")
     )
     assert overfit.code == 0, overfit.err
-    same(overfit.said()["overfit"], plain.said()["overfit"])
-    assert overfit.said()["overfit-batches"] == 6
-    losses = overfit.said()["frozen"][0]["loss"]
+    same(overfit.output()["overfit"], plain.output()["overfit"])
+    assert overfit.output()["overfit-batches"] == 6
+    losses = overfit.output()["frozen"][0]["loss"]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6), "other batches in another epoch"
 
 

@@ -39,8 +39,8 @@ def steps(command, name):
 
 
 def test_the_launcher_is_asked_to_go(command):
-    asked = ("--workers", "2", "--name", "it", "--max-restarts", "3")
-    process = command.start(*asked, command.script(TRAINING))
+    requested = ("--workers", "2", "--name", "it", "--max-restarts", "3")
+    process = command.start(*requested, command.script(TRAINING))
     command.wait_until(lambda: command.logs_hold("trains"))
     process.send_signal(signal.SIGUSR1)
     finished = command.finish(process)

@@ -30,15 +30,15 @@ say("weights", [float(np.abs(w).sum()) for w in model.get_weights()])
 
 def test_a_killed_worker_is_started_again_and_continues_from_the_backup(command):
     script = command.script(TRAINING)
-    asked = ("--workers", "2", "--seed", "5", "--max-restarts", "1", script)
-    undisturbed = command.run(*asked, "whole")
-    finished = command.run(*asked, "dies")
+    requested = ("--workers", "2", "--seed", "5", "--max-restarts", "1", script)
+    undisturbed = command.run(*requested, "whole")
+    finished = command.run(*requested, "dies")
     assert finished.code == undisturbed.code == 0
     assert "worker 1 failed: it was killed by SIGKILL" in finished.err
     assert "restart 1 of 1" in finished.err
-    assert finished.said()["epochs"] == [2, 3]
-    assert finished.said()["weights"] == undisturbed.said()["weights"]
-    assert finished.said(0)["weights"] == undisturbed.said(0)["weights"]
+    assert finished.output()["epochs"] == [2, 3]
+    assert finished.output()["weights"] == undisturbed.output()["weights"]
+    assert finished.output(0)["weights"] == undisturbed.output(0)["weights"]
 
 
 STEADY = """

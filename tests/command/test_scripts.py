@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from phalanx.launch.ports import pick_free_ports
+from phalanx.launcher.ports import pick_free_ports
 
 FULL = pytest.mark.full
 
@@ -132,7 +132,7 @@ def one_device(command_in, tmp_path_factory):
     command = command_in(tmp_path_factory.mktemp("one"))
     finished = command.run("--workers", "1", "--seed", "5", command.script(NAMES_NO_STRATEGY))
     assert finished.code == 0, finished.err
-    return finished.said()
+    return finished.output()
 
 
 def close(value):
@@ -167,8 +167,8 @@ train(model)
 def test_one_replica_of_a_strategy_gets_one_devices_answer(command, one_device, words, source):
     finished = command.run("--workers", "1", "--seed", "5", *words, command.script(source))
     assert finished.code == 0, finished.err
-    assert finished.said()["loss"] == close(one_device["loss"])
-    assert finished.said()["weights"] == [close(weights) for weights in one_device["weights"]]
+    assert finished.output()["loss"] == close(one_device["loss"])
+    assert finished.output()["weights"] == [close(weights) for weights in one_device["weights"]]
 
 
 @pytest.mark.parametrize(
@@ -183,19 +183,19 @@ def test_three_kinds_of_script_get_one_devices_answer(command, one_device, sourc
     finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", command.script(source))
     assert finished.code == 0, finished.err
     for rank in range(2):
-        said = finished.said(rank)
-        assert said["loss"] == close(one_device["loss"])
-        assert said["weights"] == [close(weights) for weights in one_device["weights"]]
+        output = finished.output(rank)
+        assert output["loss"] == close(one_device["loss"])
+        assert output["weights"] == [close(weights) for weights in one_device["weights"]]
         if source is MAKES_ITS_OWN:
-            assert said["task"] == ["worker", rank, 2]
-            assert (said["replicas"], said["own"], said["kept"]) == (2, 1, True)
+            assert output["task"] == ["worker", rank, 2]
+            assert (output["replicas"], output["own"], output["kept"]) == (2, 1, True)
 
 
 def test_every_other_strategy_of_a_script_is_the_launchers(command, one_device):
     script = command.script(MAKES_EVERY_OTHER)
     finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", script)
     assert finished.code == 0, finished.err
-    first, second = finished.said(0), finished.said(1)
+    first, second = finished.output(0), finished.output(1)
     assert len(first) == 6
     for name, (loss, replicas) in [*first.items(), *second.items()]:
         assert (name, replicas) == (name, 2)
@@ -207,8 +207,8 @@ def test_devices_that_a_script_sets_too_late_are_the_launchers_business(command,
     finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", script)
     assert finished.code == 0, finished.err
     for rank in range(2):
-        assert finished.said(rank)["loss"] == close(one_device["loss"])
-        assert finished.said(rank)["elsewhere"] == 2.0
+        assert finished.output(rank)["loss"] == close(one_device["loss"])
+        assert finished.output(rank)["elsewhere"] == 2.0
     mark = "[worker 0] phalanx: phalanx run decides what"
     shown = [line for line in finished.out.splitlines() if line.startswith(mark)]
     assert len(shown) == 2, finished.out  # once each
@@ -231,7 +231,7 @@ def test_a_script_with_one_worker_sets_its_devices(command):
         ),
     )
     assert finished.code == 0, finished.err
-    assert finished.said() == {"replicas": 2}
+    assert finished.output() == {"replicas": 2}
 
 
 def test_a_script_that_hides_what_its_worker_runs_on_is_refused(command):
@@ -239,7 +239,7 @@ def test_a_script_that_hides_what_its_worker_runs_on_is_refused(command):
     finished = command.run("--workers", "2", "--tee", "all", script)
     assert finished.code == 1
     # The first that fails ends the other, which may not have come so far.
-    assert {"caught": "StartedError"} in (finished.said(0), finished.said(1))
+    assert {"caught": "StartedError"} in (finished.output(0), finished.output(1))
     assert (
         "failed first: StartedError: Asked for no CPU by set_visible_devices; found that phalanx "
         "run had started TensorFlow on CPU:0, before the script began. Take the line out."
@@ -253,14 +253,14 @@ def test_two_replicas_on_one_cpu(command, one_device):
         command.script(NAMES_NO_STRATEGY),
     )
     assert finished.code == 0, finished.err
-    assert finished.said()["loss"] == close(one_device["loss"])
+    assert finished.output()["loss"] == close(one_device["loss"])
 
 
 @pytest.mark.full
 def test_legacy_keras_is_left_alone(command):
     finished = command.run("--workers", "2", "--tee", "all", command.script(LEGACY))
     assert finished.code == 0, finished.err
-    first, second = finished.said(0), finished.said(1)
+    first, second = finished.output(0), finished.output(1)
     assert first == second
     assert first["replicas"] == 2
     assert first["fit"].startswith("tf_keras.")
@@ -280,7 +280,7 @@ def test_a_module_and_one_multiworker(command):
     (package / "prices.py").write_text("price = 3\n")
     finished = command.run("--strategy", "multiworker", "-m", "shop.train", "--workers", "9")
     assert finished.code == 0, finished.err
-    assert finished.said() == {
+    assert finished.output() == {
         "argv": ["--workers", "9"],
         "price": 3,
         "kind": "MultiWorkerStrategy",
@@ -318,5 +318,5 @@ def test_tensorflows_own_strategy_on_several_workers_is_refused(tmp_path):
         subprocess.Popen([*words, str(index)], stdout=subprocess.PIPE, text=True)
         for index in range(2)
     ]
-    said = [worker.communicate(timeout=300)[0] for worker in workers]
-    assert all("REFUSED True" in text for text in said)
+    output = [worker.communicate(timeout=300)[0] for worker in workers]
+    assert all("REFUSED True" in text for text in output)

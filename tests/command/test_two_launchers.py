@@ -18,13 +18,13 @@ while not Path("go").exists():
 
 
 def test_a_second_launcher_is_refused_and_a_killed_one_is_replaced(command):
-    asked = ("--workers", "1", "--name", "it", "--resume", command.script(WAITS))
-    first = command.start(*asked)
+    requested = ("--workers", "1", "--name", "it", "--resume", command.script(WAITS))
+    first = command.start(*requested)
     command.wait_until(lambda: command.logs_hold("is up", workers=1))
     run_dir = command.directory / "runs" / "it"
     record = (run_dir / "run.json").read_text()
 
-    second = command.start(*asked)
+    second = command.start(*requested)
     _, err = second.communicate(timeout=120)
     assert second.returncode == 2, err
     assert f"process {first.pid} on host {socket.gethostname()} is using the run" in err
@@ -37,7 +37,7 @@ def test_a_second_launcher_is_refused_and_a_killed_one_is_replaced(command):
     first.send_signal(signal.SIGKILL)
     first.communicate()
     (command.directory / "go").touch()
-    third = command.run(*asked)
+    third = command.run(*requested)
     assert third.code == 0, third.err
     assert "waiting up to" not in third.err
     assert json.loads((run_dir / "run.json").read_text())["result"]["exit_code"] == 0
@@ -54,8 +54,8 @@ def test_a_signal_ends_the_wait_for_a_lost_host(command):
     command.wait_until(lambda: command.logs_hold("is up", workers=2))
     follower.kill()
     follower.communicate()
-    said = iter(leader.stderr.readline, "")
-    assert any("waiting for the launcher on localhost (1)" in line for line in said)
+    output = iter(leader.stderr.readline, "")
+    assert any("waiting for the launcher on localhost (1)" in line for line in output)
     leader.terminate()
     finished = command.finish(leader, deadline=60)
     assert finished.code == 128 + signal.SIGTERM, finished.err
@@ -89,4 +89,4 @@ def test_a_launcher_of_another_command_is_refused_and_both_say_which_part_differ
     assert "index 1: the script's arguments differ (on this host: --epochs 3 " in first.err
     assert "index 1: the variables of --env and --env-from differ" in first.err
     assert "s3cr3t" not in first.err
-    assert first.said(1) == {"arguments": ["--epochs", "3", "--token", "s3cr3t"]}
+    assert first.output(1) == {"arguments": ["--epochs", "3", "--token", "s3cr3t"]}

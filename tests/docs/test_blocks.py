@@ -151,20 +151,20 @@ def plan_of(options, monkeypatch):
     """What `phalanx run` would do, without doing it."""
     from phalanx.cli import run as command
     from phalanx.cli.app import app
-    from phalanx.launch import run as launcher
+    from phalanx.launcher import run as launcher
 
     made = []
 
-    def plan_only(asked, context):
-        (launcher.check_module if asked.as_module else lambda name: None)(asked.target)
-        made.append(launcher.make_plan(asked, context, [context.machine]))
+    def plan_only(requested, context):
+        (launcher.check_module if requested.as_module else lambda name: None)(requested.target)
+        made.append(launcher.make_plan(requested, context, [context.machine]))
         return launcher.RunResult(exit_code=0, run_dir=made[0][0].run_dir)
 
     monkeypatch.setattr(command, "launch", plan_only)
     result = CliRunner().invoke(app, ["run", *options])
     assert result.exit_code == 0, result.output
-    (plan, asked) = made[0]
-    assert asked.as_module or os.path.exists(asked.target)
+    (plan, requested) = made[0]
+    assert requested.as_module or os.path.exists(requested.target)
     return plan
 
 
@@ -225,9 +225,9 @@ def test_a_hand_written_loop_has_one_devices_answer(place):
 @pytest.mark.full
 def test_a_script_with_its_own_strategy(place):
     options = ["--limit", "640", "--epochs", "1", "--steps", "4"]
-    said = losses_of(2, "own_strategy.py", options, r"worker \d: accuracy (\S+)", tee="all")
-    assert len(said) == 2
-    assert said[0] == said[1]
+    printed = losses_of(2, "own_strategy.py", options, r"worker \d: accuracy (\S+)", tee="all")
+    assert len(printed) == 2
+    assert printed[0] == printed[1]
 
 
 def losses_of(workers, script, options, says, tee="chief"):

@@ -37,18 +37,18 @@ def test_keras_and_tensorflow_are_bounded_to_what_was_run():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     listed = [*project["dependencies"], *optional["cpu"], *optional["gpu"], *optional["dev"]]
-    asked = {each.name: each for each in map(Requirement, listed)}
+    requested = {each.name: each for each in map(Requirement, listed)}
     for name in ("keras", "tensorflow-cpu", "tensorflow", "tf-keras"):
-        limits = {limit.operator: limit.version for limit in asked[name].specifier}
+        limits = {limit.operator: limit.version for limit in requested[name].specifier}
         assert set(limits) == {">=", "<"}, name
         least, before = (int(limits[each].split(".")[1]) for each in (">=", "<"))
         to = "to" if before - least > 2 else "or"
         title = "Keras" if name == "keras" else "TensorFlow"
         major = limits[">="].split(".")[0]
-        said = f"{title} {major}.{least} {to} {major}.{before - 1}"
-        assert said in prose(ROOT / "README.md").replace("\n", " ")
-    assert asked["keras"].specifier.contains(version("keras"))
-    assert asked["tf-keras"].specifier.contains(version("tf-keras"))
+        output = f"{title} {major}.{least} {to} {major}.{before - 1}"
+        assert output in prose(ROOT / "README.md").replace("\n", " ")
+    assert requested["keras"].specifier.contains(version("keras"))
+    assert requested["tf-keras"].specifier.contains(version("tf-keras"))
 
 
 def test_the_options_are_those_of_the_command():

@@ -99,7 +99,7 @@ def test_gpus(tmp_path, files, tensorflow, verdict, says):
 
 
 @pytest.mark.parametrize(
-    ("said", "verdict", "says"),
+    ("output", "verdict", "says"),
     [
         ("missing", "warning", "not built"),
         ("gloo", "ok", "built, with gloo"),
@@ -107,8 +107,8 @@ def test_gpus(tmp_path, files, tensorflow, verdict, says):
         ("horovod is installed but does not load", "warning", "does not load"),
     ],
 )
-def test_horovod(tmp_path, said, verdict, says):
-    (result,) = software.check_horovod(here(tmp_path, horovod=said))
+def test_horovod(tmp_path, output, verdict, says):
+    (result,) = software.check_horovod(here(tmp_path, horovod=output))
     assert result.verdict == verdict
     assert says in result.what
     builds = "sh scripts/build_horovod.sh" in (result.fix or "")
@@ -261,8 +261,8 @@ def test_fit_and_invalid():
 
 def test_the_tensorflow_report_survives_json():
     libraries = (lib("cudnn", "nvidia-cudnn-cu12", "missing"), lib("cuda"))
-    said = TensorFlowInfo(gpus=("GPU:0",), has_cuda=True, horovod="gloo", libraries=libraries)
-    assert TensorFlowInfo.from_fields(json.loads(said.to_json())) == said
+    output = TensorFlowInfo(gpus=("GPU:0",), has_cuda=True, horovod="gloo", libraries=libraries)
+    assert TensorFlowInfo.from_fields(json.loads(output.to_json())) == output
 
 
 def test_options_that_contradict_each_other():

@@ -23,7 +23,7 @@ from phalanx.diagnostics.doctor.cluster_check.network_links import (
 )
 from phalanx.diagnostics.doctor.result import ok, warning
 from phalanx.errors import ConfigurationError, LaunchError
-from phalanx.launch.rendezvous.store import RendezvousInfo
+from phalanx.launcher.rendezvous.store import RendezvousInfo
 
 NAMES = ("a", "b", "c")
 WELL = LinkMeasurement(seconds=0.0001, longest=0.0002, rate=1e9)
@@ -149,8 +149,8 @@ def test_the_cost_of_an_all_reduce_for_a_model():
     speed = Speed(seconds=0.001, rate=1e9)
     assert speed.of_a_step(250_000) == pytest.approx(0.002)
     assert speed.of_a_step(250_000, 4) == pytest.approx(0.0025)
-    said = needs(speed, 25_600_000, 4)
-    assert said == (
+    output = needs(speed, 25_600_000, 4)
+    assert output == (
         "25.6 million parameters (102 MB of gradients) take 155 ms of each step on 4 workers"
     )
     assert [parse_parameters(text) for text in ("1000", "25.6M", "7B")] == [
@@ -212,9 +212,9 @@ def test_a_leader_and_a_follower_check_the_cluster(tmp_path):
         "127.0.0.2 (1)",
     ]
     together = [result.check for result in results if result.host is None]
-    asked = ["versions", "clock", "names", "shared directory", "link", "all-reduce"]
-    asked.append("communication")
-    assert [check for check in together if check in asked][: len(asked)] == asked
+    requested = ["versions", "clock", "names", "shared directory", "link", "all-reduce"]
+    requested.append("communication")
+    assert [check for check in together if check in requested][: len(requested)] == requested
     assert [path.name for path in tmp_path.rglob("*")] == [".rendezvous"]
 
 

@@ -52,8 +52,8 @@ class Adversaries(Own):
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
         noise = tf.sin(10 * real[:, :3])
         with tf.GradientTape() as tape:
-            said = self.critic(tf.concat([self.generator(noise), real], 0))
-            of_critic = loss(tf.concat([ones, zeros], 0), said)
+            output = self.critic(tf.concat([self.generator(noise), real], 0))
+            of_critic = loss(tf.concat([ones, zeros], 0), output)
         self.descend(tape, of_critic, self.critic.trainable_weights, self.critic_optimizer)
         with tf.GradientTape() as tape:
             of_generator = loss(zeros, self.critic(self.generator(noise)))
@@ -85,8 +85,8 @@ class NamedBatchSize(Own):
             hidden = self.generator.layers[0](noise)
             fake = hidden @ (self.mixing + 0.1 * more) + self.generator(noise)
             labels = [tf.ones((self.batch_size, 1)), tf.zeros((tf.shape(real)[0], 1))]
-            said = self.critic(tf.concat([fake, real], 0))
-            seen = loss(tf.concat(labels, 0), said)
+            output = self.critic(tf.concat([fake, real], 0))
+            seen = loss(tf.concat(labels, 0), output)
         self.descend(tape, seen, self.trainable_weights)
         return self.note(seen)
 
@@ -105,8 +105,8 @@ class NamedSizeOfEvenBatches(Own):
         noise = keras.random.normal((self.batch_size, 6), seed=3)
         times = keras.random.uniform(shape=(self.batch_size, 1), seed=4)
         with tf.GradientTape() as tape:
-            said = self.network(times * x + (1 - times) * noise)
-            loss = tf.reduce_mean((said - noise) ** 2)
+            output = self.network(times * x + (1 - times) * noise)
+            loss = tf.reduce_mean((output - noise) ** 2)
         self.descend(tape, loss, self.network.trainable_weights)
         return self.note(loss)
 
@@ -123,9 +123,9 @@ class GradientPenalty(Own):
         with tf.GradientTape() as tape:
             with tf.GradientTape() as inner:
                 inner.watch(x)
-                said = self.critic(x, training=True)
-            slopes = tf.sqrt(tf.reduce_sum(inner.gradient(said, [x])[0] ** 2, axis=1) + 1e-6)
-            loss = tf.reduce_mean(said) + 10 * tf.reduce_mean((slopes - 1) ** 2)
+                output = self.critic(x, training=True)
+            slopes = tf.sqrt(tf.reduce_sum(inner.gradient(output, [x])[0] ** 2, axis=1) + 1e-6)
+            loss = tf.reduce_mean(output) + 10 * tf.reduce_mean((slopes - 1) ** 2)
         self.descend(tape, loss, self.critic.trainable_weights)
         return self.note(loss)
 
@@ -367,8 +367,8 @@ class TwoKinds(Own):
     def train_step(self, data):
         more, (x, y) = data
         with tf.GradientTape() as tape:
-            said = self.head(self.body(x))
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, said)
+            output = self.head(self.body(x))
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, output)
             loss += 0.1 * tf.reduce_mean(self.body(more) ** 2)
         self.descend(tape, loss, self.trainable_weights)
         return self.note(loss)
@@ -380,8 +380,8 @@ class ContrastOfTwoKinds(TwoKinds):
     def train_step(self, data):
         more, (x, _) = data
         with tf.GradientTape() as tape:
-            said = phalanx.all_gather_batch(self.body(tf.concat([more, x], 0)))
-            loss = tf.reduce_mean((said - tf.reduce_mean(said, axis=0)) ** 4)
+            output = phalanx.all_gather_batch(self.body(tf.concat([more, x], 0)))
+            loss = tf.reduce_mean((output - tf.reduce_mean(output, axis=0)) ** 4)
             rows = more.shape[0] or tf.shape(more)[0]
             tokens = tf.reduce_sum(self.head(self.body(more)) ** 2, axis=1)
             loss += 0.1 * tf.reduce_sum(tokens) / tf.cast(rows * 3, tf.float32)

@@ -24,8 +24,8 @@ def under_phalanx(script, directory, environment, *arguments):
 
 def _result(words, directory, environment, mark):
     directory.mkdir(exist_ok=True)
-    said = ran(directory, *words, environment=environment, timeout=300)
-    (line,) = (line for line in said.splitlines() if line.startswith(mark))
+    output = ran(directory, *words, environment=environment, timeout=300)
+    (line,) = (line for line in output.splitlines() if line.startswith(mark))
     return json.loads(line.removeprefix(mark))
 
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.launch.ports import pick_free_ports
+from phalanx.launcher.ports import pick_free_ports
 from phalanx.testing import run_single
 from phalanx.worker.ps_server import LEAST_THREADS, start_server
 from phalanx.worker.strategies.parameter_server import partitioner

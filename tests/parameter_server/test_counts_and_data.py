@@ -59,7 +59,7 @@ def everything():
         made.compile(keras.optimizers.SGD(0.01), loss, metrics=[Seen()], **options)
         return made
 
-    said = {}
+    output = {}
 
     def trained(name, data, targets=None, *, epochs=2, **options):
         made = model()
@@ -68,7 +68,7 @@ def everything():
             made, data, targets, epochs=epochs, verbose=0, callbacks=[hooks], **options
         )
         seen = made.metrics[-1].metrics[0].counts.numpy()
-        said[name] = {
+        output[name] = {
             "iterations": int(made.optimizer.iterations.numpy()),
             "seen": seen.astype(int).tolist(),
             "history": history.history,
@@ -85,13 +85,13 @@ def everything():
         return tf.data.Dataset.from_tensor_slices((x, y)).shard(pipelines, own).batch(BATCH)
 
     made = trained("arrays", x, y, batch_size=BATCH)
-    said["evaluated"] = phalanx.evaluate(made, x, y, batch_size=20, verbose=0, return_dict=True)
-    said["predicted"] = phalanx.predict(made, x, batch_size=30, verbose=0)
+    output["evaluated"] = phalanx.evaluate(made, x, y, batch_size=20, verbose=0, return_dict=True)
+    output["predicted"] = phalanx.predict(made, x, batch_size=30, verbose=0)
     by_dataset = tf.data.Dataset.from_tensor_slices((x,)).batch(10)
-    said["predicted from a dataset"] = phalanx.predict(made, by_dataset, verbose=0)
-    said["by hand"] = x @ made.layers[0].kernel.numpy() + made.layers[0].bias.numpy()
-    said["y"] = y[:, :1]
-    said["evaluated on a dataset"] = [
+    output["predicted from a dataset"] = phalanx.predict(made, by_dataset, verbose=0)
+    output["by hand"] = x @ made.layers[0].kernel.numpy() + made.layers[0].bias.numpy()
+    output["y"] = y[:, :1]
+    output["evaluated on a dataset"] = [
         phalanx.evaluate(made, dataset(), verbose=0, return_dict=True) for _ in range(2)
     ]
     trained("dataset", dataset(), validation_data=dataset())
@@ -102,7 +102,7 @@ def everything():
     progress = phalanx.callbacks.DistributedProgress(stream=shown, live=False)
     watching = [pace, phalanx.callbacks.StragglerDetector(every_n_seconds=0.1), progress]
     phalanx.fit(model(), x, y, batch_size=1, epochs=3, verbose=0, callbacks=watching)
-    said["pace"], said["shown"] = pace.numbers, shown.getvalue()
+    output["pace"], output["shown"] = pace.numbers, shown.getvalue()
 
     def show_nothing(given, steps=(2, 3, 9)):
         """A worker that is lost after it has trained, and before it has reported."""
@@ -133,7 +133,7 @@ def everything():
     with losing_some():
         trained("unknown length steps", dataset().repeat(), epochs=1, steps_per_epoch=9)
     with losing_some():
-        said["predicted, unknown length"] = phalanx.predict(made, by_dataset, verbose=0)
+        output["predicted, unknown length"] = phalanx.predict(made, by_dataset, verbose=0)
 
     def refused(error, data, targets=None, prepare=lambda made: made):
         with pytest.raises(error) as caught:
@@ -152,7 +152,7 @@ def everything():
 
     calls = dataset().map(lambda a, b: (tf.numpy_function(np.copy, [a], tf.float32), b))
     sgd = keras.optimizers.SGD
-    said["refused"] = [
+    output["refused"] = [
         refused(DataError, generator()),
         refused(DataError, calls),
         refused(DataError, lambda context: 3),
@@ -163,108 +163,110 @@ def everything():
         refused(ConfigurationError, x, y, compiled(keras.optimizers.Nadam())),
     ]
     single = model()
-    said["on batches"] = [
+    output["on batches"] = [
         single.train_on_batch(x[n : n + 40], y[n : n + 40], return_dict=True)
         for n in range(0, SAMPLES, 40)
     ]
-    said["on batches counted"] = int(single.optimizer.iterations.numpy())
+    output["on batches counted"] = int(single.optimizer.iterations.numpy())
     weights = single.get_weights()
-    said["on a batch tested"] = single.test_on_batch(x, y, return_dict=True)
-    said["on a batch by hand"] = float(np.mean((x @ weights[0] + weights[1] - y[:, :1]) ** 2))
+    output["on a batch tested"] = single.test_on_batch(x, y, return_dict=True)
+    output["on a batch by hand"] = float(np.mean((x @ weights[0] + weights[1] - y[:, :1]) ** 2))
     averaged = sgd(use_ema=True, ema_overwrite_frequency=5)
-    said["refused"].append(refused(ConfigurationError, x, y, compiled(averaged)))
-    return said
+    output["refused"].append(refused(ConfigurationError, x, y, compiled(averaged)))
+    return output
 
 
 @pytest.fixture(scope="module")
-def said():
+def output():
     return led(everything)
 
 
 @pytest.mark.parametrize("kind", ["arrays", "dataset"])
-def test_k_steps_count_k(said, kind):
-    assert said[kind]["iterations"] == 2 * STEPS
-    assert said[kind]["batches"] == 2 * list(range(STEPS))
+def test_k_steps_count_k(output, kind):
+    assert output[kind]["iterations"] == 2 * STEPS
+    assert output[kind]["batches"] == 2 * list(range(STEPS))
 
 
 @pytest.mark.parametrize("kind", ["arrays", "dataset", "function"])
-def test_an_epoch_is_one_pass_that_all_workers_share(said, kind):
-    assert said[kind]["seen"] == [1] * SAMPLES
-    assert said[kind]["history"]["seen"] == [SAMPLES] * 2
+def test_an_epoch_is_one_pass_that_all_workers_share(output, kind):
+    assert output[kind]["seen"] == [1] * SAMPLES
+    assert output[kind]["history"]["seen"] == [SAMPLES] * 2
 
 
-def test_a_function_gives_each_worker_its_part(said):
+def test_a_function_gives_each_worker_its_part(output):
     parts = [len(range(worker, SAMPLES, 2)) for worker in range(2)]
-    assert said["function"]["iterations"] == 2 * sum(-(-n // BATCH) for n in parts)
+    assert output["function"]["iterations"] == 2 * sum(-(-n // BATCH) for n in parts)
 
 
-def test_steps_per_epoch_are_those_asked_for(said):
-    endless = said["endless"]
+def test_steps_per_epoch_are_those_asked_for(output):
+    endless = output["endless"]
     assert endless["iterations"] == 27
     assert endless["batches"] == 3 * list(range(9))
     # Each worker goes through its own shuffled passes, so a batch may be the short last one.
     assert all(8 * BATCH < n <= 9 * BATCH for n in endless["history"]["seen"])
 
 
-def test_what_a_lost_worker_had_not_reported_is_counted(said):
-    assert said["unknown length"]["seen"] == [1] * SAMPLES
-    assert said["unknown length"]["iterations"] == STEPS
-    assert said["unknown length steps"]["iterations"] == 9
+def test_what_a_lost_worker_had_not_reported_is_counted(output):
+    assert output["unknown length"]["seen"] == [1] * SAMPLES
+    assert output["unknown length"]["iterations"] == STEPS
+    assert output["unknown length steps"]["iterations"] == 9
     assert (
-        sum(said["unknown length steps"]["seen"])
-        == said["unknown length steps"]["history"]["seen"][0]
+        sum(output["unknown length steps"]["seen"])
+        == output["unknown length steps"]["history"]["seen"][0]
     )
 
 
-def test_single_batches_are_steps_of_one_worker(said):
-    assert [logs["seen"] for logs in said["on batches"]] == [40, 40, 40, 40, 40, 3]
-    assert said["on batches counted"] == 6
-    assert said["on a batch tested"]["seen"] == SAMPLES
-    assert said["on a batch tested"]["loss"] == pytest.approx(said["on a batch by hand"], rel=1e-4)
+def test_single_batches_are_steps_of_one_worker(output):
+    assert [logs["seen"] for logs in output["on batches"]] == [40, 40, 40, 40, 40, 3]
+    assert output["on batches counted"] == 6
+    assert output["on a batch tested"]["seen"] == SAMPLES
+    assert output["on a batch tested"]["loss"] == pytest.approx(
+        output["on a batch by hand"], rel=1e-4
+    )
 
 
-def test_evaluation_is_exact(said):
-    expected = np.mean((said["by hand"] - said["y"]) ** 2)
-    for logs in (said["evaluated"], *said["evaluated on a dataset"]):
+def test_evaluation_is_exact(output):
+    expected = np.mean((output["by hand"] - output["y"]) ** 2)
+    for logs in (output["evaluated"], *output["evaluated on a dataset"]):
         assert logs["loss"] == pytest.approx(expected, rel=1e-5)
         assert logs["seen"] == SAMPLES
 
 
-def test_predictions_come_in_order(said):
+def test_predictions_come_in_order(output):
     for name in ("predicted", "predicted from a dataset", "predicted, unknown length"):
-        np.testing.assert_allclose(said[name], said["by hand"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(output[name], output["by hand"], rtol=1e-4, atol=1e-5)
 
 
-def test_validation_is_in_the_logs(said):
-    assert said["dataset"]["history"]["val_seen"] == [SAMPLES] * 2
-    losses = said["dataset"]["history"]["val_loss"]
+def test_validation_is_in_the_logs(output):
+    assert output["dataset"]["history"]["val_seen"] == [SAMPLES] * 2
+    losses = output["dataset"]["history"]["val_loss"]
     assert losses[1] < losses[0]
 
 
-def test_the_last_batch_has_the_logs_of_the_epoch(said):
-    arrays = said["arrays"]
+def test_the_last_batch_has_the_logs_of_the_epoch(output):
+    arrays = output["arrays"]
     assert arrays["last_loss"] == pytest.approx(arrays["history"]["loss"][-1])
 
 
-def test_staleness_is_measured(said):
+def test_staleness_is_measured(output):
     # Two workers: while one computes the other may write, several times at the worst.
-    assert all(0 <= mean < 10 for mean in said["arrays"]["history"]["staleness"])
+    assert all(0 <= mean < 10 for mean in output["arrays"]["history"]["staleness"])
 
 
-def test_how_fast_it_goes_is_measured(said):
-    assert 2 * SAMPLES < sum(window.steps for window in said["pace"]) <= 3 * SAMPLES
-    for window in said["pace"]:
+def test_how_fast_it_goes_is_measured(output):
+    assert 2 * SAMPLES < sum(window.steps for window in output["pace"]) <= 3 * SAMPLES
+    for window in output["pace"]:
         assert window.samples == window.steps
         assert window.samples_per_second > 1
         assert [each.rank for each in window.workers] == [1, 2]
-    timed = [each.compute for window in said["pace"] for each in window.workers]
+    timed = [each.compute for window in output["pace"] for each in window.workers]
     measured = [seconds for seconds in timed if seconds is not None]  # else it had no step there
     assert measured
     assert min(measured) > 0
 
 
-def test_the_display_reports_the_workers(said):
-    first, *epochs = said["shown"].splitlines()
+def test_the_display_reports_the_workers(output):
+    first, *epochs = output["shown"].splitlines()
     assert first.endswith("on 2 workers, each at its own pace")
     assert len(epochs) == 3
 
@@ -283,5 +285,5 @@ def test_the_display_reports_the_workers(said):
         (8, "ema_overwrite_frequency=5"),
     ],
 )
-def test_what_cannot_be_right_is_refused(said, number, words):
-    assert words in said["refused"][number]
+def test_what_cannot_be_right_is_refused(output, number, words):
+    assert words in output["refused"][number]

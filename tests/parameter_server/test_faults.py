@@ -105,7 +105,7 @@ def test_a_killed_worker_is_replaced_and_the_rest_continues(command, data):
     assert records(command, "restart") == []
     assert "starting a replacement" in done.err
     # No sample twice in an epoch and none left out, whatever was lost with the worker.
-    assert done.said() == {"seen": [1.0] * 4, "iterations": 80, "started": 0}
+    assert done.output() == {"seen": [1.0] * 4, "iterations": 80, "started": 0}
 
 
 @pytest.mark.full
@@ -116,7 +116,7 @@ def test_a_dead_server_or_chief_leads_to_a_restart_from_what_was_saved(command, 
     assert restart["rank"] == rank
     assert records(command, "worker_replaced") == []
     # It was saved after step 21, the first of the second epoch, and continues with the next.
-    assert done.said() == {"seen": [1.0] * 4, "iterations": 80, "started": 1}
+    assert done.output() == {"seen": [1.0] * 4, "iterations": 80, "started": 1}
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import phalanx
-from phalanx.launch.worker_diagnosis import batch_spec
+from phalanx.launcher.worker_diagnosis import batch_spec
 from phalanx.monitoring.flight_format import DIMENSIONS
 from phalanx.monitoring.flight_reader import read_flight
 from phalanx.monitoring.flight_recorder import flight

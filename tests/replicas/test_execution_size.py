@@ -32,14 +32,14 @@ def sizes(monkeypatch):
     monkeypatch.setattr(execution_size, "LEAST_STEPS", 0)
     monkeypatch.setattr(execution_size, "SECONDS", 60.0)
     monkeypatch.setattr(execution_size, "_SECONDS_SAVED", 1e9)
-    asked, plain = [], StepFunction.on_iterator
+    requested, plain = [], StepFunction.on_iterator
 
     def on_iterator(self, iterator, steps):
-        asked.append(steps)
+        requested.append(steps)
         return plain(self, iterator, steps)
 
     monkeypatch.setattr(StepFunction, "on_iterator", on_iterator)
-    return asked
+    return requested
 
 
 def arrays():

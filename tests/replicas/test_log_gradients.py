@@ -10,7 +10,7 @@ from phalanx.training.callbacks import flat_callbacks, with_gradient_logger
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def requested(monkeypatch):
     monkeypatch.setattr(training_callbacks, "switches", lambda: DebugOptions(log_gradients=True))
 
 
@@ -18,7 +18,7 @@ def loggers(callbacks):
     return [each for each in flat_callbacks(callbacks) if isinstance(each, GradientLogger)]
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("requested")
 def test_a_script_that_has_none_gets_one():
     stop = keras.callbacks.EarlyStopping()
     for given in (None, stop, [stop], keras.callbacks.CallbackList([stop])):
@@ -27,7 +27,7 @@ def test_a_script_that_has_none_gets_one():
         assert (stop in flat_callbacks(found)) == (given is not None)
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("requested")
 def test_one_of_the_script_stays_the_only_one():
     own = GradientLogger(every_n_steps=7)
     for given in (own, [own], keras.callbacks.CallbackList([own])):

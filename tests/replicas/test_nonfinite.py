@@ -46,8 +46,8 @@ def without_the_second_batch():
 def test_fit_ends_and_names_variable_step_and_replica(value, mirrored2):
     with mirrored2.scope():
         model = model_with()
-    said = r"(?s)sequential.*/(kernel|bias) had NaN.*at step 2;.*worker 0 \(replica 1\).*skip"
-    with pytest.raises(NonFiniteError, match=said):
+    output = r"(?s)sequential.*/(kernel|bias) had NaN.*at step 2;.*worker 0 \(replica 1\).*skip"
+    with pytest.raises(NonFiniteError, match=output):
         phalanx.fit(model, *data(value=value), **FIT)
 
 
@@ -262,8 +262,8 @@ def test_finite_gradients_with_an_infinite_sum_are_distinguished(mirrored2):
     assert variable.numpy().tolist() == [1.0]
     trouble = guard_of(optimizer).trouble()
     assert trouble.replicas == ()
-    said = _explain(["head/kernel"], trouble, ReplicaTopology(total=2, local=1))
-    assert "each worker's own was finite, their sum was not" in said
+    output = _explain(["head/kernel"], trouble, ReplicaTopology(total=2, local=1))
+    assert "each worker's own was finite, their sum was not" in output
 
 
 @pytest.mark.parametrize(("policy", "kept"), [("skip", [1.0, 2.0]), ("zero", [1.0, 1.0])])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.checkpoint.storage_dir import StorageDir
-from phalanx.launch.ports import pick_free_ports
+from phalanx.launcher.ports import pick_free_ports
 
 KEY, SECRET = "test", "testtest"
 CHECKSUMS = {

@@ -74,7 +74,7 @@ class OtherProcess:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.said = self.process.stdout.readline()
+        self.output = self.process.stdout.readline()
 
     def write(self, step):
         self.process.stdin.write(f"{step}\n")
@@ -92,7 +92,7 @@ class OtherProcess:
 def test_a_writer_that_lives_is_not_joined_and_a_dead_one_is_replaced_at_once(tmp_path):
     folder = StorageDir.at(tmp_path / "checkpoints")
     with OtherProcess(folder) as other:
-        assert other.said == "wrote 1\n"
+        assert other.output == "wrote 1\n"
         with (
             pytest.raises(ConfigurationError, match=f"process {other.process.pid} on host"),
             held(folder),

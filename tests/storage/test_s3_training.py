@@ -51,8 +51,8 @@ def test_a_killed_training_continues_from_s3(tmp_path, rclone):
     (tmp_path / "train.py").write_text(SCRIPT)
     expected, _ = run(tmp_path, rclone, [], "s3://bucket/whole")
     plan = [chaos.FailWrites(worker=1, nth=2, error="EIO"), chaos.Kill(worker=1, step=11)]
-    shown, said = run(tmp_path, rclone, plan, "faulty+s3://bucket/killed")
-    assert "restart 1 of 2" in said
+    shown, output = run(tmp_path, rclone, plan, "faulty+s3://bucket/killed")
+    assert "restart 1 of 2" in output
     assert shown == expected
     folder = rclone.folder("killed")
     assert latest(folder).manifest.step == 20

@@ -7,7 +7,7 @@ import pytest
 
 from phalanx.callbacks.progress import EvaluationProgress, Progress, is_interactive
 from phalanx.callbacks.progress_bar import DistributedProgress
-from phalanx.launch.log_lines import without_style
+from phalanx.launcher.log_lines import without_style
 
 
 class Clock:

@@ -8,11 +8,11 @@ import phalanx.cli.run
 from phalanx.cli.app import app
 from phalanx.cluster.spec import DeviceSpec
 from phalanx.errors import ConfigurationError
-from phalanx.launch.run_result import RunResult
+from phalanx.launcher.run_result import RunResult
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path):
+def requested(monkeypatch, tmp_path):
     """What the command line asks the launcher for, with the launcher stood in for."""
     seen = []
 
@@ -32,21 +32,21 @@ def asked(monkeypatch, tmp_path):
     return ask
 
 
-def test_what_follows_the_script_is_its_own(asked):
-    options = asked("--workers", "2", "train.py", "--workers", "9", "-m", "--help", "--", "x")
+def test_what_follows_the_script_is_its_own(requested):
+    options = requested("--workers", "2", "train.py", "--workers", "9", "-m", "--help", "--", "x")
     assert options.workers == 2
     assert options.target == "train.py"
     assert options.arguments == ("--workers", "9", "-m", "--help", "--", "x")
 
 
-def test_a_module(asked):
-    options = asked("-m", "--seed", "3", "shop.train", "--seed", "4")
+def test_a_module(requested):
+    options = requested("-m", "--seed", "3", "shop.train", "--seed", "4")
     assert (options.as_module, options.target, options.seed) == (True, "shop.train", 3)
     assert options.arguments == ("--seed", "4")
 
 
-def test_every_option_arrives(asked, tmp_path):
-    options = asked(
+def test_every_option_arrives(requested, tmp_path):
+    options = requested(
         *("--strategy", "mirrored", "--devices-per-worker", "cpu:2", "--threads-per-worker", "3"),
         *("--max-restarts", "0", "--name", "n", "--run-dir", str(tmp_path), "--tee", "none"),
         *("--env", "A=1", "--env", "B=2", "train.py"),
@@ -57,9 +57,9 @@ def test_every_option_arrives(asked, tmp_path):
     assert (options.tee, options.env) == ("none", {"A": "1", "B": "2"})
 
 
-def test_a_bad_option_is_refused_before_the_launch(asked):
+def test_a_bad_option_is_refused_before_the_launch(requested):
     with pytest.raises(ConfigurationError, match="found 'ring'"):
-        asked("--strategy", "ring", "train.py")
+        requested("--strategy", "ring", "train.py")
 
 
 SLOW_TO_IMPORT = "tensorflow keras tf_keras numpy pandas scipy h5py fsspec plotly ray tensorboard"

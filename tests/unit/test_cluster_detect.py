@@ -466,10 +466,10 @@ def test_one_kind_can_be_forced():
 def test_a_look_reports_every_kind():
     looks = probe_all({**STEP, "PMI_RANK": "1"}, me=ME)
     assert tuple(one.kind for one in looks) == CLUSTER_NAMES[2:]
-    said = {one.kind: one for one in looks}
-    assert said["slurm"].node_group.index == 3
-    assert "PMI_SIZE" in str(said["mpi"].error)
-    assert said["torchrun"].node_group is None
+    output = {one.kind: one for one in looks}
+    assert output["slurm"].node_group.index == 3
+    assert "PMI_SIZE" in str(output["mpi"].error)
+    assert output["torchrun"].node_group is None
 
 
 def test_hosts_of_the_command_line():

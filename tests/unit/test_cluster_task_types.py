@@ -5,7 +5,7 @@ import pytest
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.task_types import VariablePartitioning, parse_sharding, task_of
 from phalanx.errors import ConfigurationError
-from phalanx.launch.options import RunOptions
+from phalanx.launcher.options import RunOptions
 
 ADDRESSES = tuple(f"127.0.0.1:{port}" for port in range(1, 7))
 
@@ -53,7 +53,7 @@ def test_tf_config_names_every_job():
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
+    ("text", "requested"),
     [
         ("none", VariablePartitioning()),
         ("min-size:4096", VariablePartitioning(min_bytes=4096)),
@@ -62,8 +62,8 @@ def test_tf_config_names_every_job():
         ("fixed-shards:3", VariablePartitioning(shards=3)),
     ],
 )
-def test_sharding_is_read(text, asked):
-    assert parse_sharding(text) == asked
+def test_sharding_is_read(text, requested):
+    assert parse_sharding(text) == requested
 
 
 @pytest.mark.parametrize("text", ["", "min-size", "min-size:0", "fixed-shards:0", "2", "all"])

@@ -188,13 +188,13 @@ def test_bytes_keep_the_zeros_at_their_end():
 def test_an_object_that_gives_several_items_is_asked_once_for_a_batch():
     class Source(list):
         def __getitems__(self, rows):
-            asked.append(rows)
+            requested.append(rows)
             return [self[row] for row in rows]
 
-    asked = []
+    requested = []
     source = resolve_source(Source([(1, 2.0), (3, 4.0), (5, 6.0)]))
     assert batch(source, [2, 0]) == ([5, 1], [6.0, 2.0])
-    assert asked == [[2, 0]]
+    assert requested == [[2, 0]]
 
 
 def test_samples_of_several_structures_are_refused():

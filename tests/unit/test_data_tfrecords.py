@@ -40,8 +40,8 @@ def gzipped(tmp_path_factory):
 
 
 def pipeline(source, size=16, **options):
-    asked = PipelineOptions(global_batch_size=size, **options)
-    return (StreamPipeline if hasattr(source, "open") else IndexedPipeline)(source, asked)
+    requested = PipelineOptions(global_batch_size=size, **options)
+    return (StreamPipeline if hasattr(source, "open") else IndexedPipeline)(source, requested)
 
 
 def ids_of(made, workers, steps, start=0, local=1):

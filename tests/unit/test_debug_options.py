@@ -8,9 +8,9 @@ from phalanx.cli.app import app
 from phalanx.cluster.debug_options import DebugOptions, ProfiledSteps, parse_profile
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.errors import ConfigurationError
-from phalanx.launch.options import RunOptions
-from phalanx.launch.run_layout import profile_of
-from phalanx.launch.run_result import RunResult, print_summary
+from phalanx.launcher.options import RunOptions
+from phalanx.launcher.run_layout import profile_of
+from phalanx.launcher.run_result import RunResult, print_summary
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_does_not_go_together_is_refused(options, says):
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path):
+def requested(monkeypatch, tmp_path):
     """What the command line asks the launcher for."""
     seen = []
 
@@ -126,19 +126,19 @@ def asked(monkeypatch, tmp_path):
         (["--name", "--fast-dev-run", "train.py"], 0, ()),
     ],
 )
-def test_the_number_of_fast_dev_run_may_be_left_out(asked, words, batches, arguments):
+def test_the_number_of_fast_dev_run_may_be_left_out(requested, words, batches, arguments):
     if "--name" in words:
         with pytest.raises(ConfigurationError, match="found '--fast-dev-run'"):
-            asked(*words)
+            requested(*words)
         return
-    options = asked(*words)
+    options = requested(*words)
     assert (options.switches.trial_batches, options.arguments) == (batches, arguments)
     assert options.target == "train.py"
 
 
-def test_the_other_switches_arrive(asked):
+def test_the_other_switches_arrive(requested):
     words = ["--debug", "--debug-rank", "1", "--overfit-batches", "4", "--profile", "2:3"]
-    options = asked(*words, "--profile-ranks", "1", "train.py")
+    options = requested(*words, "--profile-ranks", "1", "train.py")
     assert options.switches == DebugOptions(
         debug=True,
         debug_rank=1,
@@ -149,25 +149,25 @@ def test_the_other_switches_arrive(asked):
 
 @pytest.mark.parametrize("option", ["--fast-dev-run", "--overfit-batches"])
 @pytest.mark.parametrize("number", ["0", "-2"])
-def test_no_batches_are_refused(asked, option, number):
+def test_no_batches_are_refused(requested, option, number):
     with pytest.raises(ConfigurationError, match=f"{option} must be at least 1; found {number}"):
-        asked(option, number, "train.py")
+        requested(option, number, "train.py")
 
 
 def said_of(result, **switches):
-    said = []
-    print_summary(result, DebugOptions(**switches), said.append)
-    return said
+    printed = []
+    print_summary(result, DebugOptions(**switches), printed.append)
+    return printed
 
 
 def test_a_trial_leaves_nothing_unless_it_failed(tmp_path):
     run = tmp_path / "runs" / "first"
     (run / "records").mkdir(parents=True)
-    (said,) = said_of(RunResult(exit_code=1, run_dir=run, report="worker 0"), trial_batches=2)
-    assert f"its logs stay in {run}" in said
+    (printed,) = said_of(RunResult(exit_code=1, run_dir=run, report="worker 0"), trial_batches=2)
+    assert f"its logs stay in {run}" in printed
     assert run.exists()
-    (said,) = said_of(RunResult(exit_code=0, run_dir=run), trial_batches=1)
-    assert "1 batch at most; nothing was kept" in said
+    (printed,) = said_of(RunResult(exit_code=0, run_dir=run), trial_batches=1)
+    assert "1 batch at most; nothing was kept" in printed
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,14 +177,14 @@ def test_a_run_in_earnest_stays(tmp_path):
 
 
 def test_where_a_profile_lies_is_said(tmp_path):
-    asked = ProfiledSteps(first=10, last=15, workers=(0, 1))
+    requested = ProfiledSteps(first=10, last=15, workers=(0, 1))
     result = RunResult(exit_code=0, run_dir=tmp_path)
-    assert said_of(result, profile=asked) == [
+    assert said_of(result, profile=requested) == [
         "no profile was taken: no fit trained steps 10 to 15 on worker 0, 1"
     ]
-    file = profile_of(tmp_path, asked.name, 1)
+    file = profile_of(tmp_path, requested.name, 1)
     file.parent.mkdir(parents=True)
     file.touch()
-    (said,) = said_of(result, profile=asked)
-    assert said.startswith("profile of steps 10 to 15 on worker 1: tensorboard --logdir ")
+    (printed,) = said_of(result, profile=requested)
+    assert printed.startswith("profile of steps 10 to 15 on worker 1: tensorboard --logdir ")
     assert file == tmp_path / "tensorboard/plugins/profile/steps-10-15/worker-1.xplane.pb"

@@ -17,8 +17,8 @@ from phalanx.distributed.desync.check import (
     difference,
 )
 from phalanx.errors import WorkerLostError, WorkerMismatchError
-from phalanx.launch.ports import pick_free_ports
-from phalanx.launch.root_cause import is_secondary
+from phalanx.launcher.ports import pick_free_ports
+from phalanx.launcher.root_cause import is_secondary
 from phalanx.monitoring.phase_tracker import PhaseTracker
 from phalanx.worker.process_exit import record_failure
 
@@ -146,8 +146,8 @@ def test_a_worker_that_has_ended_is_named(meet):
 
 
 def test_a_worker_that_does_not_come_is_named(meet):
-    ((said, has_ended),) = meet(gradients(7), None, timeout=0.2, stays=True)
-    assert re.match(r"worker 1 has not come for \d+ s; worker 0 is at step 7 \(gradients\)", said)
+    ((output, has_ended),) = meet(gradients(7), None, timeout=0.2, stays=True)
+    assert re.match(r"worker 1 has not come for \d+ s; worker 0 is at step 7 \(gradients\)", output)
     assert not has_ended
 
 
@@ -168,13 +168,13 @@ def test_a_long_wait_is_said_once(meet, monkeypatch, caplog):
 
 def test_where_a_worker_was_that_comes_no_more(meet):
     before = [gradients(5), gradients(6)]
-    ((said, _),) = meet(gradients(7), None, before=before)
-    assert said == (
+    ((output, _),) = meet(gradients(7), None, before=before)
+    assert output == (
         "worker 1 has ended after it was at step 6 (gradients); the others are at step 7 "
         "(gradients)"
     )
-    ((said, _),) = meet(gradients(7), None, before=before, timeout=0.2, stays=True)
-    assert "has not come for 0 s after it was at step 6 (gradients); worker 0" in said
+    ((output, _),) = meet(gradients(7), None, before=before, timeout=0.2, stays=True)
+    assert "has not come for 0 s after it was at step 6 (gradients); worker 0" in output
 
 
 def test_workers_differ_and_meet_again(meet):
@@ -237,8 +237,8 @@ def test_a_guest_tries_until_the_chief_listens():
 class ReceivedLines:
     """A meeting at which this is received."""
 
-    def __init__(self, said="", *, has_ended=False):
-        self.answer = Verdict(said, is_lost=has_ended)
+    def __init__(self, output="", *, has_ended=False):
+        self.answer = Verdict(output, is_lost=has_ended)
 
     def exchange_signatures(self, passed):
         self.passed = passed

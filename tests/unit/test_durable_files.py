@@ -17,7 +17,7 @@ from phalanx.checkpoint.step_capture import CaptureInfo, Part, StepCapture, writ
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.data.sources.tfrecords.write import write_tfrecords
 from phalanx.keras_compat.atomic_writes import atomic_path, atomic_save_patch
-from phalanx.launch.run_dir import RUN_FILE, write_run_file
+from phalanx.launcher.run_dir import RUN_FILE, write_run_file
 from phalanx.monitoring.durable_files import move_durably, write_durably
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import ConfigurationError
-from phalanx.launch.failure import gist
+from phalanx.launcher.failure import gist
 from phalanx.training.error_context import annotate_errors, axis_0_explained, replica_scope
 from phalanx.worker.process_exit import record_failure
 
@@ -90,8 +90,8 @@ def test_worker_replica_and_step_are_named(where, replica, says):
 
 
 def test_a_replica_is_found_in_the_names_of_a_graph():
-    said = raised(ValueError(GRAPH), ReplicaTopology(first=2, local=2, total=4))
-    assert said.startswith(
+    output = raised(ValueError(GRAPH), ReplicaTopology(first=2, local=2, total=4))
+    assert output.startswith(
         "ValueError: worker 1, replica 3, in step 12: assertion failed: [the loss"
     )
 
@@ -135,5 +135,5 @@ def test_what_is_cut_is_said_once_with_the_shapes_where_the_step_is_traced():
         axis_0_explained(tf.zeros((2, 10, 3)), 2),
     ):
         raise ValueError(OUT_OF_BOUNDS)
-    (said,) = (note for note in caught.value.__notes__ if "axis 0 of every tensor" in note)
-    assert "(2, 10, 3)" in said
+    (output,) = (note for note in caught.value.__notes__ if "axis 0 of every tensor" in note)
+    assert "(2, 10, 3)" in output

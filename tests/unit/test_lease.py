@@ -36,9 +36,9 @@ class Time:
         return LeaseTimes(clock=lambda: self.now, sleep=self.sleep)
 
 
-def owner(pid=1, host="a", token=None, **asked):
+def owner(pid=1, host="a", token=None, **requested):
     known = {"boot": f"boot-{host}", "pid_namespace": "pid:[1]", "started": "5"}
-    return Owner(host=host, pid=pid, token=token or f"{host}{pid}", **{**known, **asked})
+    return Owner(host=host, pid=pid, token=token or f"{host}{pid}", **{**known, **requested})
 
 
 class Machines:
@@ -66,7 +66,7 @@ def shared():
 
 @pytest.fixture
 def take(shared, time, machines):
-    def take(who, client=None, **asked):
+    def take(who, client=None, **requested):
         return acquire(
             client or Client(shared),
             who,
@@ -74,7 +74,7 @@ def take(shared, time, machines):
             advice="Wait for it.",
             processes=machines.table,
             times=time.times,
-            **asked,
+            **requested,
         )
 
     return take
@@ -112,12 +112,14 @@ def test_an_owner_that_is_dead_on_this_machine_is_replaced_at_once(start, take, 
 )
 def test_a_process_that_this_machine_does_not_see_is_waited_for(other, take, time):
     """A process id of another namespace says nothing, whatever the table here has."""
-    said = []
+    output = []
     take(replace(other, token="other"))
-    took = take(owner(pid=8), announce=said.append)
+    took = take(owner(pid=8), announce=output.append)
     assert took.fence == 2
     assert time.now == 60.0
-    assert said == [f"{other} was using the run x: waiting up to 60 s to see whether it still does"]
+    assert output == [
+        f"{other} was using the run x: waiting up to 60 s to see whether it still does"
+    ]
 
 
 def test_an_owner_on_another_host_that_renews_keeps_it(take, time):

@@ -3,7 +3,6 @@ import inspect
 import io
 import linecache
 import pickle
-import sys
 import threading
 
 import pytest
@@ -11,10 +10,10 @@ import pytest
 import phalanx
 from phalanx.cli.run_options import RunCommand
 from phalanx.errors import ConfigurationError, RunFailedError
-from phalanx.launch.failure import FailureRecord
-from phalanx.launch.parent_death import LAUNCHER_VARIABLE
-from phalanx.launch.root_cause import WorkerExit
-from phalanx.launch.run_result import RunResult
+from phalanx.launcher.failure import FailureRecord
+from phalanx.launcher.parent_death import LAUNCHER_VARIABLE
+from phalanx.launcher.root_cause import WorkerExit
+from phalanx.launcher.run_result import RunResult
 from phalanx.notebook.cell_output import CellOutput
 from phalanx.notebook.failure import raise_failure
 from phalanx.notebook.kernel_process import launcher_environment
@@ -103,8 +102,7 @@ def test_a_worker_launches_no_workers(monkeypatch):
         launch(print)
 
 
-def test_the_package_is_the_function():
-    assert phalanx.launch is sys.modules["phalanx.launch"]
+def test_the_options_are_those_of_the_command():
     names = list(inspect.signature(phalanx.launch).parameters)
     assert names[:4] == ["target", "args", "kwargs", "workers"]
     own = {"target", "args", "kwargs"}

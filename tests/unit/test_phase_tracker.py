@@ -128,8 +128,8 @@ def test_a_full_disk_is_said_once_and_records_come_back(caplog):
     disk.is_full = False
     event_log.append(WorkerEnd(ok=False))
     assert disk.written == ["worker_end"]
-    (said,) = caplog.messages
-    assert "No space left" in said
+    (output,) = caplog.messages
+    assert "No space left" in output
 
 
 def test_a_directory_that_cannot_be_made_does_not_end_training(tmp_path, caplog):

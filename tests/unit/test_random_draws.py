@@ -229,12 +229,12 @@ def test_functions_that_share_counters_draw_what_one_function_draws():
 
 def test_without_a_seed_a_draw_keeps_a_counter_of_its_own():
     tf.random.set_seed(None)
-    asked = []
+    requested = []
 
     @tf.function
     def draw():
-        with Patches(lambda: draws_by_rows(lambda: None, asked.append)):
+        with Patches(lambda: draws_by_rows(lambda: None, requested.append)):
             return tf.random.normal((2,))
 
     draw()
-    assert asked == []
+    assert requested == []

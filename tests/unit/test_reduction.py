@@ -21,23 +21,23 @@ from phalanx.keras_compat.optimizer_clippers import adds_rows
 
 class TestOptions:
     @pytest.mark.parametrize(
-        "asked",
+        "requested",
         [{"bucket_mb": -1}, {"bucket_mb": math.nan}, {"bucket_mb": math.inf},
          {"reduce_dtype": "int8"}],
     )  # fmt: skip
-    def test_values_out_of_range(self, asked):
+    def test_values_out_of_range(self, requested):
         with pytest.raises(ConfigurationError):
-            ReduceOptions(**asked)
+            ReduceOptions(**requested)
 
     @pytest.mark.parametrize(
-        ("strategy", "asked"),
+        ("strategy", "requested"),
         [("mirrored", {"bucket_mb": 1}), ("single", {"reduce_dtype": "bfloat16"}),
          ("parameter-server", {"bucket_mb": 0}), ("tpu", {"bucket_mb": 4}),
          ("horovod", {"reduce_dtype": "bfloat16"})],
     )  # fmt: skip
-    def test_strategies_that_have_no_use_for_them(self, strategy, asked):
+    def test_strategies_that_have_no_use_for_them(self, strategy, requested):
         with pytest.raises(ConfigurationError):
-            check_reduce_options(ReduceOptions(**asked), strategy)
+            check_reduce_options(ReduceOptions(**requested), strategy)
 
     @pytest.mark.parametrize("strategy", ["auto", "multiworker", "horovod"])
     def test_strategies_of_many_workers(self, strategy):
@@ -45,8 +45,8 @@ class TestOptions:
         check_reduce_options(ReduceOptions(), "mirrored")
 
     def test_they_reach_the_worker(self):
-        asked = ReduceOptions(bucket_mb=2.5, reduce_dtype="bfloat16")
-        spec = WorkerSpec(rank=0, world_size=1, reduction=asked)
+        requested = ReduceOptions(bucket_mb=2.5, reduce_dtype="bfloat16")
+        spec = WorkerSpec(rank=0, world_size=1, reduction=requested)
         assert WorkerSpec.from_environment(spec.to_environment()) == spec
 
 

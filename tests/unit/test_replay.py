@@ -30,14 +30,14 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_layer_operation_sample_and_cause_are_named(case):
-    layer, x, operation, phase, said = CASES[case]
+    layer, x, operation, phase, output = CASES[case]
     first = keras.layers.Dense(4, name="first", kernel_initializer="identity")
     found = replayed([first, layer, head()], x)
     assert (found.phase, found.layer, found.operation) == (phase, "m/odd", operation)
     assert [s.index for s in found.samples] == [5]
     assert (found.samples[0].in_batch, found.samples[0].row) == (13, 105)
     assert found.cause.kind == case.split()[-1]
-    assert said in found.cause.summary
+    assert output in found.cause.summary
     assert found.variable == "m/first/kernel"
 
 

@@ -25,7 +25,7 @@ def cause(operation, *inputs, output=(np.inf,), dtype="float32", in_float32=None
 
 
 @pytest.mark.parametrize(
-    ("operation", "inputs", "kind", "said"),
+    ("operation", "inputs", "kind", "printed"),
     [
         ("Log", [[0.5, 0.0]], "logarithm", "1 of 2 numbers that are not above 0, the least 0"),
         ("Log1p", [[-1.0, -0.5]], "logarithm", "1 of 2 numbers that are not above -1"),
@@ -38,10 +38,10 @@ def cause(operation, *inputs, output=(np.inf,), dtype="float32", in_float32=None
         ("Mul", [[1e30], [1e30]], "explosion", "Mul of numbers up to 1e+30 overflows float32"),
     ],
 )
-def test_the_cause_is_known_by_operation_and_numbers(operation, inputs, kind, said):
+def test_the_cause_is_known_by_operation_and_numbers(operation, inputs, kind, printed):
     found = cause(operation, *inputs)
     assert found.kind == kind
-    assert said in found.summary
+    assert printed in found.summary
 
 
 def test_a_power_divides_overflows_or_takes_a_root():

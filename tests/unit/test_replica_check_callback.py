@@ -93,7 +93,7 @@ def test_chunks_of_a_large_variable_are_compared_apart():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         ({"every_steps": 0}, "every_steps must be an integer of at least 1; found 0"),
         ({"on_difference": "stop"}, "on_difference must be 'warn' or 'raise'; found 'stop'"),
@@ -101,8 +101,8 @@ def test_chunks_of_a_large_variable_are_compared_apart():
         ({"tolerance": "1"}, "tolerance must be a number from 0 to below 1; found '1'"),
     ],
 )
-def test_bad_options_are_refused(options, said):
-    with pytest.raises(ConfigurationError, match=said):
+def test_bad_options_are_refused(options, output):
+    with pytest.raises(ConfigurationError, match=output):
         ReplicaConsistencyCheck(**options)
 
 
@@ -135,7 +135,7 @@ def test_mirrored_replicas_of_one_process_are_compared(mirrored2, caplog):
         phalanx.fit(model, x, x[:, :1], batch_size=4, verbose=0, callbacks=[Plant(), check])
     finally:
         log.removeHandler(caplog.handler)
-    said = list({r.getMessage() for r in caplog.records if "Replicas that" in r.getMessage()})
-    assert len(said) == 1
-    assert "differ after step 4: " in said[0]
-    assert "head/bias on replica 1 is not that of replica 0" in said[0]
+    output = list({r.getMessage() for r in caplog.records if "Replicas that" in r.getMessage()})
+    assert len(output) == 1
+    assert "differ after step 4: " in output[0]
+    assert "head/bias on replica 1 is not that of replica 0" in output[0]

@@ -29,7 +29,7 @@ from phalanx.training.replica_consistency import (
 
 
 @pytest.fixture
-def said():
+def output():
     """Level of all that is said, and what: a value, where it is one."""
     found = []
 
@@ -66,14 +66,14 @@ def checks_of(model, strategy, *, assigned=(), kind=ReplicaChecks, **options):
     return kind(stage, function, check, clock=itertools.count(0.0).__next__)
 
 
-def found(said):
+def found(output):
     """Which variable differed, at which step, and when it was equal."""
-    return [(apart.what.name, apart.step, apart.first_difference_at) for _, apart in said]
+    return [(apart.what.name, apart.step, apart.first_difference_at) for _, apart in output]
 
 
-def rounding(said):
+def rounding(output):
     """How many variables differ by rounding, where that is said."""
-    return [args for level, args in said if level == "INFO"]
+    return [args for level, args in output if level == "INFO"]
 
 
 def change(variable, value, replica=1):
@@ -90,14 +90,14 @@ def rounded(array):
     return array * (1 + 1e-6)
 
 
-def test_replicas_that_begin_unlike_are_reported_once(mirrored2, said):
+def test_replicas_that_begin_unlike_are_reported_once(mirrored2, output):
     model = model_in(mirrored2)
     change(model.layers[0].bias, halves)
     checks = checks_of(model, mirrored2, every_steps=1)
     checks.begin(0, is_resumed=False)
     checks.after(1)
     checks.end(2)
-    ((level, apart),) = said
+    ((level, apart),) = output
     assert (level, apart.step, apart.first_difference_at, apart.noun) == (
         "WARNING",
         0,
@@ -109,27 +109,27 @@ def test_replicas_that_begin_unlike_are_reported_once(mirrored2, said):
     assert apart.what.count == 1
 
 
-def test_they_are_compared_when_it_is_time_and_at_the_end(mirrored2, said):
+def test_they_are_compared_when_it_is_time_and_at_the_end(mirrored2, output):
     model = model_in(mirrored2)
     checks = checks_of(model, mirrored2, every_steps=2)
     checks.begin(10, is_resumed=False)
     change(model.layers[0].kernel, halves)
     checks.after(11)
-    assert said == []
+    assert output == []
     checks.after(12)
-    assert found(said) == [("m/d0/kernel", 12, 10)]
+    assert found(output) == [("m/d0/kernel", 12, 10)]
     later = checks_of(model_in(mirrored2), mirrored2)
     later.begin(0, is_resumed=False)
     change(later._stage.model.layers[0].kernel, halves)
     later.end(5)
-    assert found(said)[1:] == [("m/d0/kernel", 5, 0)]
+    assert found(output)[1:] == [("m/d0/kernel", 5, 0)]
 
 
-def test_the_one_of_three_that_is_unlike_the_others_is_named(mirrored3, said):
+def test_the_one_of_three_that_is_unlike_the_others_is_named(mirrored3, output):
     model = model_in(mirrored3)
     change(model.layers[0].bias, halves, replica=0)
     checks_of(model, mirrored3).begin(0, is_resumed=False)
-    ((_, apart),) = said
+    ((_, apart),) = output
     assert (apart.what.name, apart.what.odd, apart.what.reference) == ("m/d0/bias", (0,), 1)
 
 
@@ -147,7 +147,7 @@ def test_the_words_for_it(snapshot):
     snapshot("replicas_apart", "\n\n".join(map(str, page)))
 
 
-def test_a_difference_ends_the_training_if_asked_to(mirrored2, said):
+def test_a_difference_ends_the_training_if_asked_to(mirrored2, output):
     model = model_in(mirrored2)
     checks = checks_of(model, mirrored2, every_steps=1, on_difference="raise")
     checks.begin(0, is_resumed=False)
@@ -156,29 +156,29 @@ def test_a_difference_ends_the_training_if_asked_to(mirrored2, said):
         WorkerMismatchError, match=r"after step 1: .*learning_rate.*\(it is 0\.2 the"
     ):
         checks.after(1)
-    assert said == []
+    assert output == []
 
 
-def test_nothing_is_compared_if_not_asked_to(mirrored2, said):
+def test_nothing_is_compared_if_not_asked_to(mirrored2, output):
     model = model_in(mirrored2)
     change(model.layers[0].bias, halves)
     checks = checks_of(model, mirrored2, every_steps=None)
     checks.begin(0, is_resumed=False)
     checks.after(100)
     checks.end(101)
-    assert said == []
+    assert output == []
 
 
 @pytest.mark.parametrize(("tolerance", "level"), [(0.3, "INFO"), (0.2, "WARNING")])
-def test_tolerance_is_a_share_of_the_largest_entry(tolerance, level, mirrored2, said):
+def test_tolerance_is_a_share_of_the_largest_entry(tolerance, level, mirrored2, output):
     model = model_in(mirrored2)
     model.layers[0].bias.assign([0.0, -2.0, 1.0, 1.0])
     change(model.layers[0].bias, halves)  # by 0.25 of the largest
     checks_of(model, mirrored2, tolerance=tolerance).begin(0, is_resumed=False)
-    assert [each for each, *_ in said] == [level]
+    assert [each for each, *_ in output] == [level]
 
 
-def test_a_model_of_many_layers_that_differ_by_rounding_is_no_difference(mirrored2, said):
+def test_a_model_of_many_layers_that_differ_by_rounding_is_no_difference(mirrored2, output):
     model = model_in(mirrored2, layers=10)
     for variable in model.trainable_variables:
         variable.assign(np.ones(variable.shape))
@@ -186,17 +186,17 @@ def test_a_model_of_many_layers_that_differ_by_rounding_is_no_difference(mirrore
     checks = checks_of(model, mirrored2, every_steps=1)
     checks.begin(0, is_resumed=False)
     checks.after(1)
-    assert rounding(said) == [22]
+    assert rounding(output) == [22]
     # What is real is found among them, though not all are looked at each time.
     change(model.layers[9].bias, halves)
     checks.after(2)
     checks.after(3)
-    assert [each for each, *_ in said] == ["INFO", "WARNING"]
-    assert (said[1][1].what.name, said[1][1].what.odd) == ("m/d9/bias", (1,))
+    assert [each for each, *_ in output] == ["INFO", "WARNING"]
+    assert (output[1][1].what.name, output[1][1].what.odd) == ("m/d9/bias", (1,))
 
 
 @pytest.mark.process
-def test_what_replicas_assign_on_their_own_is_left_out(mirrored2, said):
+def test_what_replicas_assign_on_their_own_is_left_out(mirrored2, output):
     before = clip.clip_by_percentile(50, when="before")
     after = clip.clip_by_percentile(50)
     optimizer = clip.attach(keras.optimizers.SGD(0.1), before, after)
@@ -211,10 +211,10 @@ def test_what_replicas_assign_on_their_own_is_left_out(mirrored2, said):
     checks = checks_of(model, mirrored2, assigned=[statistics], every_steps=1)
     checks.begin(0, is_resumed=False)
     checks.after(1)
-    assert said == []
+    assert output == []
     change(common[0], halves)
     checks.after(2)
-    assert "clipper_1" in said[0][1].what.name
+    assert "clipper_1" in output[0][1].what.name
 
 
 class Average(keras.layers.Layer):
@@ -235,24 +235,24 @@ def test_an_average_over_replicas_is_left_out_and_seeds_never_are(is_resumed):
     assert compared_variables(model, function, is_resumed=is_resumed) == [seed]
 
 
-def test_what_was_restored_for_each_replica_is_left_out_until_a_step_reports(mirrored2, said):
+def test_what_was_restored_for_each_replica_is_left_out_until_a_step_reports(mirrored2, output):
     model = model_in(mirrored2)
     statistics = model.get_layer("norm").moving_mean
     change(statistics, halves)
     checks = checks_of(model, mirrored2, every_steps=1)
     checks.begin(7, is_resumed=True)
-    assert said == []
+    assert output == []
     change(model.layers[0].bias, halves)
     checks._function.assigned[id(statistics)] = statistics
     checks.after(8)
-    assert found(said) == [("m/d0/bias", 8, 7)]
+    assert found(output) == [("m/d0/bias", 8, 7)]
     fresh = checks_of(model_in(mirrored2), mirrored2)
     change(fresh._stage.model.get_layer("norm").moving_mean, halves)
     fresh.begin(0, is_resumed=False)
-    assert found(said)[1:] == [("m/norm/moving_mean", 0, None)]
+    assert found(output)[1:] == [("m/norm/moving_mean", 0, None)]
 
 
-def test_what_is_found_assigned_later_is_left_out_from_then_on(mirrored2, said):
+def test_what_is_found_assigned_later_is_left_out_from_then_on(mirrored2, output):
     model = model_in(mirrored2)
     checks = checks_of(model, mirrored2, every_steps=1)
     checks.begin(0, is_resumed=False)
@@ -261,43 +261,43 @@ def test_what_is_found_assigned_later_is_left_out_from_then_on(mirrored2, said):
     change(statistics, halves)
     checks._function.assigned[id(statistics)] = statistics
     checks.after(2)
-    assert said == []
+    assert output == []
     change(model.get_layer("norm").gamma, halves)
     checks.after(3)
-    assert found(said) == [("m/norm/gamma", 3, 2)]
+    assert found(output) == [("m/norm/gamma", 3, 2)]
 
 
-def test_an_entry_far_into_a_large_variable_is_named(mirrored2, said, monkeypatch):
+def test_an_entry_far_into_a_large_variable_is_named(mirrored2, output, monkeypatch):
     monkeypatch.setattr(replica_consistency, "_MOST_ENTRIES", 5)
     model = model_in(mirrored2)
     change(model.layers[0].kernel, lambda array: array + np.eye(3, 4, 1) * [0, 0, 0, 2])
     checks_of(model, mirrored2).begin(0, is_resumed=False)
-    ((_, apart),) = said
+    ((_, apart),) = output
     assert apart.what.by.largest == pytest.approx(2.0)  # beside a kernel drawn at random
     assert apart.what.by.index == (2, 3)
     assert (apart.what.by.entries, apart.what.by.size) == (1, 12)
 
 
-def test_a_worker_that_lacks_a_variable_is_reported_before_rows_are_gathered(mirrored2, said):
-    asked = []
+def test_a_worker_that_lacks_a_variable_is_reported_before_rows_are_gathered(mirrored2, output):
+    requested = []
 
     class Peer(ReplicaChecks):
         """Beside it, a worker of one variable less."""
 
         def _rows(self, row):
             rows = np.array([row, row], np.int64)
-            if len(asked) == 1:
+            if len(requested) == 1:
                 rows[1, 1] -= 1
                 rows[1, 2:] += 1
-            asked.append(row)
+            requested.append(row)
             return rows
 
     model = model_in(mirrored2)
     count = len({id(v) for v in [*model.variables, *model.optimizer.variables]})
     checks = checks_of(model, mirrored2, kind=Peer)
     checks.begin(0, is_resumed=False)
-    assert len(asked) == 2
-    assert [apart.what for _, apart in said] == [Lacking(counts=(count, count - 1))]
+    assert len(requested) == 2
+    assert [apart.what for _, apart in output] == [Lacking(counts=(count, count - 1))]
 
 
 class Words(keras.layers.Layer):

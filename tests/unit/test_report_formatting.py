@@ -30,15 +30,15 @@ SPANS = {
 
 
 @pytest.mark.parametrize(
-    ("say", "said"),
+    ("say", "output"),
     [
         (formatting.format_number, FIGURES),
         (formatting.format_bytes, SIZES),
         (formatting.format_duration, SPANS),
     ],
 )
-def test_quantities(say, said):
-    assert {value: say(value) for value in said} == said
+def test_quantities(say, output):
+    assert {value: say(value) for value in output} == output
 
 
 def test_differences_have_a_sign():

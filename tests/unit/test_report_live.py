@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from made_run import BEGAN, make_run
-from phalanx.launch.worker_status import WorkerState
+from phalanx.launcher.worker_status import WorkerState
 from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, records_path
 from phalanx.report.live import LiveRun, Watched
 from phalanx.report.terminal_view import chosen, live_page

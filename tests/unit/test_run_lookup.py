@@ -42,12 +42,12 @@ def test_a_run_may_have_records_only(root):
     assert find_run("bare", root).name == "bare"
 
 
-@pytest.mark.parametrize("asked", ["nix", "notes"])
-def test_an_unknown_run_names_those_that_there_are(root, asked):
+@pytest.mark.parametrize("requested", ["nix", "notes"])
+def test_an_unknown_run_names_those_that_there_are(root, requested):
     with pytest.raises(ConfigurationError) as failure:
-        find_run(asked, root)
+        find_run(requested, root)
     message = str(failure.value)
-    assert message.startswith(f"There is no run {asked!r}, neither in {root} nor as a path.")
+    assert message.startswith(f"There is no run {requested!r}, neither in {root} nor as a path.")
     assert message.endswith("new, middle, old.")
 
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from phalanx.cli.app import app
 from phalanx.errors import ConfigurationError
-from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.worker_diagnosis import failure_context, merge_flight_status
-from phalanx.launch.worker_status import WorkerProgress
+from phalanx.launcher.run_layout import AttemptPaths
+from phalanx.launcher.worker_diagnosis import failure_context, merge_flight_status
+from phalanx.launcher.worker_status import WorkerProgress
 from phalanx.monitoring.event_log import RecordWriter, launcher_records_path
 from phalanx.monitoring.flight_format import NOTHING
 from phalanx.monitoring.flight_reader import read_flight
@@ -322,8 +322,8 @@ def test_the_command_finds_the_run_and_speaks_to_machines(run):
     home = str(run.parent)
     shown = CliRunner().invoke(app, ["debug", "status", "--run-dir", home])
     assert shown.exit_code == 0
-    asked = CliRunner().invoke(app, ["debug", "status", "first", "--run-dir", home, "--json"])
-    reported = json.loads(asked.output)
+    requested = CliRunner().invoke(app, ["debug", "status", "first", "--run-dir", home, "--json"])
+    reported = json.loads(requested.output)
     assert [worker["is_late"] for worker in reported["workers"]] == [False, True]
     assert reported["workers"][0]["batch"] == "x float32[8, 4], y float32[8, 1]"
     assert reported["verdict"].startswith("worker 1 ")

@@ -15,12 +15,12 @@ class FakeTimedSteps:
     last = StepSplit(input=0.001, busy=0.008, communication=0.001, batch=8)
 
     def __init__(self):
-        self.asked = []
+        self.requested = []
         self.traced = False
 
     def run(self, iterator, *, communication):
-        self.traced = communication and True not in self.asked
-        self.asked.append(communication)
+        self.traced = communication and True not in self.requested
+        self.requested.append(communication)
 
 
 class Listener:
@@ -113,15 +113,15 @@ def test_where_no_one_wants_it_nothing_is_timed_or_read():
 def test_a_callback_has_communication_measured_at_once():
     worker = Worker(every=10.0)
     train([worker], 300)
-    assert set(worker.timed.asked) == {True}
+    assert set(worker.timed.requested) == {True}
 
 
 def test_recording_alone_waits_until_tracing_is_little():
     worker = Worker(recorded=True, first=0.2)  # tracing took some 0.2 s: 100 times that is 20 s
     train([worker], 1900)
-    assert set(worker.timed.asked) == {False}
+    assert set(worker.timed.requested) == {False}
     train([worker], 500)
-    assert worker.timed.asked[-1] is True
+    assert worker.timed.requested[-1] is True
 
 
 def test_what_tracing_takes_is_in_no_window():
@@ -145,17 +145,17 @@ def recorder(events, *, is_chief=True):
 def test_steps_are_recorded_about_once_a_second_at_most():
     events = []
     clock, writes = recorder(events)
-    asked = []
+    requested = []
 
     def rate():
-        asked.append(clock.now)
+        requested.append(clock.now)
         return 0.1
 
     for _ in range(100):
         writes.metrics({"loss": 1.0}, rate, step=1, epoch=0, batch=0)
         clock.now += 0.1
     assert 10 <= len(events) <= 12
-    assert len(asked) == len(events), "the rate is read for what is written only"
+    assert len(requested) == len(events), "the rate is read for what is written only"
 
 
 def test_only_the_chief_writes_what_is_the_same_on_all():

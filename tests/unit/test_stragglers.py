@@ -119,10 +119,10 @@ def test_only_the_chief_warns(caplog):
     for callback in callbacks:
         callback.on_throughput(numbers(SLOW_1), is_chief=callback is callbacks[0])
         assert [found.rank for found in callback.stragglers] == [1]
-    (said,) = caplog.messages
-    assert "worker 1 is slow since step 1" in said
-    assert "3.0 times" in said
-    assert "its step itself takes longer" in said
+    (output,) = caplog.messages
+    assert "worker 1 is slow since step 1" in output
+    assert "3.0 times" in output
+    assert "its step itself takes longer" in output
 
 
 def test_the_chief_says_that_it_keeps_up_again():

@@ -19,7 +19,7 @@ def config(type="worker", **cluster):
 
 
 @pytest.mark.parametrize(
-    ("asked", "workers", "devices", "kind"),
+    ("requested", "workers", "devices", "kind"),
     [
         ("auto", 1, 1, "single"),
         ("auto", 1, 2, "mirrored"),
@@ -29,13 +29,13 @@ def config(type="worker", **cluster):
         ("multiworker", 1, 1, "multiworker"),
     ],
 )
-def test_under_the_launcher(asked, workers, devices, kind):
-    spec = WorkerSpec(rank=0, world_size=workers, addresses=TWO[:workers], strategy=asked)
+def test_under_the_launcher(requested, workers, devices, kind):
+    spec = WorkerSpec(rank=0, world_size=workers, addresses=TWO[:workers], strategy=requested)
     assert choose_for_worker(spec, devices).kind == kind
 
 
 @pytest.mark.parametrize(
-    ("asked", "tf_config", "gpus", "kind"),
+    ("requested", "tf_config", "gpus", "kind"),
     [
         ("auto", None, 1, "single"),
         ("auto", None, 2, "mirrored"),
@@ -49,8 +49,8 @@ def test_under_the_launcher(asked, workers, devices, kind):
         ("multiworker", None, 0, "multiworker"),
     ],
 )
-def test_alone(asked, tf_config, gpus, kind):
-    assert choose_alone(asked, tf_config, gpus).kind == kind
+def test_alone(requested, tf_config, gpus, kind):
+    assert choose_alone(requested, tf_config, gpus).kind == kind
 
 
 def test_a_tpu_is_taken_where_one_worker_has_it():

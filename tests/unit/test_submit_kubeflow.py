@@ -22,7 +22,7 @@ ASKED = {
         "code_source": "configmap",
     },
 }
-asked = pytest.mark.parametrize("options", ASKED.values(), ids=ASKED)
+requested = pytest.mark.parametrize("options", ASKED.values(), ids=ASKED)
 
 
 def made(kind, *, name="mnist", **options):
@@ -36,7 +36,7 @@ def known_to(model, one):
     return model.from_dict(one).to_dict()
 
 
-@asked
+@requested
 def test_the_trainers_models_take_it(options):
     models = pytest.importorskip("kubeflow_trainer_api.models")
     runtime, job = made("trainjob", **options)[-2:]
@@ -49,7 +49,7 @@ def test_the_trainers_models_take_it(options):
     assert known_to(models.TrainerV1alpha1TrainJob, job) != job
 
 
-@asked
+@requested
 def test_the_training_operators_models_take_it(options):
     client = pytest.importorskip("kubeflow.training.api_client").ApiClient()
 

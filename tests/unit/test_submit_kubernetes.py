@@ -179,12 +179,12 @@ def test_the_containers_command_is_one_of_phalanx(place):
     (container,) = pod_of(job)["containers"]
     assert container["command"] == ["phalanx"]
     name, *words = container["args"]
-    asked = typer.main.get_command(app).commands[name].make_context(name, words).params
-    assert (asked["workers"], asked["seed"], asked["cluster"]) == ("3", 7, "kubernetes")
-    assert (asked["name"], asked["resume"]) == ("mnist", True)
+    requested = typer.main.get_command(app).commands[name].make_context(name, words).params
+    assert (requested["workers"], requested["seed"], requested["cluster"]) == ("3", 7, "kubernetes")
+    assert (requested["name"], requested["resume"]) == ("mnist", True)
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert asked["run_dir"].as_posix() == mounts["runs"]
-    assert asked["target"] == f"{mounts['code']}/train.py"
+    assert requested["run_dir"].as_posix() == mounts["runs"]
+    assert requested["target"] == f"{mounts['code']}/train.py"
 
 
 def test_the_script_arrives_as_it_is(place):
@@ -296,14 +296,14 @@ def test_several_pods_share_a_directory():
 @contextmanager
 def api(refuse=(), pods=()):
     """Something that answers as Kubernetes does to what is asked here; gives what was asked."""
-    asked = []
+    requested = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def answer(self):
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length) or "null")
             url = urlsplit(self.path)
-            asked.append((self.command, url.path, body))
+            requested.append((self.command, url.path, body))
             refused = any(self.command == "POST" and url.path.endswith(end) for end in refuse)
             if url.path.endswith("/log"):
                 text = f"log of {url.path.split('/')[-2]}\n".encode()
@@ -326,7 +326,7 @@ def api(refuse=(), pods=()):
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
+            yield f"http://127.0.0.1:{server.server_port}", requested
         finally:
             server.shutdown()
             thread.join()
@@ -370,15 +370,15 @@ PODS = (
 
 def test_a_secret_is_created_and_a_refusal_quotes_nothing(place, monkeypatch):
     words = ("--env", "KEY=s3cr3t", "train.py")
-    with api() as (url, asked):
+    with api() as (url, requested):
         set_to(url, place, monkeypatch)
         assert submit(*words).exit_code == 0
-        assert [body for *_, body in asked] == objects(*words)
-        assert ("POST", "/api/v1/namespaces/team/secrets") in [each[:2] for each in asked]
+        assert [body for *_, body in requested] == objects(*words)
+        assert ("POST", "/api/v1/namespaces/team/secrets") in [each[:2] for each in requested]
     kept = [path for path in (place / "runs").rglob("*") if path.is_file()]
     assert kept
     assert not [path for path in kept if "s3cr3t" in path.read_text()]
-    with api(refuse=["secrets"]) as (url, asked):
+    with api(refuse=["secrets"]) as (url, requested):
         set_to(url, place, monkeypatch)
         error = submit(*words).exception
     assert isinstance(error, LaunchError)
@@ -390,17 +390,17 @@ POLICIES = "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies"
 
 
 def test_apply_status_logs_cancel(place, monkeypatch):
-    with api(pods=PODS) as (url, asked):
+    with api(pods=PODS) as (url, requested):
         set_to(url, place, monkeypatch)
         result = submit("--workers", "2", "train.py")
         assert result.exit_code == 0, result.exception
-        assert [(verb, path) for verb, path, _ in asked] == [
+        assert [(verb, path) for verb, path, _ in requested] == [
             ("POST", "/api/v1/namespaces/team/configmaps"),
             ("POST", POLICIES),
             ("POST", "/api/v1/namespaces/team/services"),
             ("POST", "/apis/batch/v1/namespaces/team/jobs"),
         ]
-        assert [body for *_, body in asked] == objects("--workers", "2", "train.py")
+        assert [body for *_, body in requested] == objects("--workers", "2", "train.py")
 
         status = CliRunner().invoke(app, ["status", "mnist"]).output.splitlines()
         assert sorted(status) == [
@@ -416,9 +416,9 @@ def test_apply_status_logs_cancel(place, monkeypatch):
             CliRunner().invoke(app, ["logs", "mnist", "--pod", "2"]).exception
         )
 
-        asked.clear()
+        requested.clear()
         assert CliRunner().invoke(app, ["cancel", "mnist"]).exit_code == 0
-        assert [(verb, path) for verb, path, _ in asked] == [
+        assert [(verb, path) for verb, path, _ in requested] == [
             ("DELETE", "/apis/batch/v1/namespaces/team/jobs/mnist"),
             ("DELETE", "/api/v1/namespaces/team/services/mnist"),
             ("DELETE", "/api/v1/namespaces/team/configmaps/mnist"),
@@ -428,11 +428,11 @@ def test_apply_status_logs_cancel(place, monkeypatch):
 
 
 def test_what_was_made_is_taken_back(place, monkeypatch):
-    with api(refuse=("/jobs",)) as (url, asked):
+    with api(refuse=("/jobs",)) as (url, requested):
         set_to(url, place, monkeypatch)
         error = submit("--workers", "2", "train.py").exception
     assert "Kubernetes refused the Job mnist: 409" in str(error)
-    assert [(verb, path.rsplit("/", 1)[-1]) for verb, path, _ in asked[-2:]] == [
+    assert [(verb, path.rsplit("/", 1)[-1]) for verb, path, _ in requested[-2:]] == [
         ("DELETE", "mnist"),
         ("DELETE", "mnist"),
     ]
@@ -440,19 +440,19 @@ def test_what_was_made_is_taken_back(place, monkeypatch):
 
 
 def test_other_kinds_are_made_and_deleted(place, monkeypatch):
-    with api() as (url, asked):
+    with api() as (url, requested):
         set_to(url, place, monkeypatch)
         assert submit("--kind", "jobset", "--code-source", "image", "train.py").exit_code == 0
         path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
-        assert [(verb, at) for verb, at, _ in asked] == [("POST", POLICIES), ("POST", path)]
+        assert [(verb, at) for verb, at, _ in requested] == [("POST", POLICIES), ("POST", path)]
         CliRunner().invoke(app, ["cancel", "mnist"])
-        assert asked[2][:2] == ("DELETE", f"{path}/mnist")
+        assert requested[2][:2] == ("DELETE", f"{path}/mnist")
 
-        asked.clear()
+        requested.clear()
         assert submit("--kind", "trainjob", "--code-source", "image", "train.py").exit_code == 0
         place = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team"
         CliRunner().invoke(app, ["cancel", "mnist"])
-        assert [(verb, at) for verb, at, _ in asked] == [
+        assert [(verb, at) for verb, at, _ in requested] == [
             ("POST", POLICIES),
             ("POST", f"{place}/trainingruntimes"),
             ("POST", f"{place}/trainjobs"),

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from phalanx.cli.app import app
 from phalanx.cluster.detect import detect
 from phalanx.errors import ConfigurationError, LaunchError
-from phalanx.launch.resources import Machine
-from phalanx.launch.signals import SignalCatcher
+from phalanx.launcher.resources import Machine
+from phalanx.launcher.signals import SignalCatcher
 from phalanx.submit import ray_client
 from phalanx.submit.job_registry import find_job
 from phalanx.submit.ray_command import RayJob
@@ -76,8 +76,8 @@ def test_a_dry_run_prints_a_command_of_rays_own(place):
     assert plan.bundle == {"CPU": 8, "GPU": 1}
     assert plan.directory == str(place)
 
-    said = shlex.split(comments[-1].removeprefix("#"))
-    assert said == ["/venv/bin/python", "-m", "phalanx", *plan.launcher(4)]
+    printed = shlex.split(comments[-1].removeprefix("#"))
+    assert printed == ["/venv/bin/python", "-m", "phalanx", *plan.launcher(4)]
     asked = asked_of(plan.launcher(3))
     assert (asked["workers"], asked["cluster"], asked["seed"]) == ("3", "ray", 7)
     assert (asked["threads_per_worker"], asked["grace_period"], asked["max_restarts"]) == (8, 30, 2)
@@ -344,7 +344,7 @@ def driven(
     cluster = Cluster(room, clock, *script)
     for at, what in happens:
         clock.plans.append((1000.0 + at, lambda what=what: what(cluster)))
-    said = []
+    printed = []
     plan = RayPlan(
         name="it",
         run_dir=str(tmp_path),
@@ -354,8 +354,8 @@ def driven(
         max_node_failures=max_node_failures,
     )
     signals = signals or SignalCatcher(())
-    driver = Driver(plan, cluster, signals=signals, clock=clock, announce=said.append)
-    return driver.run(), cluster, said
+    driver = Driver(plan, cluster, signals=signals, clock=clock, announce=printed.append)
+    return driver.run(), cluster, printed
 
 
 def sizes(cluster):
@@ -364,17 +364,17 @@ def sizes(cluster):
 
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_a_run_that_ends_on_its_own(tmp_path, code):
-    got, cluster, said = driven(tmp_path, 2, ends(code))
+    got, cluster, printed = driven(tmp_path, 2, ends(code))
     assert (got, sizes(cluster)) == (code, [2])
-    assert said == ["2 launchers on n0, n1"]
+    assert printed == ["2 launchers on n0, n1"]
     assert cluster.room == 2, "the bundles are given back"
 
 
 def test_a_lost_node_is_replaced(tmp_path):
-    got, cluster, said = driven(tmp_path, 2, loses(1), loses(0), ends(0))
+    got, cluster, printed = driven(tmp_path, 2, loses(1), loses(0), ends(0))
     assert (got, sizes(cluster)) == (0, [2, 2, 2])
-    assert "lost the launcher on n1 (1): resuming from the last checkpoint" in said
-    assert "lost the launcher on n0 (0): resuming from the last checkpoint" in said
+    assert "lost the launcher on n1 (1): resuming from the last checkpoint" in printed
+    assert "lost the launcher on n0 (0): resuming from the last checkpoint" in printed
 
 
 def test_a_failure_may_be_a_lost_nodes(tmp_path):
@@ -394,24 +394,24 @@ def test_a_launcher_that_was_killed_counts_as_lost(tmp_path):
 
 
 def test_retries_are_used_up(tmp_path):
-    got, cluster, said = driven(tmp_path, 2, *[loses(0)] * 3, max_node_failures=2)
+    got, cluster, printed = driven(tmp_path, 2, *[loses(0)] * 3, max_node_failures=2)
     assert (got, sizes(cluster)) == (1, [2, 2, 2])
-    assert said[-1] == "--max-node-failures 2 are used up"
+    assert printed[-1] == "--max-node-failures 2 are used up"
 
 
 def test_a_job_waits_for_room(tmp_path):
     happens = [(100, lambda cluster: setattr(cluster, "room", 2))]
-    got, _, said = driven(tmp_path, 1, ends(0), happens=happens)
+    got, _, printed = driven(tmp_path, 1, ends(0), happens=happens)
     assert got == 0
-    assert said[0].startswith("waiting for 2 bundles of CPU 1: 3")
-    assert said[0].endswith("so far; room for 1")
+    assert printed[0].startswith("waiting for 2 bundles of CPU 1: 3")
+    assert printed[0].endswith("so far; room for 1")
 
 
 @pytest.mark.parametrize("room", range(2, 8))
 def test_fewer_are_taken_after_some_time(tmp_path, room):
-    got, cluster, said = driven(tmp_path, room, ends(0), min_launchers=2, max_launchers=8)
+    got, cluster, printed = driven(tmp_path, room, ends(0), min_launchers=2, max_launchers=8)
     assert (got, sizes(cluster)) == (0, [room])
-    assert f", {8 - room} fewer than wanted" in said[-1]
+    assert f", {8 - room} fewer than wanted" in printed[-1]
     assert cluster.room == room, "nothing is kept"
 
 
@@ -432,7 +432,7 @@ def test_it_grows_after_a_checkpoint(tmp_path):
     write(500.0)  # by an earlier start: what was trained since would be lost
     happens = [(100, there_is_room), (200, saved)]
     script = [(10_000, lambda launchers: None), ends(0)]
-    got, cluster, said = driven(
+    got, cluster, printed = driven(
         tmp_path, 1, *script, min_launchers=1, happens=happens, max_node_failures=0
     )
     assert (got, sizes(cluster)) == (0, [1, 2])
@@ -440,7 +440,7 @@ def test_it_grows_after_a_checkpoint(tmp_path):
     assert cluster.times[1] >= 1200, "not before something was saved"
     assert cluster.requested == [2, 1, 1], "what it has is not asked for again"
     assert cluster.room == 2
-    assert "restarting with all launchers: resuming from the last checkpoint" in said
+    assert "restarting with all launchers: resuming from the last checkpoint" in printed
 
 
 def test_asked_to_stop(tmp_path):
@@ -460,6 +460,6 @@ def test_asked_to_stop_while_it_waits(tmp_path):
 
 
 def test_nodes_that_are_asked_to_go(tmp_path):
-    got, cluster, said = driven(tmp_path, 2, ends(75), ends(0))
+    got, cluster, printed = driven(tmp_path, 2, ends(75), ends(0))
     assert (got, sizes(cluster)) == (0, [2, 2])
-    assert "asked to save and stop: resuming from the last checkpoint" in said
+    assert "asked to save and stop: resuming from the last checkpoint" in printed

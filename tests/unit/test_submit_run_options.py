@@ -17,7 +17,7 @@ SUBMITS = {
 }
 
 
-def asked(options):
+def requested(options):
     run = SubmitSpec(
         name="it",
         target="train.py",
@@ -42,7 +42,7 @@ def asked(options):
     ],
 )
 def test_what_launchers_take_is_taken(text, name, value):
-    options = asked(text)
+    options = requested(text)
     assert getattr(options, name) == value
     assert (options.target, options.arguments) == ("train.py", ("--epochs", "3"))
 
@@ -64,7 +64,7 @@ def test_what_launchers_take_is_taken(text, name, value):
 )
 def test_what_launchers_would_refuse_is_refused(text, message):
     with pytest.raises(ConfigurationError, match=message):
-        asked(text)
+        requested(text)
 
 
 @pytest.mark.parametrize("kind", SUBMITS)

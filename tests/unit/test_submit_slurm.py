@@ -115,27 +115,31 @@ def test_every_option_is_in_the_script(place):
 
 
 def test_the_script_starts_a_launcher_on_each_node(place):
-    asked = job(
+    requested = job(
         arguments=["--note", "two words", "$HOME"],
         nodes=3,
         workers_per_node=2,
         max_restarts=1,
         run_options="--strategy horovod",
     )
-    assert run_script(place, batch_script(asked)) == 0
+    assert run_script(place, batch_script(requested)) == 0
     (words,) = called(place)
     assert words[:4] == ["srun", "--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=2"]
     assert words[4:8] == ["/venv/bin/python", "-m", "phalanx", "run"]
     command = typer.main.get_command(app).commands["run"]
-    asked = command.make_context("run", shlex.split(shlex.join(words[8:]))).params
-    assert asked["cluster"] == "slurm"
-    assert (asked["workers"], asked["max_restarts"], asked["strategy"]) == ("6", 1, "horovod")
-    assert (asked["name"], asked["resume"], asked["run_dir"].as_posix()) == (
+    requested = command.make_context("run", shlex.split(shlex.join(words[8:]))).params
+    assert requested["cluster"] == "slurm"
+    assert (requested["workers"], requested["max_restarts"], requested["strategy"]) == (
+        "6",
+        1,
+        "horovod",
+    )
+    assert (requested["name"], requested["resume"], requested["run_dir"].as_posix()) == (
         "mnist",
         True,
         "/shared/runs",
     )
-    assert asked["target"] == "/shared/train.py"
+    assert requested["target"] == "/shared/train.py"
 
 
 def test_arguments_reach_the_script_as_they_are(place):
@@ -183,9 +187,9 @@ def test_values_of_variables_are_not_in_the_script_and_reach_the_launchers(place
     words = (place / "words").read_text().splitlines()
     assert words[:3] == ["-m", "phalanx", "run"]
     command = typer.main.get_command(app).commands["run"]
-    asked = command.make_context("run", words[3:]).params
-    assert asked["env"] == [f"KEY={KEY}", "EMPTY="]
-    assert (asked["tee"], asked["target"]) == ("all", str(place / "train.py"))
+    requested = command.make_context("run", words[3:]).params
+    assert requested["env"] == [f"KEY={KEY}", "EMPTY="]
+    assert (requested["tee"], requested["target"]) == ("all", str(place / "train.py"))
 
 
 def test_a_script_that_is_submitted_without_its_variables_ends_at_once(place):
@@ -233,7 +237,7 @@ def test_submit_status_logs_cancel(place):
 def test_what_slurm_says_is_reported(place):
     stand_in(place, "sbatch", says="echo invalid partition >&2", code=1)
     error = submit("--name", "mnist", "train.py").exception
-    assert "sbatch ended with 1 and said: invalid partition" in str(error)
+    assert "sbatch ended with 1 and printed: invalid partition" in str(error)
     stand_in(place, "sbatch", says="echo Submitted")
     assert "found 'Submitted'" in str(submit("--name", "mnist", "train.py").exception)
     with pytest.raises(LaunchError, match="no such program here"):

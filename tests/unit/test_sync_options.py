@@ -5,7 +5,7 @@ import pytest
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.cluster.sync_options import SyncOptions
 from phalanx.errors import ConfigurationError
-from phalanx.launch.options import RunOptions, parse_devices
+from phalanx.launcher.options import RunOptions, parse_devices
 
 
 def test_differences_travel_in_half_the_bytes_for_nesterov_alone():

@@ -6,8 +6,8 @@ import pytest
 
 from made_run import BEGAN, FAILS_AT, RESUMES_AT, Clock, make_run
 from phalanx.errors import ConfigurationError, LaunchError, TrackerError
-from phalanx.launch import trackers
-from phalanx.launch.trackers import TrackerProcesses, check_installed, parse_trackers, state_path
+from phalanx.launcher import trackers
+from phalanx.launcher.trackers import TrackerProcesses, check_installed, parse_trackers, state_path
 from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, records_path
 from phalanx.monitoring.events import EpochMetrics, FitStart, ThroughputEvent, TrainMetrics
 from phalanx.trackers.run_config import run_config, script_arguments
@@ -397,13 +397,13 @@ class Scene:
 
     def __init__(self, run_dir, names=("mlflow", "aim")):
         self.now = 0.0
-        self.said, self.started, self.commands = [], [], []
+        self.output, self.started, self.commands = [], [], []
         self.fails = False
         self.on_sleep = lambda: None
         self.run_dir = run_dir
         self.processes = TrackerProcesses(
             names=names, project="p", artifacts=True, environment={"TF_CONFIG": "{}", "KEY": "1"},
-            run_dir=run_dir, announce=self.said.append, start=self.start, now=lambda: self.now,
+            run_dir=run_dir, announce=self.output.append, start=self.start, now=lambda: self.now,
             sleep=self.sleep,
         )  # fmt: skip
 
@@ -446,7 +446,7 @@ def test_a_process_that_ends_is_started_again_but_not_for_ever(tmp_path):
             scene.started[-1].code = 1
             scene.poll()
     assert len(scene.started) == 1 + trackers.MAX_REPLACEMENTS
-    assert sum("not started any more" in line for line in scene.said) == 1
+    assert sum("not started any more" in line for line in scene.output) == 1
 
 
 def test_a_process_that_cannot_start_does_not_end_the_run(tmp_path):
@@ -455,7 +455,7 @@ def test_a_process_that_cannot_start_does_not_end_the_run(tmp_path):
     with scene.processes:
         scene.poll()
         scene.processes.finish(seconds=3, is_interrupted=lambda: False)
-    assert "no memory" in scene.said[0]
+    assert "no memory" in scene.output[0]
     assert scene.now < 15, "there is nothing to wait for"
 
 
@@ -468,7 +468,7 @@ def test_errors_and_places_are_announced_once(tmp_path):
         for _ in range(2):
             scene.state("aim", error=None, place="http://there")
             scene.poll()
-    assert scene.said == [
+    assert scene.output == [
         "tracker aim cannot be reached, and is tried again: ConnectionError: refused",
         "tracker aim: http://there",
         "tracker aim is reached again",
@@ -481,7 +481,7 @@ def test_the_end_waits_for_the_trackers_and_no_longer_than_it_may(tmp_path):
         scene.started[0].code = 0
         scene.processes.finish(seconds=30, is_interrupted=lambda: False)
         assert 30 <= scene.now < 31
-    (line,) = scene.said
+    (line,) = scene.output
     assert f"phalanx report --to aim {tmp_path}" in line
 
 
@@ -503,7 +503,7 @@ def test_a_tracker_that_finishes_is_waited_for(tmp_path):
     with scene.processes:
         scene.processes.finish(seconds=30, is_interrupted=lambda: False)
     assert 4 < scene.now < 5
-    assert scene.said == []
+    assert scene.output == []
 
 
 def test_times_are_those_of_the_events(tmp_path, server):

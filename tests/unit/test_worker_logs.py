@@ -32,7 +32,7 @@ def spec(rank, log_level="auto"):
 
 
 @pytest.mark.parametrize(
-    ("rank", "asked", "level"),
+    ("rank", "requested", "level"),
     [
         (0, "auto", logging.INFO),
         (1, "auto", logging.WARNING),
@@ -40,16 +40,16 @@ def spec(rank, log_level="auto"):
         (1, "debug", logging.DEBUG),
     ],
 )
-def test_levels(rank, asked, level):
-    assert level_of(spec(rank, asked)) == level
-    set_up_logging(spec(rank, asked))
+def test_levels(rank, requested, level):
+    assert level_of(spec(rank, requested)) == level
+    set_up_logging(spec(rank, requested))
     assert logging.getLogger("train").isEnabledFor(level)
     assert not logging.getLogger("train").isEnabledFor(level - 1)
 
 
-@pytest.mark.parametrize("asked", ["auto", "info", "debug"])
-def test_phalanx_reports_itself_in_every_log(asked):
-    set_up_logging(spec(1, asked))
+@pytest.mark.parametrize("requested", ["auto", "info", "debug"])
+def test_phalanx_reports_itself_in_every_log(requested):
+    set_up_logging(spec(1, requested))
     assert logging.getLogger("phalanx.worker").isEnabledFor(logging.INFO)
 
 
@@ -64,7 +64,7 @@ def test_every_record_has_the_rank():
     assert logging.Formatter("%(rank)d %(message)s").format(record) == "1 text"
 
 
-def said(capsys, *records):
+def output(capsys, *records):
     """What is shown of records (level, name, text) that no handler of the script takes."""
     for level, name, text in records:
         record = logging.getLogger(name).makeRecord(name, level, "a.py", 1, text, (), None)
@@ -75,7 +75,7 @@ def said(capsys, *records):
 def test_warnings_are_said_once(capsys):
     set_up_logging(spec(0))
     warning, error = logging.WARNING, logging.ERROR
-    shown = said(
+    shown = output(
         capsys,
         *[(warning, "train", "slow")] * 3,
         (warning, "data", "slow"),
@@ -87,7 +87,7 @@ def test_warnings_are_said_once(capsys):
 def test_libraries_say_little(capsys):
     set_up_logging(spec(0))
     info, warning = logging.INFO, logging.WARNING
-    shown = said(capsys, (info, "absl", "much"), (warning, "absl", "odd"), (info, "train", "on"))
+    shown = output(capsys, (info, "absl", "much"), (warning, "absl", "odd"), (info, "train", "on"))
     assert shown == ["WARNING absl: odd", "INFO train: on"]
     assert not logging.getLogger("tensorflow").isEnabledFor(info)
 

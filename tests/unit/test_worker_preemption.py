@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from phalanx.launch.preemption import SIGNALS
+from phalanx.launcher.preemption import SIGNALS
 from phalanx.worker.preemption import Preemption
 
 pytestmark = pytest.mark.process

@@ -129,5 +129,5 @@ def why_the_tpu_is_refused():
 
 @pytest.mark.process
 def test_a_tpu_that_tensorflow_does_not_reach():
-    said = run_single(why_the_tpu_is_refused, env={"TPU_NAME": "local"}, deadline=150)
-    assert "found TPU_NAME is local, but TensorFlow does not reach it" in said
+    output = run_single(why_the_tpu_is_refused, env={"TPU_NAME": "local"}, deadline=150)
+    assert "found TPU_NAME is local, but TensorFlow does not reach it" in output

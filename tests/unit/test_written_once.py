@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launcher.run_layout import AttemptPaths
 from phalanx.worker.written_once import TIMEOUT, TIMEOUT_ELSEWHERE, WrittenOnce
 
 

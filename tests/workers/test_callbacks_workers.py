@@ -33,16 +33,16 @@ def own_callbacks():
     """An ordinary callback; one that all-reduces and agrees; one on the chief alone."""
     import phalanx
 
-    seen, said, on_chief = [], [], []
+    seen, output, on_chief = [], [], []
 
     class Joins(phalanx.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             place = self.cluster.rank, self.cluster.workers, self.cluster.replicas
             here = {"mine": rank() + 1, "pair": np.array([rank(), 1.0])}
-            said.append((place[1:], self.all_reduce(here)))
-            said.append(self.all_reduce({"mine": rank()}, how="max"))
-            said.append(self.any_worker(rank() == 1))
-            said.append(self.all_workers(rank() == 1))
+            output.append((place[1:], self.all_reduce(here)))
+            output.append(self.all_reduce({"mine": rank()}, how="max"))
+            output.append(self.any_worker(rank() == 1))
+            output.append(self.all_workers(rank() == 1))
 
     class OnChief(phalanx.callbacks.Callback):
         runs_on = "chief"
@@ -52,7 +52,7 @@ def own_callbacks():
 
     joins = Joins()
     trained = train(phalanx.fit, [see(seen), joins, OnChief()], epochs=2)
-    return trained, seen, said, on_chief, joins.cluster.workers
+    return trained, seen, output, on_chief, joins.cluster.workers
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.full)])
@@ -60,13 +60,13 @@ def test_callbacks_of_ones_own(workers, pool):
     results = pool(workers).run(own_callbacks, deadline=600)
     for result in results:
         np.testing.assert_equal(result[:3], results[0][:3])
-    _, seen, said, on_chief, workers_afterwards = results[0]
+    _, seen, output, on_chief, workers_afterwards = results[0]
     assert len(seen) == 2 * (5 + 1)
-    place, reduced = said[0]
+    place, reduced = output[0]
     assert place == (workers, workers)
     assert reduced["mine"] == sum(range(workers + 1))
     assert reduced["pair"].tolist() == [sum(range(workers)), workers]
-    assert said[1:4] == [{"mine": workers - 1}, True, False]
+    assert output[1:4] == [{"mine": workers - 1}, True, False]
     assert on_chief == [(0, 0, True), (1, 0, True)]
     assert [result[3] for result in results[1:]] == [[]] * (workers - 1)
     assert workers_afterwards == 1, "what a call lent is taken back"
@@ -266,5 +266,5 @@ def test_what_cannot_be_reduced_is_said(body, message, pool):
             train(phalanx.fit, [Own()])
         return str(caught.value)
 
-    for said in pool(2).run(function, args=(body,), deadline=600):
-        assert re.search(message, said)
+    for output in pool(2).run(function, args=(body,), deadline=600):
+        assert re.search(message, output)

@@ -88,11 +88,11 @@ def planted(directory, rank, wanted):
 
     def alone(change, **options):
         """Fit with `change` made on worker 1 alone; what was said."""
-        said = []
+        output = []
 
         class Handler(logging.Handler):
             def emit(self, record):
-                said.append(record.getMessage())
+                output.append(record.getMessage())
 
         class Plant(keras.callbacks.Callback):
             def on_train_batch_end(self, batch, logs=None):
@@ -109,11 +109,11 @@ def planted(directory, rank, wanted):
             phalanx.fit(options.pop("model", None) or model_of(), *data(), **fit,
                         callbacks=callbacks)  # fmt: skip
         except WorkerMismatchError as error:
-            said.append(f"raised: {error}")
+            output.append(f"raised: {error}")
         finally:
             for log in logs:
                 log.removeHandler(handler)
-        return said
+        return output
 
     def own(variable):
         value = variable.value
@@ -227,10 +227,10 @@ def test_a_layer_that_overflows_in_float16_is_found_though_the_optimizer_leaves_
 
 def test_a_variable_changed_on_one_worker_is_named_with_step_and_size(run):
     chief, other = run("weight")[1]
-    (said,) = chief["weight"]
-    assert "differ after step 4: m/head/kernel on worker 1 is not that of worker 0" in said
-    assert "in 1 of 8 entries" in said
-    assert "They were equal at step 2." in said
+    (output,) = chief["weight"]
+    assert "differ after step 4: m/head/kernel on worker 1 is not that of worker 0" in output
+    assert "in 1 of 8 entries" in output
+    assert "They were equal at step 2." in output
     assert other["weight"] == []
     for found in (chief, other):
         (raised,) = found["weight, raise"]
@@ -245,22 +245,22 @@ def test_the_chief_decides_what_a_difference_does(run):
 
 @pytest.mark.full
 def test_a_short_training_is_compared_at_its_end(run):
-    (said,) = run("by default")[1][0]["by default"]
-    assert "differ after step 8: m/" in said
-    assert "They were equal at step 0." in said
+    (output,) = run("by default")[1][0]["by default"]
+    assert "differ after step 8: m/" in output
+    assert "They were equal at step 0." in output
 
 
 @pytest.mark.full
 def test_optimizer_state_is_compared_too(run):
-    (said,) = run("slot")[1][0]["slot"]
-    assert "on worker 1 is not that of worker 0" in said
+    (output,) = run("slot")[1][0]["slot"]
+    assert "on worker 1 is not that of worker 0" in output
 
 
 def test_what_differs_by_design_or_by_rounding_is_no_difference(run):
     for found in run("by design")[1]:
         assert found["by design"] == []
-    (said,) = run("rounding")[1][0]["rounding"]
-    assert "by rounding" in said
+    (output,) = run("rounding")[1][0]["rounding"]
+    assert "by rounding" in output
 
 
 @pytest.mark.full
@@ -271,5 +271,5 @@ def test_nothing_is_said(name, run):
 
 @pytest.mark.full
 def test_workers_that_begin_with_different_weights_are_reported(run):
-    (said,) = run("begin")[1][0]["begin"]
-    assert "different values of m/head/kernel: worker 1 differs" in said
+    (output,) = run("begin")[1][0]["begin"]
+    assert "different values of m/head/kernel: worker 1 differs" in output

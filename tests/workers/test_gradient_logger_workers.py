@@ -172,8 +172,8 @@ def test_a_gradient_that_is_not_finite_names_the_worker(pool):
             return str(error)
         return "continued"
 
-    for said in pool(2).run(function, deadline=600):
-        assert "at step 2; it came from worker 0." in said
+    for output in pool(2).run(function, deadline=600):
+        assert "at step 2; it came from worker 0." in output
 
 
 def test_the_tensorboard_callback_alone_works_in_a_worker_group(tmp_path, pool):

@@ -17,9 +17,9 @@ def trained(way, width_of_rank=lambda _: 3):
 
     import phalanx
 
-    said = []
+    output = []
     handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
+    handler.emit = lambda record: output.append(record.getMessage())
     logging.getLogger("phalanx").addHandler(handler)
     rank = phalanx.rank()
     keras.utils.set_random_seed(100 + rank)
@@ -48,7 +48,7 @@ def trained(way, width_of_rank=lambda _: 3):
         phalanx.fit(model, x, x[:, :1], batch_size=5, verbose=0, callbacks=callbacks)
     everyones = phalanx.all_gather([w.tolist() for w in model.get_weights()])
     logging.getLogger("phalanx").removeHandler(handler)
-    return everyones, [text for text in said if "different values" in text]
+    return everyones, [text for text in output if "different values" in text]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -15,7 +15,7 @@ import pytest
 
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
 from phalanx.errors import ConfigurationError, PhalanxError, WorkerFailedError
-from phalanx.launch.ports import pick_free_ports
+from phalanx.launcher.ports import pick_free_ports
 from phalanx.testing import (
     WorkerGroupFailedError,
     WorkerGroupTimeoutError,

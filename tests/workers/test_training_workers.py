@@ -108,10 +108,10 @@ def test_arrays_of_different_lengths_are_named_by_worker(pool):
         n = 8 if rank() == 0 else 21
         return refusal(phalanx.fit, small_model(), features(n), targets(n), batch_size=4, verbose=0)
 
-    for said in pool(2).run(function, deadline=600):
-        assert said.startswith("WorkerMismatchError: ")
-        assert "number of samples" in said
-        assert "worker 0: 8, worker 1: 21" in said
+    for output in pool(2).run(function, deadline=600):
+        assert output.startswith("WorkerMismatchError: ")
+        assert "number of samples" in output
+        assert "worker 0: 8, worker 1: 21" in output
 
 
 def test_shards_of_equal_length_are_not_taken_for_the_complete(pool):
@@ -122,9 +122,9 @@ def test_shards_of_equal_length_are_not_taken_for_the_complete(pool):
         x, y = features(8)[mine], targets(8)[mine]
         return refusal(phalanx.fit, small_model(), x, y, batch_size=4, verbose=0)
 
-    for said in pool(2).run(function, deadline=600):
-        assert said.startswith("WorkerMismatchError: ")
-        assert "the same data on every worker" in said
+    for output in pool(2).run(function, deadline=600):
+        assert output.startswith("WorkerMismatchError: ")
+        assert "the same data on every worker" in output
 
 
 def test_one_worker_may_stop_the_training_of_all(pool):
@@ -153,10 +153,10 @@ def test_models_that_train_something_else_are_named_by_worker(pool):
         model.layers[0].trainable = rank() != 2
         return refusal(phalanx.fit, model, features(8), targets(8), verbose=0)
 
-    for said in pool(3).run(function, deadline=600):
-        assert said.startswith("WorkerMismatchError: ")
-        assert "model" in said
-        assert "worker(s) [2] differ from worker 0" in said
+    for output in pool(3).run(function, deadline=600):
+        assert output.startswith("WorkerMismatchError: ")
+        assert "model" in output
+        assert "worker(s) [2] differ from worker 0" in output
 
 
 def test_different_calls_are_named(pool):
@@ -166,8 +166,8 @@ def test_different_calls_are_named(pool):
         call = phalanx.fit if rank() == 0 else phalanx.evaluate
         return refusal(call, small_model(), features(8), targets(8), verbose=0)
 
-    for said in pool(2).run(function, deadline=600):
-        assert said.startswith("WorkerMismatchError: ")
+    for output in pool(2).run(function, deadline=600):
+        assert output.startswith("WorkerMismatchError: ")
 
 
 def test_each_worker_may_pass_its_own_data(pool):
@@ -344,8 +344,8 @@ def test_plain_keras_still_cannot_fit_under_tensorflows_own_strategy():
         with tf.distribute.MultiWorkerMirroredStrategy().scope():
             return refusal(small_model().fit, features(8), targets(8), verbose=0)
 
-    for said in run_workers(function, 2, strategy=None, deadline=600):
-        assert said.startswith("ValueError: ")
+    for output in run_workers(function, 2, strategy=None, deadline=600):
+        assert output.startswith("ValueError: ")
 
 
 def test_workers_that_add_up_by_the_ring():

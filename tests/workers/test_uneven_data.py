@@ -93,9 +93,9 @@ def test_generators_of_different_lengths_are_named(lengths, pool):
 
     short, long = min(lengths), max(lengths)
     at_least = "at least " if long > short + 16 else ""
-    for said in pool(2).run(function, args=(lengths,), deadline=600):
-        assert f"worker {lengths.index(short)}: {short}" in said
-        assert f"worker {lengths.index(long)}: {at_least}" in said
+    for output in pool(2).run(function, args=(lengths,), deadline=600):
+        assert f"worker {lengths.index(short)}: {short}" in output
+        assert f"worker {lengths.index(long)}: {at_least}" in output
 
 
 def test_all_stop_with_the_shortest_where_the_user_asks_for_it(expected, pool):
@@ -158,9 +158,9 @@ def test_distributed_datasets_of_different_lengths_hang_no_one(pool):
         return shortest, str(caught.value)
 
     results = pool(2).run(function, deadline=600)
-    for shortest, said in results:
+    for shortest, output in results:
         assert [steps for *_, steps in shortest] == [2, 2]
-        assert "worker 0: 2, worker 1: at least 4" in said or "worker 1: 4" in said
+        assert "worker 0: 2, worker 1: at least 4" in output or "worker 1: 4" in output
     np.testing.assert_equal(*results)
 
 
@@ -172,9 +172,9 @@ def test_distributed_datasets_of_different_lengths_are_named(pool):
             trained(own_part(known=True))
         return str(caught.value)
 
-    for said in pool(2).run(function, deadline=600):
-        assert "number of batches" in said
-        assert "worker 0: 2, worker 1: 4" in said
+    for output in pool(2).run(function, deadline=600):
+        assert "number of batches" in output
+        assert "worker 0: 2, worker 1: 4" in output
 
 
 def test_what_is_no_way_to_treat_uneven_data_is_refused():

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import keras
 
-from phalanx.launch.log_lines import without_style
+from phalanx.launcher.log_lines import without_style
 
 _BAR_CELLS = 20
 

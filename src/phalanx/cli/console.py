@@ -9,7 +9,7 @@ from typing import IO, TextIO, cast
 from rich.console import Console
 from rich.text import Text
 
-from phalanx.launch.showing import Showing
+from phalanx.launcher.showing import Showing
 
 
 def info(message: str) -> None:

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from phalanx.errors import ConfigurationError
-from phalanx.launch.script_check import check_script
-from phalanx.launch.shared_options import Arguments
+from phalanx.launcher.script_check import check_script
+from phalanx.launcher.shared_options import Arguments
 
 app = typer.Typer(help="Inspect the input pipeline of a script.", no_args_is_help=True)
 

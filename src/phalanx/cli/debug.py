@@ -15,7 +15,7 @@ import typer
 from phalanx.cli.console import info
 from phalanx.cli.report import write_page
 from phalanx.cli.run_options import Run, RunDir
-from phalanx.launch.script_check import check_script
+from phalanx.launcher.script_check import check_script
 
 STATUS_HELP = """Report where each worker of a run is or was, who waits for whom, and since when.
 
@@ -147,12 +147,12 @@ def replay(
     raise typer.Exit(done.returncode)
 
 
-def _directory(asked: str, root: Path) -> Path:
+def _directory(requested: str, root: Path) -> Path:
     """The directory of a run by its name or path; a path may be that of a captured step."""
     from phalanx.report.run_lookup import find_run, is_run
 
-    path = Path(asked)
-    return path if path.is_dir() and not is_run(root / asked) else find_run(asked, root)
+    path = Path(requested)
+    return path if path.is_dir() and not is_run(root / requested) else find_run(requested, root)
 
 
 HELP = "Inspect a run: status of workers, trace, replay of a non-finite step."

@@ -20,8 +20,8 @@ from phalanx.cli.run_options import NodeRank
 from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ConfigurationError
-from phalanx.launch.script_check import check_script
-from phalanx.launch.shared_options import Arguments
+from phalanx.launcher.script_check import check_script
+from phalanx.launcher.shared_options import Arguments
 
 if TYPE_CHECKING:
     from phalanx.diagnostics.doctor.machine import MachineInfo
@@ -285,7 +285,7 @@ class _Reporter:
         if not self.as_json and (result.host is None or result.verdict != "ok"):
             _show(result)
 
-    def end(self, said: str, **more: Any) -> int:
+    def end(self, message: str, **more: Any) -> int:
         """Print the verdict; gives the exit code."""
         from phalanx.diagnostics.doctor.result import is_passing
 
@@ -294,7 +294,7 @@ class _Reporter:
             found = {"fit": fit, "results": [asdict(each) for each in self.results], **more}
             print(json.dumps(found, indent=1))
         else:
-            line = said if fit else f"not {said}"
+            line = message if fit else f"not {message}"
             Console(highlight=False).print(Text(line, style="bold"))
         return 0 if fit else 1
 

@@ -12,7 +12,7 @@ import typer
 from phalanx.cli.console import info
 from phalanx.cli.run_options import RunDir
 from phalanx.errors import ConfigurationError
-from phalanx.launch.trackers import TRACKER_NAMES, check_installed, parse_trackers
+from phalanx.launcher.trackers import TRACKER_NAMES, check_installed, parse_trackers
 
 if TYPE_CHECKING:
     from phalanx.report.run_data import RunData
@@ -78,7 +78,9 @@ def report(
     from phalanx.report.run_json import to_json
     from phalanx.report.run_lookup import find_run
 
-    paths = [find_run(asked, run_dir) for asked in runs] if runs else [find_run(None, run_dir)]
+    paths = (
+        [find_run(requested, run_dir) for requested in runs] if runs else [find_run(None, run_dir)]
+    )
     if to:
         for name in parse_trackers(to):
             for path in paths:

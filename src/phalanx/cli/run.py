@@ -13,11 +13,11 @@ from phalanx.cli.cluster_option import resolve_cluster
 from phalanx.cli.console import error, info
 from phalanx.cli.options_dataclass import takes
 from phalanx.cli.run_options import RunCommand
-from phalanx.launch.context import LaunchContext
-from phalanx.launch.resources import Machine
-from phalanx.launch.run import run as launch
-from phalanx.launch.run_result import RunResult
-from phalanx.launch.showing import Showing
+from phalanx.launcher.context import LaunchContext
+from phalanx.launcher.resources import Machine
+from phalanx.launcher.run import run as launch
+from phalanx.launcher.run_result import RunResult
+from phalanx.launcher.showing import Showing
 
 HELP = """Run a Keras script on several workers, unchanged.
 
@@ -38,25 +38,25 @@ Options before SCRIPT are options of Phalanx; arguments after it go to the scrip
 
 
 @takes(RunCommand)
-def run(asked: RunCommand) -> None:
+def run(requested: RunCommand) -> None:
     """Launch, and leave with the run's exit code."""
-    result = start(asked, sys.argv)
+    result = start(requested, sys.argv)
     if result.report is not None:
         error(result.report)
     raise typer.Exit(result.exit_code)
 
 
-def start(asked: RunCommand, argv: Sequence[str]) -> RunResult:
+def start(requested: RunCommand, argv: Sequence[str]) -> RunResult:
     """Run it with the standard output and the environment of this process.
 
     Args:
-        asked: the options.
+        requested: the options.
         argv: the command as the run records it; the arguments of the script are last.
 
     Raises:
         PhalanxError: an option, the script or a cluster environment cannot work.
     """
-    options = asked.options
+    options = requested.options
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A bar's "━" must not end a run.
     output = Showing(sys.stdout)
@@ -69,6 +69,6 @@ def start(asked: RunCommand, argv: Sequence[str]) -> RunResult:
             argv=argv,
             terminal=output.isatty(),
             announce=info,
-            node_group=resolve_cluster(asked.hosts, asked.node_rank, asked.cluster),
+            node_group=resolve_cluster(requested.hosts, requested.node_rank, requested.cluster),
         ),
     )

@@ -20,8 +20,8 @@ from phalanx.cluster.strategies import COMMUNICATION_NAMES, STRATEGY_NAMES
 from phalanx.cluster.sync_options import OUTER_OPTIMIZERS, SYNC_DTYPES, SyncOptions
 from phalanx.cluster.task_types import DEFAULT_SHARDING
 from phalanx.errors import ConfigurationError
-from phalanx.launch.env_file import collect_env
-from phalanx.launch.options import (
+from phalanx.launcher.env_file import collect_env
+from phalanx.launcher.options import (
     GRACE,
     HANG_TIMEOUT,
     STARTUP_TIMEOUT,
@@ -30,7 +30,7 @@ from phalanx.launch.options import (
     parse_devices,
     parse_workers,
 )
-from phalanx.launch.shared_options import (
+from phalanx.launcher.shared_options import (
     Arguments,
     AsModule,
     Env,
@@ -39,7 +39,7 @@ from phalanx.launch.shared_options import (
     Resume,
     Target,
 )
-from phalanx.launch.trackers import TRACKER_NAMES, parse_trackers
+from phalanx.launcher.trackers import TRACKER_NAMES, parse_trackers
 
 Run = Annotated[
     str | None,

@@ -10,7 +10,7 @@ from phalanx.cli.console import info
 from phalanx.cli.options_dataclass import takes
 from phalanx.cli.submit_options import check_gpus_per_worker, check_run
 from phalanx.errors import ConfigurationError
-from phalanx.launch.script_check import check_module, check_script
+from phalanx.launcher.script_check import check_module, check_script
 from phalanx.submit import kubernetes_client, ray_client
 from phalanx.submit.job_registry import SubmittedJob, refuse_taken
 from phalanx.submit.kubernetes import KubernetesJob, manifests

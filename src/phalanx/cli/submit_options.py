@@ -8,8 +8,8 @@ from phalanx.cli.run_options import RunCommand
 from phalanx.cli.run_words import read_words
 from phalanx.cluster.strategies import strategy_info
 from phalanx.errors import ConfigurationError
-from phalanx.launch.options import RunOptions
-from phalanx.launch.resources import check_placement
+from phalanx.launcher.options import RunOptions
+from phalanx.launcher.resources import check_placement
 from phalanx.submit.submit_spec import SubmitSpec
 
 

@@ -35,8 +35,8 @@ class LocalHost:
             return host in self.addresses
         known = {name.lower() for name in self.names}
         short = {name.partition(".")[0] for name in known}
-        asked = host.lower()
-        if asked in known or asked in short or asked.partition(".")[0] in known:
+        requested = host.lower()
+        if requested in known or requested in short or requested.partition(".")[0] in known:
             return True
         return not self.addresses.isdisjoint(self.resolve(host))
 

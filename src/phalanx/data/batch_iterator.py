@@ -24,7 +24,7 @@ class BatchIterator:
         self, source: BatchSource, *, steps_per_epoch: int | None, steps_per_execution: int
     ) -> None:
         self.source = source
-        self._asked = steps_per_epoch
+        self._steps_per_epoch = steps_per_epoch
         self.steps_per_execution = steps_per_execution
         """How many steps the next execution has at the most; the same on all workers."""
         self._iterator: Any = None
@@ -47,7 +47,7 @@ class BatchIterator:
     @property
     def steps(self) -> int | None:
         """Steps in an epoch, None while unknown."""
-        return self._asked or self.source.num_batches or self._learned
+        return self._steps_per_epoch or self.source.num_batches or self._learned
 
     def start(self, epoch: int) -> None:
         """Begin at `epoch` (from 0), as if the epochs before had been trained.
@@ -85,7 +85,7 @@ class BatchIterator:
 
     def translate(self, position: DataPosition, saved: DatasetIdentity) -> DataPosition:
         """A position in the data `saved`, in this data."""
-        return translate(position, saved, self.identity, steps_per_epoch=self._asked)
+        return translate(position, saved, self.identity, steps_per_epoch=self._steps_per_epoch)
 
     def rows(self, since: int) -> Any:
         """The samples of the batch that comes after `since` steps of the execution under way.
@@ -164,8 +164,8 @@ class BatchIterator:
         if self._ran_out or self.source.num_batches == 0:
             return 0
         sizes = [n for n in (self.steps_per_execution, self.limit()) if n is not None]
-        if self._asked is not None:
-            sizes.append(self._asked - step)
+        if self._steps_per_epoch is not None:
+            sizes.append(self._steps_per_epoch - step)
         if self.source.num_batches is not None:
             offset = self._position % self.source.num_batches
             # A pass that has just ended is full for this epoch and empty for the next.
@@ -187,18 +187,18 @@ class BatchIterator:
             self._skips = False
 
     def _finish(self, step: int) -> None:
-        if self._asked is not None and step < self._asked:
+        if self._steps_per_epoch is not None and step < self._steps_per_epoch:
             warnings.warn(
-                f"The data ended after {step} of the {self._asked} steps_per_epoch; the epoch "
-                "ends here. Use .repeat(), or fewer steps_per_epoch.",
+                f"The data ended after {step} of the {self._steps_per_epoch} steps_per_epoch; the "
+                "epoch ends here. Use .repeat(), or fewer steps_per_epoch.",
                 stacklevel=2,
             )
         pass_ended = self.source.num_batches and self._position % self.source.num_batches == 0
-        if self._asked is None and step and step == self.source.num_batches:
+        if self._steps_per_epoch is None and step and step == self.source.num_batches:
             self.source.open_unread()
             self._unread += 1
-        if self._ran_out or pass_ended or self._asked is None:
+        if self._ran_out or pass_ended or self._steps_per_epoch is None:
             if not self.source.endless:
                 self._iterator = None
-            if self._ran_out and self._asked is None:
+            if self._ran_out and self._steps_per_epoch is None:
                 self._learned = step

@@ -74,24 +74,24 @@ def _stages(dataset: tf.data.Dataset) -> Iterator[tuple[str, tf.data.Dataset, bo
 def _stages_of(
     pipeline: IndexedPipeline | StreamPipeline,
 ) -> Iterator[tuple[str, tf.data.Dataset, bool]]:
-    asked, topology = pipeline.options, ReplicaTopology()
-    plain = replace(asked, cache=None, cache_key=None, map=None, augment=None, map_batches=None)
-    mapped = replace(plain, map=asked.map)
-    changed = replace(mapped, augment=asked.augment)
-    whole = replace(changed, map_batches=asked.map_batches)
+    options, topology = pipeline.options, ReplicaTopology()
+    plain = replace(options, cache=None, cache_key=None, map=None, augment=None, map_batches=None)
+    mapped = replace(plain, map=options.map)
+    changed = replace(mapped, augment=options.augment)
+    whole = replace(changed, map_batches=options.map_batches)
     stages = {
         "read, shuffle, batch": plain,
-        "map": mapped if asked.map else None,
-        "augment": changed if asked.augment else None,
-        "map_batches": whole if asked.map_batches else None,
+        "map": mapped if options.map else None,
+        "augment": changed if options.augment else None,
+        "map_batches": whole if options.map_batches else None,
     }
-    for name, options in stages.items():
-        if options is not None and isinstance(pipeline, IndexedPipeline):
-            yield name, IndexedPipeline(pipeline.source, options).dataset(topology), True
-        elif options is not None and isinstance(pipeline, StreamPipeline):
-            yield name, StreamPipeline(pipeline.source, options).dataset(topology), True
-    if asked.cache or isinstance(pipeline, ServicePipeline):
-        yield "cache" if asked.cache else "service", pipeline.dataset(topology), True
+    for name, chosen in stages.items():
+        if chosen is not None and isinstance(pipeline, IndexedPipeline):
+            yield name, IndexedPipeline(pipeline.source, chosen).dataset(topology), True
+        elif chosen is not None and isinstance(pipeline, StreamPipeline):
+            yield name, StreamPipeline(pipeline.source, chosen).dataset(topology), True
+    if options.cache or isinstance(pipeline, ServicePipeline):
+        yield "cache" if options.cache else "service", pipeline.dataset(topology), True
 
 
 def _rate(

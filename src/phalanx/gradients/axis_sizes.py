@@ -50,8 +50,8 @@ class AxisSizes:
         operation, inputs = tensor.op, list(tensor.op.inputs)
         kind, from_end = operation.type, tensor.shape.rank - axis
         if kind in _BY_ENTRY:
-            asked = [one for one in inputs if (one.shape.rank or 0) >= from_end]
-            return all(self.is_free_of_rows(o, o.shape.rank - from_end) for o in asked)
+            operands = [one for one in inputs if (one.shape.rank or 0) >= from_end]
+            return all(self.is_free_of_rows(o, o.shape.rank - from_end) for o in operands)
         if kind in ("BatchMatMulV2", "MatMul") and axis < tensor.shape.rank - 1:
             turned = operation.get_attr("adj_x" if kind == "BatchMatMulV2" else "transpose_a")
             return not turned and self.is_free_of_rows(inputs[0], axis)

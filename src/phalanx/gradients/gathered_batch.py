@@ -53,15 +53,15 @@ def _gather(rows: tf.Tensor) -> Any:
     whole = context.all_gather(rows, axis=0)
     whole.set_shape([None, *rows.shape[1:]])
 
-    def backward(asked: Any) -> tf.Tensor:
+    def backward(upstream: Any) -> tf.Tensor:
         replica_batch = current_replica_batch()
-        asked = tf.convert_to_tensor(asked)
+        upstream = tf.convert_to_tensor(upstream)
         weigh = (
             None if replica_batch is None or replica_batch.any_loss_is_weighted else replica_batch
         )
         if weigh is not None:
-            asked = asked * tf.cast(weigh.weight, asked.dtype)
-        (total,) = reduce_sum([asked])
+            upstream = upstream * tf.cast(weigh.weight, upstream.dtype)
+        (total,) = reduce_sum([upstream])
         start = tf.reduce_sum(counts[: context.replica_id_in_sync_group])
         own = total[start : start + count]
         return own if weigh is None else own * weigh.inverse_weight(own.dtype)

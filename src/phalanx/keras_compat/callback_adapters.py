@@ -27,7 +27,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.keras_compat.atomic_writes import discard_saves_under
-from phalanx.launch.scratch import scratch_prefix
+from phalanx.launcher.scratch import scratch_prefix
 
 
 @dataclass(frozen=True, kw_only=True)

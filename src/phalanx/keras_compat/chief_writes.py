@@ -27,7 +27,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.keras_compat.patches import Patches
-from phalanx.launch.scratch import scratch_prefix
+from phalanx.launcher.scratch import scratch_prefix
 from phalanx.monitoring.save_tracker import saving
 from phalanx.worker.written_once import write_once
 

@@ -66,14 +66,14 @@ class BatchSizeInShapes:
         batch_size: samples in every global batch but the last of a pass; None where unknown.
         replicas: how many share a batch.
         shapes_of_variables: gives the shapes of the model's variables.
-        asked: the leading dimensions of all constant shapes that the script has asked for.
+        requested: the leading dimensions of all constant shapes that the script has asked for.
         is_divided: whether the trace has divided a draw.
     """
 
     batch_size: int | None
     replicas: int
     shapes_of_variables: Callable[[], set[tuple[int, ...]]] = set
-    asked: set[int] = field(default_factory=set)
+    requested: set[int] = field(default_factory=set)
     is_divided: bool = False
 
     def names_batch(self, shape: Any, *, is_draw: bool) -> bool:
@@ -83,7 +83,7 @@ class BatchSizeInShapes:
             return False
         if (frame := _asked_by_script()) is None:
             return False
-        self.asked.add(sizes[0])
+        self.requested.add(sizes[0])
         if sizes[0] != self.batch_size or not (is_draw or self.is_divided):
             return False
         text = _text_of_call(frame)
@@ -110,7 +110,7 @@ def _by_rows(original: Callable[..., Any], find: FindConstants, *, is_draw: bool
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     @functools.wraps(original)
-    def asked(*args: Any, **options: Any) -> Any:
+    def requested(*args: Any, **options: Any) -> Any:
         if (found := find()) is not None and (args or name in options):
             rows, constants = found
             shape = args[0] if args else options[name]
@@ -122,7 +122,7 @@ def _by_rows(original: Callable[..., Any], find: FindConstants, *, is_draw: bool
                     options[name] = shape
         return original(*args, **options)
 
-    return asked
+    return requested
 
 
 def _part_of(size: int, rows: ReplicaRows, replicas: int) -> Any:

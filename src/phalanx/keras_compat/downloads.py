@@ -59,14 +59,14 @@ def _in_turn(original: Callable[..., Any]) -> Callable[..., Any]:
         spec = WorkerSpec.from_environment(os.environ)
         if spec is None or spec.run_dir is None or spec.world_size == 1 or spec.servers:
             return original(*args, **kwargs)
-        asked = signature.bind(*args, **kwargs)
-        asked.apply_defaults()
-        argument_texts = {name: str(value) for name, value in asked.arguments.items()}
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        argument_texts = {name: str(value) for name, value in bound.arguments.items()}
         attempt = f"{spec.run_dir} {spec.attempt}"
         key = _name_of(argument_texts)
         _calls[attempt, key] += 1
         turn = _calls[attempt, key]
-        with _lock(asked.arguments) as folder:
+        with _lock(bound.arguments) as folder:
             note = folder / f"{key}.json"
             done = _read(note)
             mine = done.get("attempt") == attempt
@@ -82,12 +82,12 @@ def _in_turn(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def _lock(asked: Mapping[str, Any]) -> Iterator[Path]:
+def _lock(arguments: Mapping[str, Any]) -> Iterator[Path]:
     """Hold the lock of the file asked for; the directory that it lies in."""
-    target = _name_of({name: str(asked[name]) for name in ("cache_subdir", "fname")})
-    if not asked["fname"]:
-        target = _name_of({name: str(asked[name]) for name in ("cache_subdir", "origin")})
-    folder = _cache(asked["cache_dir"]) / _FOLDER
+    target = _name_of({name: str(arguments[name]) for name in ("cache_subdir", "fname")})
+    if not arguments["fname"]:
+        target = _name_of({name: str(arguments[name]) for name in ("cache_subdir", "origin")})
+    folder = _cache(arguments["cache_dir"]) / _FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / f"{target}.lock")
@@ -103,10 +103,10 @@ def _lock(asked: Mapping[str, Any]) -> Iterator[Path]:
         lock.release()
 
 
-def _cache(asked: Any) -> Path:
+def _cache(cache_dir: Any) -> Path:
     """The directory under which Keras puts what it downloads."""
     home = importlib.import_module("keras.src.backend.config").keras_home()
-    cache = os.path.expanduser(home if asked is None else asked)
+    cache = os.path.expanduser(home if cache_dir is None else cache_dir)
     if os.access(cache, os.W_OK):
         return Path(cache)
     return Path("/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()) / ".keras"

@@ -42,7 +42,7 @@ class FlightRecorder:
         self._ring: Ring | None = None
         self._lock = threading.Lock()
         self._phase: tuple[int, int, int, int] | None = None
-        self._asked = 0
+        self._read_at = 0
         self._under_way: list[RecordedSpan] = []
         self._step = 0
         self._epoch = NOTHING
@@ -157,10 +157,10 @@ class FlightRecorder:
         """Which batches came, where steps are not so short that asking would count."""
         if block.arrivals is None or block.event is None:
             return None
-        if (now := time.monotonic_ns()) - self._asked < _REST:
+        if (now := time.monotonic_ns()) - self._read_at < _REST:
             block.event.done = NOTHING
             return None
-        self._asked = now
+        self._read_at = now
         return block.ask()
 
     def _watch(self) -> None:

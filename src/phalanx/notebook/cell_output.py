@@ -6,8 +6,8 @@ https://jupyter-client.readthedocs.io/en/stable/messaging.html#streams-stdout-st
 
 from __future__ import annotations
 
-from phalanx.launch.log_lines import LineAssembler, without_style
-from phalanx.launch.showing import Output
+from phalanx.launcher.log_lines import LineAssembler, without_style
+from phalanx.launcher.showing import Output
 
 _CLEAR = "\x1b[2K"
 

@@ -11,9 +11,9 @@ from typing import NoReturn
 import phalanx
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import RunFailedError
-from phalanx.launch.failure import FailureRecord
-from phalanx.launch.root_cause import root_cause
-from phalanx.launch.run_result import RunResult
+from phalanx.launcher.failure import FailureRecord
+from phalanx.launcher.root_cause import root_cause
+from phalanx.launcher.run_result import RunResult
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import phalanx
 from phalanx.errors import LaunchError
-from phalanx.launch.parent_death import tied_to_this_process
+from phalanx.launcher.parent_death import tied_to_this_process
 from phalanx.notebook.cell_output import CellOutput
 from phalanx.notebook.launcher import MODULE, LauncherOutcome, LauncherRequest
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_type_hints, overload
 from phalanx.cli.run_options import RunCommand
 from phalanx.cluster.spec import WORKER_VARIABLE
 from phalanx.errors import ConfigurationError, ReturnValueError
-from phalanx.launch.run_result import RunResult
+from phalanx.launcher.run_result import RunResult
 from phalanx.notebook.cell_output import CellOutput
 from phalanx.notebook.failure import raise_failure
 from phalanx.notebook.kernel_process import run_launcher

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx.launch.parent_death import die_with_launcher
+from phalanx.launcher.parent_death import die_with_launcher
 
 if TYPE_CHECKING:
     from phalanx.cli.run_options import RunCommand
     from phalanx.errors import PhalanxError
-    from phalanx.launch.run_result import RunResult
+    from phalanx.launcher.run_result import RunResult
 
 MODULE = "phalanx.notebook.launcher"
 

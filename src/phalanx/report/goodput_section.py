@@ -59,16 +59,16 @@ def _bar(found: Goodput) -> Figure:
 
 def notes(found: Goodput) -> tuple[str, ...]:
     """What to know about the rows."""
-    said = []
+    lines = []
     if found.not_measured:
         names = " and ".join(ROWS[row] for row in found.not_measured)
-        said.append(f"Not measured, so counted as training: {names}.")
+        lines.append(f"Not measured, so counted as training: {names}.")
     if found.steps_repeated:
-        said.append(f"{found.steps_repeated:,} steps were trained again after a restart.")
+        lines.append(f"{found.steps_repeated:,} steps were trained again after a restart.")
     if found.not_running > 0:
         apart = formatting.format_duration(found.not_running)
-        said.append(f"Not counted: {apart} in which the run had stopped and was not yet resumed.")
-    return tuple(said)
+        lines.append(f"Not counted: {apart} in which the run had stopped and was not yet resumed.")
+    return tuple(lines)
 
 
 def _table(found: Goodput) -> Table:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from phalanx.launch.worker_status import WorkerProgress
+from phalanx.launcher.worker_status import WorkerProgress
 from phalanx.monitoring.events import (
     EpochMetrics,
     Event,

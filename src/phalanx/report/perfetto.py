@@ -39,9 +39,9 @@ def trace_of(run: Path, attempt: int | None = None) -> dict[str, Any]:
     files = sorted(run.glob(f"attempts/{pattern}/worker-*.flight"))
     flights = [flight for file in files if (flight := read_flight(file)) and flight.events]
     if not flights:
-        asked = "" if attempt is None else f" of attempt {attempt}"
+        requested = "" if attempt is None else f" of attempt {attempt}"
         raise ConfigurationError(
-            f"No flight recorder{asked} was found in {run}: no worker has started."
+            f"No flight recorder{requested} was found in {run}: no worker has started."
         )
     return trace(flights)
 

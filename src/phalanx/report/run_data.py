@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from phalanx.launch.redaction import redact
+from phalanx.launcher.redaction import redact
 from phalanx.monitoring.event_parsing import integer, text, texts, texts_by_name
 from phalanx.monitoring.events import Event, RunEnd, RunStart, WorkerStart
 from phalanx.report.event_reader import CorruptLines, RunReader
@@ -112,8 +112,8 @@ class RunData:
         for start in start_events:
             if start.workers is not None:
                 return start.workers
-        asked = self.file.options.get("workers")
-        return asked if isinstance(asked, int) else len(self.ranks) or None
+        requested = self.file.options.get("workers")
+        return requested if isinstance(requested, int) else len(self.ranks) or None
 
     @cached_property
     def goodput(self) -> Goodput | None:

@@ -10,31 +10,31 @@ from phalanx.report.run_data import RUN_FILE, read_run_file
 _SHOWN = 8
 
 
-def find_run(asked: str | None, root: Path) -> Path:
+def find_run(name_or_path: str | None, root: Path) -> Path:
     """The directory of a run.
 
     Args:
-        asked: a run's name, or the path of its directory; None takes the newest.
+        name_or_path: a run's name, or the path of its directory; None takes the newest.
         root: the directory of all runs.
 
     Raises:
         ConfigurationError: there is no such run; the message names those that there are.
     """
     runs = runs_in(root)
-    if asked is None:
+    if name_or_path is None:
         if not runs:
             raise ConfigurationError(
                 f"There is no run in {root}. Start one by `phalanx run`, name the directory of "
                 "all runs with --run-dir, or give the path of a run."
             )
         return runs[0]
-    for path in (root / asked, Path(asked)):
+    for path in (root / name_or_path, Path(name_or_path)):
         if is_run(path):
             return path
     names = ", ".join(path.name for path in runs[:_SHOWN]) or "none"
     more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
     raise ConfigurationError(
-        f"There is no run {asked!r}, neither in {root} nor as a path. Runs in {root}: "
+        f"There is no run {name_or_path!r}, neither in {root} nor as a path. Runs in {root}: "
         f"{names}{more}."
     )
 

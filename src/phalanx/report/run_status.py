@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.errors import ConfigurationError
-from phalanx.launch.failure import FailureRecord
-from phalanx.launch.root_cause import WorkerExit, root_cause
-from phalanx.launch.run_layout import AttemptPaths
-from phalanx.launch.worker_diagnosis import (
+from phalanx.launcher.failure import FailureRecord
+from phalanx.launcher.root_cause import WorkerExit, root_cause
+from phalanx.launcher.run_layout import AttemptPaths
+from phalanx.launcher.worker_diagnosis import (
     diagnose_failure,
     diagnose_wait,
     diff_batch_specs,
     line_about,
     progress_of,
 )
-from phalanx.launch.worker_status import (
+from phalanx.launcher.worker_status import (
     RUNNING,
     WorkerProgress,
     WorkerState,

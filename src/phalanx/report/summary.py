@@ -161,8 +161,8 @@ def mean_time_fractions(rates: Iterable[ThroughputEvent]) -> dict[str, float]:
 
 def _strategy(data: RunData) -> str | None:
     strategies = [start.strategy for start in data.of(RunStart) if start.strategy]
-    asked = data.file.options.get("strategy")
-    return strategies[0] if strategies else asked if isinstance(asked, str) else None
+    requested = data.file.options.get("strategy")
+    return strategies[0] if strategies else requested if isinstance(requested, str) else None
 
 
 def _memories(data: RunData) -> Iterable[float]:

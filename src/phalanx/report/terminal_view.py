@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.launch.worker_status import WorkerState
+from phalanx.launcher.worker_status import WorkerState
 from phalanx.monitoring.events import Event, Numbers
 from phalanx.report import formatting
 from phalanx.report.event_formatting import happened

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
-from phalanx.launch.worker_status import RUNNING, SAVED, WorkerState
+from phalanx.launcher.worker_status import RUNNING, SAVED, WorkerState
 from phalanx.report.formatting import format_duration
 from phalanx.report.live import LiveRun, LiveWorker
 

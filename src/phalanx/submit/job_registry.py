@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from phalanx.errors import ConfigurationError
-from phalanx.launch.run_dir import saved_run
+from phalanx.launcher.run_dir import saved_run
 from phalanx.monitoring.durable_files import PRIVATE_FILE, write_durably
 
 ENDING = ".job.json"
@@ -55,7 +55,7 @@ def refuse_taken(name: str, run_dir: Path) -> None:
         )
 
 
-def find_job(asked: str, run_dir: Path) -> SubmittedJob:
+def find_job(requested: str, run_dir: Path) -> SubmittedJob:
     """The job of a name, or with what the cluster calls it.
 
     Raises:
@@ -63,11 +63,11 @@ def find_job(asked: str, run_dir: Path) -> SubmittedJob:
     """
     known = [_read(path) for path in sorted(run_dir.glob(f"*{ENDING}"))]
     for job in filter(None, known):
-        if asked in (job.name, job.job):
+        if requested in (job.name, job.job):
             return job
     names = ", ".join(job.name for job in known if job is not None) or "none"
     raise ConfigurationError(
-        f"There is no job {asked!r} that was submitted with --run-dir {run_dir}; there are: "
+        f"There is no job {requested!r} that was submitted with --run-dir {run_dir}; there are: "
         f"{names}. Name the --run-dir it was submitted with."
     )
 

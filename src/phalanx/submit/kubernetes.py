@@ -12,10 +12,10 @@ import typer
 
 from phalanx.cluster.environments.kubernetes import JOB, POD_HOST, POD_OF_INDEX, PODS
 from phalanx.errors import ConfigurationError
-from phalanx.launch.env_file import collect_env
-from phalanx.launch.options import GRACE, split_env
-from phalanx.launch.script_check import check_script
-from phalanx.launch.shared_options import Arguments, Env, EnvFrom
+from phalanx.launcher.env_file import collect_env
+from phalanx.launcher.options import GRACE, split_env
+from phalanx.launcher.script_check import check_script
+from phalanx.launcher.shared_options import Arguments, Env, EnvFrom
 from phalanx.submit.manifests import Manifest, render
 from phalanx.submit.shared_options import GracePeriod, JobsDir, RunOptionsText
 from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options

@@ -47,10 +47,10 @@ def connect() -> ModuleType:
     return kubernetes
 
 
-def namespace_of(asked: str | None, kubernetes: ModuleType) -> str:
+def namespace_of(requested: str | None, kubernetes: ModuleType) -> str:
     """The namespace that was asked for, or the one that the client is set to."""
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     try:
         _, active = kubernetes.config.list_kube_config_contexts()
     except kubernetes.config.ConfigException:
@@ -72,10 +72,10 @@ def apply(objects: Sequence[dict[str, Any]], namespace: str, kubernetes: ModuleT
             for before in reversed(made):
                 _delete(before["kind"], before["metadata"]["name"], namespace, kubernetes)
             # What Kubernetes says of a Secret may quote its values.
-            said = "" if one["kind"] == "Secret" else f" {error.body}"
+            details = "" if one["kind"] == "Secret" else f" {error.body}"
             raise LaunchError(
                 f"Kubernetes refused the {one['kind']} {one['metadata']['name']}: {error.status} "
-                f"{error.reason}{said}. What was made before it is deleted again."
+                f"{error.reason}{details}. What was made before it is deleted again."
             ) from error
         made.append(one)
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from phalanx.errors import ConfigurationError
-from phalanx.launch.env_file import collect_env
-from phalanx.launch.options import GRACE, parse_workers, split_env
-from phalanx.launch.shared_options import Arguments, AsModule, EnvFrom, Resume, Target
+from phalanx.launcher.env_file import collect_env
+from phalanx.launcher.options import GRACE, parse_workers, split_env
+from phalanx.launcher.shared_options import Arguments, AsModule, EnvFrom, Resume, Target
 from phalanx.submit.ray_driver.plan import RayPlan
 from phalanx.submit.shared_options import (
     GracePeriod,

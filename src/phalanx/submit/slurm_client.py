@@ -37,12 +37,12 @@ def status(submitted: SubmittedJob, call: Call) -> str:
     """What Slurm says of the job; it forgets jobs some minutes after their end."""
     words: Sequence[str] = ("squeue", "--noheader", "--jobs", submitted.job, "--format", STATES)
     try:
-        said = call(words).strip()
+        output = call(words).strip()
     except LaunchError as error:
         if "Invalid job id" not in str(error):
             raise
-        said = ""
-    return said or "ended: see phalanx report, and the log"
+        output = ""
+    return output or "ended: see phalanx report, and the log"
 
 
 def cancel(submitted: SubmittedJob, call: Call) -> None:

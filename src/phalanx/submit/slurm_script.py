@@ -14,9 +14,9 @@ import typer
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import ConfigurationError
-from phalanx.launch.env_file import collect_env
-from phalanx.launch.options import GRACE, split_env
-from phalanx.launch.shared_options import (
+from phalanx.launcher.env_file import collect_env
+from phalanx.launcher.options import GRACE, split_env
+from phalanx.launcher.shared_options import (
     Arguments,
     AsModule,
     EnvFrom,
@@ -171,7 +171,7 @@ def batch_script(job: SlurmJob) -> str:
 
 
 def _directives(job: SlurmJob) -> list[str]:
-    asked = {
+    requested = {
         "job-name": job.run.name,
         "nodes": str(job.run.hosts),
         "ntasks-per-node": "1",
@@ -185,7 +185,7 @@ def _directives(job: SlurmJob) -> list[str]:
         "open-mode": "append",
         "signal": f"USR1@{job.grace_period + MARGIN}",
     }
-    given = [f"--{name}={_quoted(value)}" for name, value in asked.items() if value is not None]
+    given = [f"--{name}={_quoted(value)}" for name, value in requested.items() if value is not None]
     return [*given, "--requeue", *(job.sbatch_arg or ())]
 
 

@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 from phalanx.errors import ConfigurationError
-from phalanx.launch.options import without_env_values
-from phalanx.launch.redaction import redact
+from phalanx.launcher.options import without_env_values
+from phalanx.launcher.redaction import redact
 
 MOST_LETTERS = 52
 """Kubernetes names a pod by the job's name and its index, in 63 letters."""

@@ -40,6 +40,6 @@ def run_command(words: Sequence[str], variables: Mapping[str, str] = NO_VARIABLE
             "that has it, or write the text with --dry-run and take it there."
         ) from error
     if done.returncode:
-        said = (done.stderr or done.stdout).strip() or "nothing"
-        raise LaunchError(f"{words[0]} ended with {done.returncode} and said: {said}")
+        output = (done.stderr or done.stdout).strip() or "nothing"
+        raise LaunchError(f"{words[0]} ended with {done.returncode} and printed: {output}")
     return done.stdout

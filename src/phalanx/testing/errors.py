@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phalanx.errors import PhalanxError, WorkerFailedError
-from phalanx.launch.failure import FailureRecord
-from phalanx.launch.root_cause import is_secondary
+from phalanx.launcher.failure import FailureRecord
+from phalanx.launcher.root_cause import is_secondary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,9 @@ from phalanx.cluster.reduce_options import ReduceOptions
 from phalanx.cluster.spec import WORKER_VARIABLE, DeviceSpec, WorkerSpec
 from phalanx.cluster.strategies import StrategyName
 from phalanx.errors import ConfigurationError, LaunchError
-from phalanx.launch.forkserver import SERVER_MODULE, ForkedWorker, ForkServer, read_from
-from phalanx.launch.ports import PortPicker, pick_free_ports
-from phalanx.launch.root_cause import TAKEN_PORT
+from phalanx.launcher.forkserver import SERVER_MODULE, ForkedWorker, ForkServer, read_from
+from phalanx.launcher.ports import PortPicker, pick_free_ports
+from phalanx.launcher.root_cause import TAKEN_PORT
 from phalanx.testing.errors import WorkerFailure, WorkerGroupFailedError, WorkerGroupTimeoutError
 from phalanx.testing.pickling import dump_call
 from phalanx.testing.worker import Job, Raised, Returned

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from phalanx.launch.parent_death import die_with_launcher
-from phalanx.launch.trackers import TRACKER_NAMES
+from phalanx.launcher.parent_death import die_with_launcher
+from phalanx.launcher.trackers import TRACKER_NAMES
 from phalanx.trackers.protocol import make_tracker
 from phalanx.trackers.sender import Sender
 
@@ -27,14 +27,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--project")
     parser.add_argument("--artifacts", action="store_true")
-    asked = parser.parse_args(arguments)
+    requested = parser.parse_args(arguments)
     Sender(
-        name=asked.tracker,
-        run_dir=asked.run_dir,
-        make=partial(make_tracker, asked.tracker),
+        name=requested.tracker,
+        run_dir=requested.run_dir,
+        make=partial(make_tracker, requested.tracker),
         follows=True,
-        project=asked.project,
-        artifacts=asked.artifacts,
+        project=requested.project,
+        artifacts=requested.artifacts,
     ).run()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from phalanx.launch.run_dir import earlier_run
+from phalanx.launcher.run_dir import earlier_run
 from phalanx.report.run_data import read_run_file
 from phalanx.trackers.protocol import RunInfo, Value
 

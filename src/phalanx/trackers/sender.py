@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from phalanx.errors import TrackerError
-from phalanx.launch.trackers import read_state, state_path
+from phalanx.launcher.trackers import read_state, state_path
 from phalanx.monitoring.durable_files import PRIVATE_DIR, PRIVATE_FILE, write_durably
 from phalanx.monitoring.event_parsing import integer, text, texts_by_name
 from phalanx.report.event_reader import RunReader
@@ -158,12 +158,12 @@ class _Session:
         has_sent: whether the tracker has taken something.
     """
 
-    def __init__(self, asked: Sender, path: Path) -> None:
+    def __init__(self, requested: Sender, path: Path) -> None:
         self.has_sent = False
-        self._asked = asked
+        self._requested = requested
         self._path = path
         self._state = TrackerState.read(path)
-        self._state.project = asked.project or self._state.project
+        self._state.project = requested.project or self._state.project
         self._metrics = RunMetrics(
             last_steps=dict(self._state.last_steps), prefixes=dict(self._state.prefixes)
         )
@@ -173,16 +173,16 @@ class _Session:
         """Send everything; any error ends it."""
         self._state.write(self._path)  # The key, before anything is made with it.
         tracker = self._start()
-        reader = RunReader(self._asked.run_dir)
+        reader = RunReader(self._requested.run_dir)
         while True:
             # The last look comes after the end was seen: workers end before the launcher.
-            is_last = self._metrics.end is not None or not self._asked.follows
+            is_last = self._metrics.end is not None or not self._requested.follows
             self._send(tracker, self._metrics.take(reader.poll()))
             if is_last:
                 break
             if self._metrics.end is None:
-                self._asked.sleep(POLL_SECONDS)
-        if self._asked.artifacts:
+                self._requested.sleep(POLL_SECONDS)
+        if self._requested.artifacts:
             self._send_model(tracker)
         tracker.finish(self._metrics.status)
         self._state.status = self._metrics.status
@@ -199,8 +199,8 @@ class _Session:
                 _log.warning("cannot write the state: %s", full)
 
     def _start(self) -> Tracker:
-        tracker = self._asked.make()
-        directory = self._asked.run_dir
+        tracker = self._requested.make()
+        directory = self._requested.run_dir
         info = run_info(directory, self._state.key, self._state.id, self._state.project)
         self._state.id = tracker.start(info)
         self._state.place = tracker.place

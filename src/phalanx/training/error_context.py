@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import PhalanxError
-from phalanx.launch.failure import gist
+from phalanx.launcher.failure import gist
 from phalanx.worker.error_context import ErrorContext, InReplica, error_context_of, take_replica
 
 _NODE_OF_REPLICA = re.compile(r"\breplica_(\d+)/")

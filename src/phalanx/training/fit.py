@@ -103,10 +103,10 @@ def fit(
     epochs = min(epochs, keras.config.max_epochs() or epochs)
     if most_steps := keras.config.max_steps_per_epoch():
         steps_per_epoch = min(steps_per_epoch or most_steps, most_steps)
-    asked = switches()
-    if asked.trial_batches:
+    requested = switches()
+    if requested.trial_batches:
         epochs, validation_freq = min(epochs, initial_epoch + 1), 1
-    if asked.overfit_batches:
+    if requested.overfit_batches:
         shuffle, steps_per_epoch = False, None
     callbacks = with_gradient_logger(callbacks)
     if trains_on_servers(model):
@@ -141,7 +141,7 @@ def fit(
             shuffle=shuffle,
             class_weight=class_weight,
             uneven=uneven_data,
-            only=asked.overfit_batches or None,
+            only=requested.overfit_batches or None,
         )
         keeps = find_checkpoint(flat_callbacks(callbacks)) is not None
         built = keeps or sync_options().is_on
@@ -159,7 +159,7 @@ def fit(
             add_history=True,
         )
         loop = SyncFitLoop(stage, function, stream, listed, shows_progress=bool(verbose))
-        if validation_data is not None and asked.overfit_batches:
+        if validation_data is not None and requested.overfit_batches:
             loop.validate_as(source, steps=None, freq=validation_freq)
         elif validation_data is not None:
             loop.validate_on(

@@ -151,9 +151,9 @@ class SyncFitLoop(FitLoop):
             is_stopped=lambda: bool(stage.model.stop_training),
             after=self._after_batch,
         )
-        asked = find_replica_check(callbacks.callbacks)
+        requested = find_replica_check(callbacks.callbacks)
         self._replicas = ReplicaChecks(
-            stage, function, asked, own=() if local is None else local.own_variables().values()
+            stage, function, requested, own=() if local is None else local.own_variables().values()
         )
         checkpoints = checkpointing_of(
             stage,

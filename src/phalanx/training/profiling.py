@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from phalanx.cluster.debug_options import ProfiledSteps
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.launch.run_layout import profile_of
+from phalanx.launcher.run_layout import profile_of
 from phalanx.training.step_function import Outputs
 
 _log = logging.getLogger(__name__)
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 class StepProfiler:
     """Starts and stops the profiler around the steps asked for, once in a process."""
 
-    def __init__(self, asked: ProfiledSteps, run_dir: Path, rank: int) -> None:
-        """Get ready to look at `asked` on the worker `rank`; every worker has one."""
-        self._asked = asked
-        self._file = profile_of(run_dir, asked.name, rank)
+    def __init__(self, requested: ProfiledSteps, run_dir: Path, rank: int) -> None:
+        """Get ready to look at `requested` on the worker `rank`; every worker has one."""
+        self._requested = requested
+        self._file = profile_of(run_dir, requested.name, rank)
         self._aside = run_dir / "tensorboard" / f".profiling-{rank}"
-        self._is_chosen = rank in asked.workers
+        self._is_chosen = rank in requested.workers
         self._is_running = False
 
     def steps_until_boundary(self, trained: int) -> int | None:
@@ -39,9 +39,9 @@ class StepProfiler:
 
         So what is looked at begins and ends at the steps asked for.
         """
-        if trained < self._asked.first - 1:
-            return self._asked.first - 1 - trained
-        return self._asked.last - trained if trained < self._asked.last else None
+        if trained < self._requested.first - 1:
+            return self._requested.first - 1 - trained
+        return self._requested.last - trained if trained < self._requested.last else None
 
     @contextmanager
     def around(self, trained: int, steps: int) -> Iterator[None]:
@@ -51,7 +51,7 @@ class StepProfiler:
             trained: steps trained before.
             steps: how many the block trains.
         """
-        if not self._is_chosen or not self._asked.first - 1 <= trained < self._asked.last:
+        if not self._is_chosen or not self._requested.first - 1 <= trained < self._requested.last:
             yield
             return
         if not self._is_running:
@@ -59,7 +59,7 @@ class StepProfiler:
         # TensorBoard's pages find the steps by events of this name.
         with tf.profiler.experimental.Trace("train", step_num=trained + 1, _r=1):
             yield
-        if trained + steps >= self._asked.last:
+        if trained + steps >= self._requested.last:
             self.stop()
 
     def wait_for(self, outputs: Outputs) -> None:

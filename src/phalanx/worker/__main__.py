@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from phalanx.launch.parent_death import die_with_launcher
+from phalanx.launcher.parent_death import die_with_launcher
 
 if __name__ == "__main__":
     # Before the imports, which take seconds: the launcher may go meanwhile.

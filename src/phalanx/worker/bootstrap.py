@@ -20,8 +20,8 @@ from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.desync.check import before_collective
 from phalanx.distributed.desync.check import begin as start_desync_check
 from phalanx.errors import ClusterError
-from phalanx.launch.run_dir import versions
-from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launcher.run_dir import versions
+from phalanx.launcher.run_layout import AttemptPaths
 from phalanx.monitoring.event_log import EventLog, event_log_of
 from phalanx.monitoring.events import WorkerEnd, WorkerStart
 from phalanx.monitoring.flight_recorder import flight

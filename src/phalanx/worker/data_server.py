@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from phalanx.launch.parent_death import die_with_launcher
+from phalanx.launcher.parent_death import die_with_launcher
 
 WORKER_TIMEOUT_MS = 10_000
 """After so long without a report from a worker the dispatcher takes it for lost."""

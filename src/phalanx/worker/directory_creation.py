@@ -22,7 +22,7 @@ from typing import Any
 from filelock import FileLock
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launcher.run_layout import AttemptPaths
 from phalanx.worker.shared_lines import is_scripts
 
 _PASS_ON = {"os", "pathlib", "shutil", "tarfile", "zipfile"}

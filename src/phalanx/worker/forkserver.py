@@ -1,8 +1,8 @@
 """The fork server: a process that has imported TensorFlow and forks workers on request.
 
-`python -m phalanx.worker.forkserver`; the protocol and the client are in `launch/forkserver.py`. A
-forked worker does what a fresh process with the job's command does. Forking is safe as long as
-TensorFlow's runtime was not started, so nothing here may run an op.
+`python -m phalanx.worker.forkserver`; the protocol and the client are in
+`launcher/forkserver.py`. A forked worker does what a fresh process with the job's command does.
+Forking is safe as long as TensorFlow's runtime was not started, so nothing here may run an op.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from phalanx.launch.forkserver import (
+from phalanx.launcher.forkserver import (
     MAX_FDS,
     PID,
     READY,
@@ -33,7 +33,7 @@ from phalanx.launch.forkserver import (
     description_path,
     seen_at_import,
 )
-from phalanx.launch.parent_death import die_with_launcher, die_with_parent
+from phalanx.launcher.parent_death import die_with_launcher, die_with_parent
 
 TITLE = "phalanx-prefork"
 
@@ -215,21 +215,21 @@ def _reap(children: dict[int, Connection[Any, Any] | None]) -> None:
                 writer.send((os.waitstatus_to_exitcode(status), time.monotonic()))
 
 
-def _work(output: int, job: int, *inherited: int) -> None:
+def _work(output: int, job_file: int, *inherited: int) -> None:
     """Do this job, to the end of the process."""
-    with os.fdopen(job) as stream:
+    with os.fdopen(job_file) as stream:
         stream.seek(0)
-        asked = json.load(stream)
+        job = json.load(stream)
     for fd in (1, 2):
         os.dup2(output, fd)
     os.close(output)
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    os.chdir(asked["directory"])
-    sys.orig_argv = asked["command"]
-    show_command(asked["command"])
-    arguments = [*asked["arguments"], *map(str, inherited)]
-    importlib.import_module(asked["main"]).main(arguments, os.environ)
+    os.environ.update(job["environment"])
+    os.chdir(job["directory"])
+    sys.orig_argv = job["command"]
+    show_command(job["command"])
+    arguments = [*job["arguments"], *map(str, inherited)]
+    importlib.import_module(job["main"]).main(arguments, os.environ)
 
 
 _STAT = Path("/proc/self/stat")

@@ -102,12 +102,12 @@ def _visible_devices(refusal: RuntimeError, devices: Any, device_type: str | Non
     wanted = list(devices) if isinstance(devices, (list, tuple)) else [devices]
     there = tf.config.get_visible_devices(device_type)
     hidden = {device.device_type for device in there} - {device.device_type for device in wanted}
-    asked = ", ".join(map(_name, wanted)) or f"no {device_type or 'device'}"
+    requested = ", ".join(map(_name, wanted)) or f"no {device_type or 'device'}"
     found = ", ".join(map(_name, there)) or f"no {device_type or 'device'}"
     if hidden:
         on_cpus = "phalanx run --devices-per-worker cpu:1"
         raise StartedError(
-            f"Asked for {asked} by set_visible_devices; found that phalanx run had started "
+            f"Asked for {requested} by set_visible_devices; found that phalanx run had started "
             f"TensorFlow on {found}, before the script began. Take the line out"
             f"{f', and train on CPUs by {on_cpus}' if 'GPU' in hidden else ''}."
         ) from refusal
@@ -116,7 +116,7 @@ def _visible_devices(refusal: RuntimeError, devices: Any, device_type: str | Non
         "--devices-per-worker choose",
         _DECIDED,
         found,
-        asked,
+        requested,
     )
 
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from phalanx.launch.preemption import SIGNALS
+from phalanx.launcher.preemption import SIGNALS
 
 SAME_SIGNAL_SECONDS = 5.0
 """Signals within this time are one request: schedulers signal launcher and workers."""
@@ -43,7 +43,7 @@ class Preemption:
         """
         self._clock = clock
         self._end = end or _end_by
-        self._asked: float | None = None
+        self._requested: float | None = None
         self._listeners = 0
         self._handled: list[signal.Signals] = []
         self._ignored: set[signal.Signals] = set()
@@ -51,16 +51,16 @@ class Preemption:
 
     def is_requested(self) -> bool:
         """Whether training should save and stop."""
-        return self._asked is not None
+        return self._requested is not None
 
     def request(self) -> None:
         """Ask for it, as a signal does."""
-        if self._asked is None:
-            self._asked = self._clock()
+        if self._requested is None:
+            self._requested = self._clock()
 
     def clear(self) -> None:
         """Withdraw the request."""
-        self._asked = None
+        self._requested = None
         if self._listeners == 0 and threading.current_thread() is threading.main_thread():
             for number in list(self._ignored):
                 self._hand_back(number)
@@ -84,9 +84,9 @@ class Preemption:
         """What a signal means now."""
         if self._listeners == 0:
             self._end(number)
-        elif self._asked is None:
+        elif self._requested is None:
             self.request()
-        elif self._clock() - self._asked >= SAME_SIGNAL_SECONDS:
+        elif self._clock() - self._requested >= SAME_SIGNAL_SECONDS:
             self._end(number)
 
     def _leave(self) -> None:
@@ -130,7 +130,7 @@ class Preemption:
         Slurm signals this process too, so it may have saved and be exiting when the launcher
         signals it. Python disables its own handlers during exit, and not this one.
         """
-        if self._asked is None:
+        if self._requested is None:
             self._ignored.discard(number)
             signal.signal(number, signal.SIG_DFL)
         else:

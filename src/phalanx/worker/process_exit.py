@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import NoReturn
 
 from phalanx.errors import PhalanxError
-from phalanx.launch.failure import FailureRecord, boot_id
-from phalanx.launch.log_lines import without_style
+from phalanx.launcher.failure import FailureRecord, boot_id
+from phalanx.launcher.log_lines import without_style
 from phalanx.worker.error_context import error_context_of
 from phalanx.worker.shared_lines import advice_about_files
 

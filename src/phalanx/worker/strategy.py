@@ -63,28 +63,30 @@ def strategy(
         ConfigurationError: there is no such strategy, or another one exists in this process.
         ClusterError: TF_CONFIG contradicts itself.
     """
-    asked = check_name(name)
-    check_communication(communication_backend, asked)
+    requested = check_name(name)
+    check_communication(communication_backend, requested)
     reduction = ReduceOptions(bucket_mb=bucket_mb, reduce_dtype=reduce_dtype)
-    check_reduce_options(reduction, asked)
+    check_reduce_options(reduction, requested)
     if _made is not None:
-        if asked not in ("auto", _made.kind):
+        if requested not in ("auto", _made.kind):
             if not _made.launched:
                 raise ConfigurationError(
-                    f"Asked for the {asked!r} strategy, but this process trains under "
+                    f"Asked for the {requested!r} strategy, but this process trains under "
                     f"{_made.kind!r} already, and it can have only one. Ask for the same name "
                     "everywhere, or for none."
                 )
-            _log.info("phalanx run decides: %s, where the script asked for %s", _made.kind, asked)
+            _log.info(
+                "phalanx run decides: %s, where the script asked for %s", _made.kind, requested
+            )
         return _made.strategy
     import tensorflow as tf
 
     choice = choose_alone(
-        asked,
+        requested,
         TFConfig.from_environment(os.environ),
         len(tf.config.get_visible_devices("GPU")),
         horovod_size=int(os.environ.get("HOROVOD_SIZE", 0)),
-        tpu=_tpu() if asked == "auto" else None,
+        tpu=_tpu() if requested == "auto" else None,
     )
     request = StrategyRequest(communication_backend=communication_backend, reduction=reduction)
     return _make(choice, request, launched=False)

@@ -139,9 +139,9 @@ def complete_script_strategies() -> ExitStack:
 def _give_instead(cls: type, strategy: Any) -> Callable[[], None]:
     """Make `cls(...)` return `strategy`; a subclass of the user's still makes its own."""
 
-    def __new__(asked: type, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if asked is not cls:
-            return object.__new__(asked)
+    def __new__(requested: type, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if requested is not cls:
+            return object.__new__(requested)
         if args or kwargs:
             _log.info("phalanx run has made the strategy: %s's arguments are unused", cls.__name__)
         return strategy

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from filelock import FileLock
 
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.launch.run_layout import AttemptPaths
+from phalanx.launcher.run_layout import AttemptPaths
 
 _T = TypeVar("_T")
 

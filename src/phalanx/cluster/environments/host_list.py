@@ -87,15 +87,15 @@ def from_hosts(
     if len(mine) == 1:
         why = f"{hosts[mine[0]]} of {detected_by} is this machine"
         return _node_group(hosts, mine[0], job, why)
-    asked = f"{detected_by} {','.join(hosts)}"
+    requested = f"{detected_by} {','.join(hosts)}"
     if mine:
         several = ", ".join(f"{at} ({hosts[at]})" for at in mine)
         raise ClusterError(
-            f"Several hosts of {asked} are this machine: {several}. Say which by --node-rank (or "
-            "PHALANX_NODE_RANK)."
+            f"Several hosts of {requested} are this machine: {several}. Say which by --node-rank "
+            "(or PHALANX_NODE_RANK)."
         )
     raise ClusterError(
-        f"No host of {asked} is this machine, which is {_described(me)}. Say which it is by "
+        f"No host of {requested} is this machine, which is {_described(me)}. Say which it is by "
         "--node-rank (or PHALANX_NODE_RANK), or fix the names."
     )
 

@@ -154,39 +154,39 @@ def _remove_old(directory: str) -> None:
                     os.remove(entry.path)
 
 
-def cache_of(asked: PipelineOptions, key: str | None, spec: Any) -> SampleCache | None:
+def cache_of(options: PipelineOptions, key: str | None, spec: Any) -> SampleCache | None:
     """What was asked for: in memory, on disk, or none.
 
     Args:
-        asked: the pipeline's options.
+        options: the pipeline's options.
         key: what `cache_key` gave.
         spec: `tf.TensorSpec`s of a sample as it is kept.
     """
-    if asked.cache == "memory":
+    if options.cache == "memory":
         return MemoryCache()
-    if asked.cache_directory:
-        return DiskCache(asked.cache_directory, fingerprint((key, repr(spec)), "the cache"))
+    if options.cache_directory:
+        return DiskCache(options.cache_directory, fingerprint((key, repr(spec)), "the cache"))
     return None
 
 
-def cache_key(asked: PipelineOptions, source: IndexedSource | StreamSource) -> str | None:
+def cache_key(options: PipelineOptions, source: IndexedSource | StreamSource) -> str | None:
     """What the samples of a cache on disk follow from, as text; None for another cache.
 
     Raises:
         ConfigurationError: a part of it can change without a trace.
     """
-    if not asked.cache_directory:
+    if not options.cache_directory:
         return None
     versions = (_FORMAT, version("phalanx"), tf.__version__)
-    if asked.cache_key is not None:
-        parts = (versions, "cache_key", asked.cache_key, source.num_samples)
+    if options.cache_key is not None:
+        parts = (versions, "cache_key", options.cache_key, source.num_samples)
         return fingerprint(parts, "the cache")
     try:
         data = fingerprint((type(source).__name__, source.cache_key_parts()), "the source")
-        function = fingerprint(asked.map, "map")
+        function = fingerprint(options.map, "map")
     except UnkeyableError as error:
         raise ConfigurationError(
-            f"Asked for cache={asked.cache!r}; found no key for its samples: {error}. Pass "
+            f"Asked for cache={options.cache!r}; found no key for its samples: {error}. Pass "
             'cache_key="...", a name for these samples, and change it whenever the source or map= '
             'changes; or take cache="memory".'
         ) from error

@@ -194,12 +194,12 @@ def order_of(
     mixed = source if isinstance(source, MixedSource) else None
     requested = [
         name
-        for name, asked in (
+        for name, requested in (
             ("mix(...)", mixed is not None),
             ("balance=", options.balance is not None),
             ("buckets=", buckets),
         )
-        if asked
+        if requested
     ]
     if len(requested) > 1:
         raise ConfigurationError(

@@ -32,12 +32,12 @@ from phalanx.keras_compat.dataset_graph import transformations
 _log = logging.getLogger("phalanx")
 
 
-def service_address(asked: bool | str, environment: Mapping[str, str]) -> str:
+def service_address(requested: bool | str, environment: Mapping[str, str]) -> str:
     """Where the dispatcher listens: as asked, or as the launcher says; "" where there is none."""
-    if isinstance(asked, str):
-        return asked.removeprefix("grpc://")
+    if isinstance(requested, str):
+        return requested.removeprefix("grpc://")
     spec = WorkerSpec.from_environment(environment)
-    return spec.data_service if asked and spec is not None else ""
+    return spec.data_service if requested and spec is not None else ""
 
 
 def maybe_use_service(

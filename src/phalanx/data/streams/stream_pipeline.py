@@ -34,13 +34,14 @@ class StreamPipeline:
             ConfigurationError: something was asked that needs samples by number.
             DataError: the number of samples is unknown.
         """
-        asked = [name for name in _NEEDS_NUMBERS if getattr(options, name) not in (None, False)]
-        asked += ["on_error='skip'"] * (options.on_error == "skip")
-        asked += ["Padding(lengths=)"] * (getattr(options.padding, "lengths", None) is not None)
-        if asked:
+        requested = [name for name in _NEEDS_NUMBERS if getattr(options, name) not in (None, False)]
+        requested += ["on_error='skip'"] * (options.on_error == "skip")
+        requested += ["Padding(lengths=)"] * (getattr(options.padding, "lengths", None) is not None)
+        if requested:
             raise ConfigurationError(
-                f"pipeline takes {' and '.join(asked)} where samples can be taken by number; found "
-                f"{source}, read from its start. Give tfrecords(..., index=True), or leave it out."
+                f"pipeline takes {' and '.join(requested)} where samples can be taken by "
+                f"number; found {source}, read from its start. Give "
+                "tfrecords(..., index=True), or leave it out."
             )
         if source.num_samples is None:
             raise DataError(

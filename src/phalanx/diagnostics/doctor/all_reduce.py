@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from phalanx.errors import ConfigurationError
-from phalanx.launch.ports import pick_free_ports
+from phalanx.launcher.ports import pick_free_ports
 
 PARAMETERS = 25_600_000
 """Those of ResNet-50, unless `--model-parameters` is given."""
@@ -143,12 +143,12 @@ class AllReduceWorker:
     def result(self, seconds: float = SECONDS) -> AllReduceResult:
         """Wait for its end; kill it after a timeout."""
         try:
-            said, errors = self._process.communicate(timeout=seconds)
+            output, errors = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             self.kill()
             return AllReduceResult(error=f"no all-reduce finished within {seconds:.0f} s")
         with suppress(ValueError, IndexError, TypeError):
-            return AllReduceResult(speed=Speed(**json.loads(said.splitlines()[-1])))
+            return AllReduceResult(speed=Speed(**json.loads(output.splitlines()[-1])))
         last = errors.strip().splitlines()[-1:] or [f"exit code {self._process.returncode}"]
         return AllReduceResult(error=last[0][:300])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from phalanx.cluster.local_host import LocalHost
 from phalanx.diagnostics.doctor.all_reduce import PARAMETERS, AllReduceResult
 from phalanx.diagnostics.doctor.probe_tensorflow import TensorFlowInfo
-from phalanx.launch.resources import count_gpus, visible_gpus
+from phalanx.launcher.resources import count_gpus, visible_gpus
 
 
 @dataclass(frozen=True, kw_only=True)

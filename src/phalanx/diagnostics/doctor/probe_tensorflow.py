@@ -65,8 +65,8 @@ def libraries() -> Iterator[Library]:
         match = _WHEEL.fullmatch(requirement.name)
         name = _LIBRARIES.get(match["part"]) if match else None
         if name is not None:
-            asked = f"{requirement.name}{requirement.specifier}"
-            yield Library(name=name, requirement=asked, error=_trouble(name, requirement))
+            requested = f"{requirement.name}{requirement.specifier}"
+            yield Library(name=name, requirement=requested, error=_trouble(name, requirement))
     yield Library(name="cuda", requirement="", error=_load("libcuda.so.1"))
 
 
@@ -140,8 +140,8 @@ class TensorFlowInfo:
         try:
             document = json.loads(done.stdout.splitlines()[-1])
         except (ValueError, IndexError):
-            said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-            return cls(error=said[0][:300])
+            last_line = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+            return cls(error=last_line[0][:300])
         return cls.from_fields(document)
 
     @classmethod

@@ -13,7 +13,7 @@ from phalanx.diagnostics.lint.finding import Finding, Rule, Spot
 from phalanx.diagnostics.lint.rules import RULES
 from phalanx.diagnostics.lint.script import Script
 from phalanx.errors import ConfigurationError
-from phalanx.launch.script_check import check_script
+from phalanx.launcher.script_check import check_script
 
 _IGNORE = re.compile(r"#\s*phalanx:\s*ignore(?:\[(?P<rules>[\w\s,-]+)\])?")
 _NOT_OURS = {"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"}

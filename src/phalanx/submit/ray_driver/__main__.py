@@ -6,9 +6,9 @@ import signal
 import sys
 
 from phalanx.errors import PhalanxError
-from phalanx.launch.showing import Showing
-from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import MonotonicClock
+from phalanx.launcher.showing import Showing
+from phalanx.launcher.signals import SignalCatcher
+from phalanx.launcher.supervisor import MonotonicClock
 from phalanx.submit.ray_driver.driver import Driver
 from phalanx.submit.ray_driver.launcher_group import RayCluster
 from phalanx.submit.ray_driver.plan import RayPlan
@@ -19,9 +19,9 @@ def announce(message: str) -> None:
     _show(f"phalanx: {message}")
 
 
-def on_output(index: int, said: str) -> None:
+def on_output(index: int, output: str) -> None:
     """What a launcher has said: the leading one's as it is, the others' with their number."""
-    for line in said.splitlines():
+    for line in output.splitlines():
         _show(line if index == 0 else f"({index}) {line}")
 
 

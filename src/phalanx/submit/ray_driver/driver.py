@@ -10,9 +10,9 @@ from typing import Protocol
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import LaunchError
-from phalanx.launch.elastic import ScaleUpMonitor
-from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import Clock
+from phalanx.launcher.elastic import ScaleUpMonitor
+from phalanx.launcher.signals import SignalCatcher
+from phalanx.launcher.supervisor import Clock
 from phalanx.submit.ray_driver.plan import RayPlan
 
 REPORT_SECONDS = 30.0

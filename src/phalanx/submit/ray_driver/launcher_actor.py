@@ -17,11 +17,11 @@ class LauncherStatus(NamedTuple):
 
     Attributes:
         code: its exit code (minus the signal's number when one killed it); None while it runs.
-        said: its output since the last poll.
+        output: its output since the last poll.
     """
 
     code: int | None
-    said: str
+    output: str
 
 
 class LauncherActor:
@@ -82,11 +82,11 @@ class LauncherActor:
     def poll(self) -> LauncherStatus:
         """The status of the launcher, and its new output."""
         code = None if self._process is None else self._process.poll()
-        with suppress(OSError), self._log.open("rb") as output:
-            output.seek(self._read)
-            said = output.read()
-            self._read += len(said)
-            return LauncherStatus(code, said.decode(errors="replace"))
+        with suppress(OSError), self._log.open("rb") as log:
+            log.seek(self._read)
+            output = log.read()
+            self._read += len(output)
+            return LauncherStatus(code, output.decode(errors="replace"))
         return LauncherStatus(code, "")
 
     def signal(self, number: int) -> None:

@@ -159,8 +159,8 @@ class LauncherGroup:
             self.lost.add(index)
             return False
         self.codes[index] = seen.code
-        if seen.said:
-            self._on_output(index, seen.said)
+        if seen.output:
+            self._on_output(index, seen.output)
         return True
 
 

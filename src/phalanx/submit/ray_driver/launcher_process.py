@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from phalanx.launch.parent_death import die_with_parent
+from phalanx.launcher.parent_death import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))

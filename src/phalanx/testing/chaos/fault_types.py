@@ -21,8 +21,8 @@ class Fault:
 
     def __str__(self) -> str:
         """As it is written in a plan: the fields that are not as usual."""
-        said = ((f, getattr(self, f.name)) for f in fields(self))
-        words = [f"{f.name}={value!r}" for f, value in said if value != f.default]
+        values = ((f, getattr(self, f.name)) for f in fields(self))
+        words = [f"{f.name}={value!r}" for f, value in values if value != f.default]
         return f"{type(self).__name__}({', '.join(words)})"
 
 

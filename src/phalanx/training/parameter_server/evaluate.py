@@ -35,7 +35,7 @@ class ServerEvaluation:
         stage.model.reset_metrics()
         self._step = WorkerStep(stage.model, "test", data, stage.strategy)
         self._dispatch = StepScheduler(stage.strategy, self._step, data)
-        self._asked = steps
+        self._requested = steps
         self.steps = steps or data.steps
 
     def run(self, callbacks: Any, *, shows_progress: bool = False) -> dict[str, float]:
@@ -54,7 +54,7 @@ class ServerEvaluation:
         with phase_tracker.during("validation"):
             callbacks.on_test_begin()
             self._dispatch.start(0)
-            for result in self._dispatch.epoch(self._asked):
+            for result in self._dispatch.epoch(self._requested):
                 phase_tracker.enter("validation")  # again: it continues
                 callbacks.on_test_batch_begin(totals.steps)
                 totals.add(result)

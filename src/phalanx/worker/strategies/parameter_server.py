@@ -40,11 +40,11 @@ def partitioner(sharding: str, *, servers: int) -> Any:
     Tables and matrices are cut, and not counters, seeds or what has one axis.
     """
     made = tf.distribute.experimental.partitioners
-    asked = parse_sharding(sharding)
-    if asked.shards is not None:
-        return _of_tables(made.FixedShardsPartitioner(asked.shards))
-    if asked.min_bytes is not None:
-        return _of_tables(made.MinSizePartitioner(asked.min_bytes, max_shards=servers))
+    requested = parse_sharding(sharding)
+    if requested.shards is not None:
+        return _of_tables(made.FixedShardsPartitioner(requested.shards))
+    if requested.min_bytes is not None:
+        return _of_tables(made.MinSizePartitioner(requested.min_bytes, max_shards=servers))
     return None
 
 

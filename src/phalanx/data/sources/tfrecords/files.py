@@ -71,17 +71,17 @@ def _is_known(name: str) -> bool:
     return not separator or scheme in tf.io.gfile.get_registered_schemes()
 
 
-def compression_of(files: Sequence[str], asked: str | None) -> Compression:
+def compression_of(files: Sequence[str], requested: str | None) -> Compression:
     """How the files are compressed: as requested, or else by their first bytes and names.
 
     Raises:
         ConfigurationError: there is no such compression, or the files differ.
     """
-    if asked is not None:
+    if requested is not None:
         for known in get_args(Compression):
-            if asked == known:
+            if requested == known:
                 return known  # type: ignore[no-any-return]
-        raise ConfigurationError(f"compression must be '', 'GZIP' or 'ZLIB'; found {asked!r}.")
+        raise ConfigurationError(f"compression must be '', 'GZIP' or 'ZLIB'; found {requested!r}.")
     kinds = {file: _inspect(file) for file in files}
     if len(set(kinds.values())) > 1:
         odd = next(file for file in files if kinds[file] != kinds[files[0]])

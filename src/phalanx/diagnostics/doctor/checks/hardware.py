@@ -84,10 +84,12 @@ def check_cuda(here: MachineInfo) -> Iterator[Result]:
     wheels = [library for library in broken if library.requirement]
     if wheels:
         errors = "; ".join(f"{one.name}: {one.error}" for one in wheels)
-        asked = " ".join(shlex.quote(one.requirement) for one in wheels)
+        requested = " ".join(shlex.quote(one.requirement) for one in wheels)
         missing = all(one.error == "missing" for one in wheels)
         force = "" if missing else "--force-reinstall --no-deps "
-        yield warning(_CUDA, f"TensorFlow does not load {errors}", f"pip install {force}{asked}")
+        yield warning(
+            _CUDA, f"TensorFlow does not load {errors}", f"pip install {force}{requested}"
+        )
 
 
 _OF_A_WORKER = 1 << 30  # TensorFlow and Keras loaded, a small model, its data

@@ -11,7 +11,7 @@ import psutil
 
 from phalanx.diagnostics.doctor.machine import MachineInfo
 from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
-from phalanx.launch.ports import pick_free_ports
+from phalanx.launcher.ports import pick_free_ports
 
 _PORTS = 8
 

@@ -75,12 +75,12 @@ def installed(package: str) -> str | None:
 def check_horovod(here: MachineInfo) -> Iterator[Result]:
     """Horovod is optional: without it there is a warning and no error."""
     command = f"sh scripts/build_horovod.sh {sys.prefix}"
-    said = here.tensorflow.horovod
+    components = here.tensorflow.horovod
     if here.tensorflow.error is not None:
         yield warning("Horovod", "unknown until TensorFlow loads")
-    elif said == "missing":
+    elif components == "missing":
         yield warning("Horovod", "not built, so there is no --strategy horovod", command)
-    elif set(said.split(", ")) <= {"gloo", "mpi", "nccl"}:
-        yield ok("Horovod", f"built, with {said}")
+    elif set(components.split(", ")) <= {"gloo", "mpi", "nccl"}:
+        yield ok("Horovod", f"built, with {components}")
     else:
-        yield warning("Horovod", said, f"HOROVOD_WHEELS=$(mktemp -d) {command}")
+        yield warning("Horovod", components, f"HOROVOD_WHEELS=$(mktemp -d) {command}")

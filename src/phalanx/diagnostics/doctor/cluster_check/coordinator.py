@@ -26,10 +26,10 @@ from phalanx.diagnostics.doctor.cluster_check.nodes import (
     missing,
 )
 from phalanx.diagnostics.doctor.result import Result, is_passing
-from phalanx.launch.rendezvous.leader import Leader
-from phalanx.launch.rendezvous.store import rendezvous_path
-from phalanx.launch.run_dir import versions
-from phalanx.launch.supervisor import Clock, MonotonicClock
+from phalanx.launcher.rendezvous.leader import Leader
+from phalanx.launcher.rendezvous.store import rendezvous_path
+from phalanx.launcher.run_dir import versions
+from phalanx.launcher.supervisor import Clock, MonotonicClock
 from phalanx.monitoring.communication_advice import Advice, StepCosts
 
 STARTUP_TIMEOUT = 120.0

@@ -19,13 +19,13 @@ from phalanx.diagnostics.doctor.cluster_check.findings import resolve_names
 from phalanx.diagnostics.doctor.cluster_check.network_links import LinkProbe, measure
 from phalanx.diagnostics.doctor.result import Result
 from phalanx.errors import LaunchError
-from phalanx.launch.ports import pick_free_ports
-from phalanx.launch.rendezvous.channel import Channel
-from phalanx.launch.rendezvous.client import RendezvousClient
-from phalanx.launch.rendezvous.store import RendezvousInfo, rendezvous_path
-from phalanx.launch.resources import Machine
-from phalanx.launch.signals import SignalCatcher
-from phalanx.launch.supervisor import Clock
+from phalanx.launcher.ports import pick_free_ports
+from phalanx.launcher.rendezvous.channel import Channel
+from phalanx.launcher.rendezvous.client import RendezvousClient
+from phalanx.launcher.rendezvous.store import RendezvousInfo, rendezvous_path
+from phalanx.launcher.resources import Machine
+from phalanx.launcher.signals import SignalCatcher
+from phalanx.launcher.supervisor import Clock
 
 
 @dataclass(frozen=True, kw_only=True)

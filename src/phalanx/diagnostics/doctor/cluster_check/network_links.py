@@ -16,7 +16,7 @@ from typing import Any
 from phalanx.cluster.authenticated_connection import AuthenticatedListener, connect
 from phalanx.diagnostics.doctor.all_reduce import in_bytes, in_seconds
 from phalanx.diagnostics.doctor.result import Result, failed, ok, warning
-from phalanx.launch.rendezvous.store import RendezvousInfo
+from phalanx.launcher.rendezvous.store import RendezvousInfo
 
 TIMEOUT = 10.0
 """Seconds without a byte after which a link counts as broken."""

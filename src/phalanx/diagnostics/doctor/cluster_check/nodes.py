@@ -15,10 +15,10 @@ from phalanx.diagnostics.doctor.cluster_check.follower import (
     UnreachableMarker,
 )
 from phalanx.diagnostics.doctor.result import Result, failed, warning
-from phalanx.launch.rendezvous.channel import Channel
-from phalanx.launch.rendezvous.client import WaitReporter
-from phalanx.launch.rendezvous.leader import Leader
-from phalanx.launch.supervisor import Clock
+from phalanx.launcher.rendezvous.channel import Channel
+from phalanx.launcher.rendezvous.client import WaitReporter
+from phalanx.launcher.rendezvous.leader import Leader
+from phalanx.launcher.supervisor import Clock
 
 
 class NodeClient(Protocol):

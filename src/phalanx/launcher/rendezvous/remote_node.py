@@ -1,0 +1,173 @@
+"""The node of a follower, and its workers with the interface that the supervisor expects."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from signal import Signals
+from typing import Any
+
+from phalanx.cluster.exit_codes import EXIT_NODE_LOST
+from phalanx.cluster.spec import WorkerSpec
+from phalanx.errors import LaunchError
+from phalanx.launcher.rendezvous.channel import Channel, Message
+from phalanx.launcher.rendezvous.node import GPUs
+from phalanx.launcher.rendezvous.server import RendezvousServer
+
+_ANSWER = 60
+"""Seconds to wait for an answer."""
+
+
+class RemoteNode:
+    """The node of a follower; see `phalanx.launcher.rendezvous.node.Node`."""
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        server: RendezvousServer,
+        wait_for: Callable[[Sequence[int]], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            index: the node rank of the follower.
+            server: has the channel to it.
+            wait_for: waits for launchers, by node rank.
+        """
+        self.index = index
+        self.signals: list[int] = []
+        self._server = server
+        self._wait_for = wait_for
+        self._numbers = itertools.count()
+        self._answers: dict[int, Message] = {}
+        self._codes: dict[int, int] = {}
+
+    @property
+    def address(self) -> str:
+        """The host's name or address."""
+        return self._server.address(self.index)
+
+    def pick_ports(self, count: int) -> list[int]:
+        """Ports that are free there; waits for the host to reconnect if it is lost."""
+        return list(self._ask({"do": "pick_ports", "count": count})["ports"])
+
+    def start(self, spec: WorkerSpec, gpus: GPUs) -> RemoteWorker:
+        """Start a worker there."""
+        answer = self._ask({"do": "start", **_worker(spec, gpus)}, rank=spec.rank)
+        if "error" in answer:
+            raise LaunchError(
+                f"On {self.address} worker {spec.rank} could not be started: {answer['error']}",
+                rank=spec.rank,
+            )
+        channel = self._server.channel(self.index)
+        return RemoteWorker(self, channel, number=answer["number"], pid=answer["pid"])
+
+    def prewarm(self, spec: WorkerSpec, gpus: GPUs) -> None:
+        """Prepare a process there."""
+        self._send({"do": "prewarm", **_worker(spec, gpus)})
+
+    def shutdown_pool(self) -> None:
+        """End the prepared process there."""
+        self._send({"do": "shutdown_pool"})
+
+    def poll(self) -> None:
+        """Handle the messages that the follower has sent."""
+        channel = self._server.channel(self.index)
+        while channel is not None and (message := channel.receive()) is not None:
+            self._handle(message)
+
+    def code_of(self, number: int) -> int | None:
+        """The exit code of a process there; None until it is known."""
+        self.poll()
+        return self._codes.get(number)
+
+    def _handle(self, message: Message) -> None:
+        if message["do"] == "answer":
+            self._answers[message["to"]] = message
+        elif message["do"] == "ended":
+            self._codes[message["number"]] = message["code"]
+        elif message["do"] == "signal":
+            self.signals.append(message["number"])
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if (channel := self._server.channel(self.index)) is not None:
+            channel.send(message)
+
+    def _ask(self, message: dict[str, Any], rank: int | None = None) -> Message:
+        """Send a request and wait for the answer.
+
+        Raises:
+            LaunchError: the host is lost, and does not reconnect in time.
+        """
+        try:
+            self._wait_for([self.index])
+        except LaunchError as error:
+            error.rank = rank
+            raise
+        channel = self._server.channel(self.index)
+        number = next(self._numbers)
+        if channel is not None:
+            channel.send({**message, "ask": number})
+            while not channel.is_lost and (answer := _next_message(channel)) is not None:
+                self._handle(answer)
+                if number in self._answers:
+                    return self._answers.pop(number)
+        raise LaunchError(
+            f"The launcher on {self.address} ({self.index}) gave no answer: its host is lost.",
+            rank=rank,
+        )
+
+
+class RemoteWorker:
+    """A worker on another host; see `phalanx.launcher.process.WorkerHandle`."""
+
+    def __init__(self, node: RemoteNode, channel: Channel | None, *, number: int, pid: int) -> None:
+        self._node = node
+        self._channel = channel
+        self._number = number
+        self._pid = pid
+
+    @property
+    def pid(self) -> int:
+        """Its process id there."""
+        return self._pid
+
+    @property
+    def host(self) -> str:
+        """The host's name or address."""
+        return self._node.address
+
+    def poll(self) -> int | None:
+        """The exit code, `EXIT_NODE_LOST` where its host is lost, None while it runs."""
+        code = self._node.code_of(self._number)
+        if code is None and (self._channel is None or self._channel.is_lost):
+            return EXIT_NODE_LOST
+        return code
+
+    def ask(self, number: Signals) -> None:
+        """Send a signal to the worker alone."""
+        self._send(number, family=False)
+
+    def signal(self, number: Signals) -> None:
+        """Send a signal to the worker and all its child processes."""
+        self._send(number, family=True)
+
+    def _send(self, number: Signals, *, family: bool) -> None:
+        if self._channel is not None:
+            self._channel.send(
+                {"do": "signal", "number": self._number, "signal": int(number), "family": family}
+            )
+
+
+def _next_message(channel: Channel) -> Message | None:
+    # In short waits: if the process is stopped (SIGSTOP) meanwhile, only one counts.
+    for _ in range(_ANSWER):
+        if (message := channel.receive(1.0)) is not None or channel.is_lost:
+            return message
+    return None
+
+
+def _worker(spec: WorkerSpec, gpus: GPUs) -> dict[str, Any]:
+    return {"spec": asdict(spec), "gpus": None if gpus is None else list(gpus)}
