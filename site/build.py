@@ -5,11 +5,13 @@ navigation, from the lists of docs/index.md; a page for each script of examples/
 API reference, from the docstrings.
 """
 
+import ast
 import importlib
 import inspect
 import re
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 from sphinx.cmd.build import main as sphinx
@@ -100,6 +102,12 @@ def gallery_page(script):
     return "\n".join(parts)
 
 
+def written_signature(function):
+    """The arguments of a function as its source has them."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    return f"({ast.unparse(definition.args)})"
+
+
 def api_page(module):
     """A module's docstring, and each of its public names."""
     there = importlib.import_module(module)
@@ -114,7 +122,9 @@ def api_page(module):
                 "",
             ]
         elif callable(value):
-            lines += [f".. autofunction:: {module}.{name}", ""]
+            # autodoc reads defaults in the source, so it cannot show a signature made elsewhere.
+            shown = written_signature(value) if hasattr(value, "__signature__") else ""
+            lines += [f".. autofunction:: {module}.{name}{shown}", ""]
         elif not inspect.ismodule(value) and not name.startswith("__"):
             lines += [f".. autodata:: {module}.{name}", "   :no-value:", ""]
     return "\n".join(lines)

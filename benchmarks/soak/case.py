@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from phalanx.checkpoint.history import steps_in
 from phalanx.checkpoint.manifest import is_manifest
 from phalanx.checkpoint.reader import manifest_of, verify
 from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.checkpoint.writer import STEP
 from phalanx.errors import CheckpointError
 from phalanx.lease.records import LEASE_DIR
 from phalanx.report.run_data import load_run
@@ -94,7 +95,7 @@ def disturbed(
         if not code:
             wrong += differences(results(place), expected, exact=not plan.elastic)
         try:
-            wrong += half_written(command.checkpoints)
+            wrong += half_written(command.checkpoints, command.unreadable)
         except CheckpointError as error:
             wrong.append(str(error))
         marks = [_kind(mark.name) for mark in command.run_dir.glob("chaos/*")]
@@ -162,12 +163,24 @@ def differences(found: Sequence[Result], expected: Sequence[Result], *, exact: b
     return wrong
 
 
-def half_written(directory: Path) -> list[str]:
-    """What should not be among checkpoints: damaged ones, and files of none."""
+def half_written(directory: Path, unreadable: Collection[str]) -> list[str]:
+    """What should not be among checkpoints: damaged ones, and files of none.
+
+    Args:
+        directory: of the checkpoints.
+        unreadable: names of those whose manifest was changed. They may be of any branch, so they
+            stay until a checkpoint of the same step replaces them.
+    """
     folder = StorageDir.at(directory)
-    wrong = [f"step {step}: {what}" for step, what in verify(folder) if what]
-    whole = steps_in(folder)
-    known = set()
+    damaged = {step: what for step, what in verify(folder) if what}
+    stay = {step for step in damaged if STEP.format(step) in unreadable}
+    wrong = [f"step {step}: {what}" for step, what in damaged.items() if step not in stay]
+    whole = [step for step in steps_in(folder) if step not in stay]
+    known = {
+        p.relative_to(directory).as_posix()
+        for s in stay
+        for p in directory.glob(f"{STEP.format(s)}/*")
+    }
     for step in whole:
         shards = [shard.file for shard in manifest_of(folder, step).shards]
         place = folder / f"step-{step:08d}"

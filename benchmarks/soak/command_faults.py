@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from phalanx.checkpoint.manifest import is_manifest
 from phalanx.checkpoint.reader import verify
 from phalanx.checkpoint.storage_dir import StorageDir
 
@@ -30,18 +31,23 @@ class RunningCommand(Protocol):
         clock: the file with the shift of the wall clock, in seconds.
         broken: while this file exists, the last worker cannot start.
         checkpoints: the directory of checkpoints.
+        unreadable: names of the checkpoints whose manifest was changed.
     """
 
     place: Path
     clock: Path
     broken: Path
     checkpoints: Path
+    unreadable: set[str]
 
     def kill(self) -> None:
         """Kill the launcher by SIGKILL, and wait for the end of all workers."""
 
     def resume(self) -> None:
         """Start the same command again."""
+
+    def resume_if_rejected(self) -> None:
+        """Start the same command again if the launcher could not write."""
 
     def kill_last_worker(self) -> bool:
         """Whether there was one."""
@@ -124,7 +130,9 @@ class BitRot(CommandFault):
             raise NotNowError
         command.kill()
         complete = _complete(command.checkpoints)
-        flip_bit(command.checkpoints / f"step-{max(complete):08d}", self.position)
+        changed = flip_bit(command.checkpoints / f"step-{max(complete):08d}", self.position)
+        if is_manifest(changed.name):
+            command.unreadable.add(changed.parent.name)
         command.resume()
         return None
 
@@ -155,6 +163,8 @@ class ClockJump(CommandFault):
 class FullDisk(CommandFault):
     """The disk with run directory and checkpoints is full for that time.
 
+    A launcher that starts meanwhile is rejected, and started again when there is room.
+
     Attributes:
         seconds: until there is room again.
     """
@@ -166,6 +176,7 @@ class FullDisk(CommandFault):
         fill(ballast)
         time.sleep(self.seconds)
         ballast.unlink()
+        command.resume_if_rejected()
         return None
 
 
@@ -184,12 +195,15 @@ class LoseWorker(CommandFault):
         return None
 
 
-def flip_bit(folder: Path, position: float) -> None:
+def flip_bit(folder: Path, position: float) -> Path:
     """Change one bit of the files in `folder`.
 
     Args:
         folder: of a checkpoint.
         position: from 0 to 1, in the order of the files' names.
+
+    Returns:
+        The file that was changed.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file())
     at = int(position * sum(path.stat().st_size for path in files))
@@ -200,8 +214,9 @@ def flip_bit(folder: Path, position: float) -> None:
                 byte = file.read(1)[0]
                 file.seek(at)
                 file.write(bytes([byte ^ 4]))
-            return
+            return path
         at -= size
+    raise ValueError(f"{folder} has no bit at {position}")
 
 
 def fill(ballast: Path) -> None:

@@ -25,6 +25,7 @@ CLOCK_SOURCE = Path(__file__).parents[2] / "tests" / "command" / "wall_clock.c"
 MARK = "PHALANX_SOAK"
 DEADLINE = 900.0
 DISK = "64m"
+EXIT_REJECTED = 2
 ORPHANS_END = 30.0
 """Seconds in which each worker ends after the launcher was killed."""
 
@@ -51,6 +52,7 @@ class SoakCommand:
         self.broken = place / "broken"
         self.checkpoints = self.place / "checkpoints"
         self.wrong: list[str] = []
+        self.unreadable: set[str] = set()
         self.happened: list[str] = []
         self._files = place
         self._plan = plan
@@ -136,6 +138,12 @@ class SoakCommand:
     def resume(self) -> None:
         """Start the same command again."""
         self._start()
+
+    def resume_if_rejected(self) -> None:
+        """Start the command again if the launcher found that it cannot write."""
+        with suppress(subprocess.TimeoutExpired):
+            if self._launcher.wait(1) == EXIT_REJECTED:
+                self._start()
 
     def kill_last_worker(self) -> bool:
         """Kill the worker with the highest rank; whether there was one."""

@@ -20,6 +20,7 @@ from phalanx.errors import (
     CheckpointMismatchError,
     ConfigurationError,
 )
+from phalanx.testing import chaos
 from phalanx.training.checkpoint_manager import forget_fits
 
 
@@ -156,6 +157,15 @@ def test_storage_that_fails_is_reported_and_training_continues(tmp_path, caplog)
     (tmp_path / "c").write_text("a file, and no directory")
     fit(small(), tmp_path / "c", max_retries=0)
     assert "could not be written, training continues" in caplog.text
+
+
+@pytest.mark.parametrize("nth", [6, 7, 8, 9])
+def test_a_checkpoint_that_fails_leaves_no_files(tmp_path, nth):
+    plan = (chaos.FailWrites(nth=nth, times=None),)
+    fit(small(), f"faulty+file://{tmp_path}", max_retries=0, callbacks=[chaos.Chaos(plan)])
+    assert steps(tmp_path)
+    with_files = {path.parent for path in tmp_path.glob("step-*/*")}
+    assert with_files == {path.parent for path in tmp_path.glob("step-*/manifest.json")}
 
 
 def test_storage_that_fails_ends_training_where_that_was_asked(tmp_path):

@@ -389,6 +389,22 @@ def test_who_cannot_write_says_so_to_the_chief(folder):
     assert steps_in(folder) == []
 
 
+def test_what_a_failed_checkpoint_has_written_is_removed_on_all_workers(folder):
+    place = folder / "step-00000001"
+    ShardWriter(folder=folder, rank=1, workers=2, attempt="a-1").write(snapshot())
+    place.write("shard-0-of-2.a-1.safetensors.failed", b"no space left")
+    place.write("shard-0-of-2.a-11.safetensors", b"of another attempt")
+    ShardWriter(folder=folder, workers=2, attempt="a-1").discard(1)
+    assert place.names() == ["shard-0-of-2.a-11.safetensors"]
+
+
+def test_what_was_published_is_not_removed_though_storage_reported_an_error(folder):
+    writer = ShardWriter(folder=folder)
+    writer.write(snapshot())
+    writer.discard(1)
+    assert read(folder, 1).manifest.step == 1
+
+
 def test_the_same_step_written_again_replaces_it_and_leaves_nothing(folder):
     ShardWriter(folder=folder, attempt="a-1").write(snapshot(metrics={"loss": 1.0}))
     ShardWriter(folder=folder, attempt="a-2").write(snapshot(metrics={"loss": 2.0}))

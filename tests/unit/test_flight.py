@@ -204,7 +204,7 @@ def test_the_recorder_follows_the_pulse(recorder, tmp_path, monkeypatch):
 
 def test_short_steps_are_not_all_asked_for_their_batches(recorder, tmp_path):
     for _ in range(2):
-        recorder._asked = 2**62
+        recorder._read_at = 2**62
         with recorder.execution("train", 1, Arrivals()):
             pass
     (first, second) = (e for e in events_of(tmp_path) if e.kind == "train")
@@ -236,7 +236,7 @@ def test_a_batch_that_came_before_the_step_is_another_steps(recorder, tmp_path):
     arrivals = Arrivals()
     with recorder.execution("train", 1, arrivals):
         pass
-    recorder._asked = 0
+    recorder._read_at = 0
     with recorder.execution("train", 1, arrivals) as execution:
         arrivals.reported = SpanListener(
             batches=1, when=execution.event.begin, signature="x float32[?]", dimensions=(8,)

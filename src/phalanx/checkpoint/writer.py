@@ -205,6 +205,19 @@ class ShardWriter:
             raise
         return self._commit(place, share.snapshot, shard) if self.rank == 0 else None
 
+    def discard(self, step: int) -> None:
+        """Remove what all workers have written of a checkpoint that failed; none may be writing.
+
+        Nothing goes where a manifest is: storage may have published it and reported an error.
+        """
+        place = self.folder / STEP.format(step)
+        with suppress(OSError):  # what is left now goes with the next checkpoint
+            names = place.names()
+            if not any(map(is_manifest, names)):
+                for name in names:
+                    if f".{self.attempt}." in name:
+                        place.remove(name)
+
     def _write_shard(self, place: StorageDir, share: ShardSnapshot) -> Shard:
         content = save({key: to_storage(value) for key, value in share.values.items()})
         name = self._file(self.rank)

@@ -60,6 +60,7 @@ class AsyncCheckpointer:
             is_given_up=lambda: self._gives_up,
             peer_timeout=options.peer_timeout,
         )
+        self._writing = self._writer
         stage.exit.push(self._leave)
 
     @property
@@ -84,7 +85,7 @@ class AsyncCheckpointer:
         self._count += 1
         writer = replace(self._writer, attempt=f"{self._writer.attempt}-{self._count}")
         share = writer.take(read())
-        self._step = share.snapshot.step
+        self._step, self._writing = share.snapshot.step, writer
         blocking_seconds = self._clock() - began
         self._background.start(lambda: self._store(writer, share, blocking_seconds))
         if not self._options.async_save:
@@ -103,6 +104,8 @@ class AsyncCheckpointer:
         if error is not None:
             self._report(error)
         self._on_any_worker(False)  # no worker continues before the chief has committed
+        if error is not None and self._stage.topology.is_chief:
+            self._writing.discard(self._step)
 
     def _end_if_nothing_is_saved(self) -> None:
         is_chief = self._stage.topology.is_chief  # which alone knows whether it has committed
