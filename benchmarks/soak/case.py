@@ -73,7 +73,8 @@ def step_time(run: Path, steps: Path) -> StepTime | None:
         return None
     attempts: dict[int, dict[int, float]] = {}
     for process, step, seconds in map(json.loads, steps.read_text().splitlines()):
-        attempts.setdefault(process, {})[step] = seconds
+        spent = attempts.setdefault(process, {})
+        spent[step] = spent.get(step, 0.0) + seconds
     own, resumed = 0.0, math.inf
     for attempt in reversed(attempts.values()):
         first = min(attempt)

@@ -19,7 +19,7 @@ import tensorflow as tf
 import phalanx
 from phalanx.callbacks import Checkpoint, every_n_steps
 
-EPOCHS, SAMPLES, BATCH = 6, 60, 7
+EPOCHS, SAMPLES, BATCH, SAVE_EVERY = 6, 60, 7, 4
 
 rank = phalanx.rank()
 if rank == phalanx.world_size() - 1 == 2 and Path(os.environ["SOAK_BROKEN"]).exists():
@@ -27,7 +27,12 @@ if rank == phalanx.world_size() - 1 == 2 and Path(os.environ["SOAK_BROKEN"]).exi
 
 
 class Progress(keras.callbacks.Callback):
-    """Writes down the step that is complete, and how many were trained in all."""
+    """Writes down the step that is complete, how many were trained in all, and their seconds.
+
+    A step begins where the one before ended, so it includes the wait for its batch, unless a
+    checkpoint was saved between them. The time from the last step to the validation belongs to
+    that step: `fit` reads the metrics.
+    """
 
     def __init__(self):
         super().__init__()
@@ -35,17 +40,33 @@ class Progress(keras.callbacks.Callback):
         self._trained = int(self._file.read_text().split()[1]) if self._file.exists() else 0
         self._steps = Path(results, "steps.jsonl").open("a", buffering=1)  # noqa: SIM115
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_epoch_begin(self, epoch, logs=None):
         self._began = time.perf_counter()
 
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._saves():
+            self._began = time.perf_counter()
+
     def on_train_batch_end(self, batch, logs=None):
-        seconds = time.perf_counter() - self._began
-        step = int(self.model.optimizer.iterations)
-        self._steps.write(json.dumps([os.getpid(), step, seconds]) + "\n")
+        step = self._write_seconds()
         self._trained += 1
         partial = self._file.with_suffix(".part")
         partial.write_text(f"{step} {self._trained}")
         partial.replace(self._file)
+        self._began = time.perf_counter()
+
+    def on_test_begin(self, logs=None):
+        if not self._saves():
+            self._write_seconds()
+
+    def _saves(self):
+        return int(self.model.optimizer.iterations) % SAVE_EVERY == 0
+
+    def _write_seconds(self):
+        seconds = time.perf_counter() - self._began
+        step = int(self.model.optimizer.iterations)
+        self._steps.write(json.dumps([os.getpid(), step, seconds]) + "\n")
+        return step
 
 
 checkpoints, results, retries, kind = sys.argv[1:]
@@ -70,7 +91,9 @@ history = model.fit(
     validation_data=(x[:20], y[:20]),
     callbacks=[
         keras.callbacks.ReduceLROnPlateau(factor=0.5, patience=1, min_delta=0.5),
-        Checkpoint(checkpoints, every=every_n_steps(4), max_to_keep=2, max_retries=int(retries)),
+        Checkpoint(
+            checkpoints, every=every_n_steps(SAVE_EVERY), max_to_keep=2, max_retries=int(retries)
+        ),
         *([Progress()] if rank == 0 else []),
     ],
     verbose=0,

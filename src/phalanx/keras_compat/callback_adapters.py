@@ -196,12 +196,6 @@ CALLBACK_POLICIES: list[tuple[Any, CallbackPolicy]] = [
         ),
     ),
     (
-        _CALLBACKS.OrbaxCheckpoint,
-        CallbackPolicy(
-            scratch_overrides=_orbax, reads=_saves_every, acts_on_epochs_only=_saves_epochs
-        ),
-    ),
-    (
         _CALLBACKS.TensorBoard,
         CallbackPolicy(
             scratch_overrides=_tensorboard, reads=_writes_every, acts_on_epochs_only=_writes_epochs
@@ -214,6 +208,12 @@ CALLBACK_POLICIES: list[tuple[Any, CallbackPolicy]] = [
     (_CALLBACKS.ReduceLROnPlateau, CallbackPolicy(scratch_overrides=_quiet)),
     (_CALLBACKS.LearningRateScheduler, CallbackPolicy(scratch_overrides=_quiet)),
 ]
+
+if hasattr(_CALLBACKS, "OrbaxCheckpoint"):  # Keras 3.13 has none
+    _ORBAX = CallbackPolicy(
+        scratch_overrides=_orbax, reads=_saves_every, acts_on_epochs_only=_saves_epochs
+    )
+    CALLBACK_POLICIES.append((_CALLBACKS.OrbaxCheckpoint, _ORBAX))
 
 
 # `CSVLogger` starts a new file at each `fit`, or with `append=True` adds to it; neither is
