@@ -3,6 +3,8 @@
     python benchmarks/slow_links.py                         200 Mbit/s and 1 Gbit/s, some minutes
     python benchmarks/slow_links.py --write                 the same, and docs/benchmarks.md with it
     python benchmarks/slow_links.py --rates 200mbit --compute wait
+    python benchmarks/slow_links.py --rates 100mbit 200mbit 500mbit 1gbit 2gbit --compute wait \\
+        --compute-ms 400 --plot docs/images/step_time_by_link.png
 
 Two workers with a core each, in network namespaces whose link has a token bucket; needs root. The
 model is 8 like layers of 40 MB in all. Computing is made as long as sending: by the number of rows,
@@ -26,6 +28,7 @@ from typing import Any
 from markers import replace_between
 from progress import report
 from slow_links.link import ADDRESSES, link
+from slow_links.plot import plot
 from slow_links.ways import WAYS
 
 HERE = Path(__file__).parent
@@ -58,7 +61,7 @@ class Measured:
         longer = max(self.median("computing alone"), self.median("sending alone, float32"))
         base = self.median(BASE)
         rows = [(name, f"{self.median(name):.0f}", "", "") for name in ALONE]
-        for name in WAYS:
+        for name in (each for each in WAYS if each in self.milliseconds):
             took = self.median(name)
             rows.append((name, f"{took:.0f}", f"{took / longer:.2f}", f"{took / base - 1:+.0%}"))
         return rows
@@ -67,9 +70,10 @@ class Measured:
 COLUMNS = ("", "ms per step", "times the longer of both", "vs. one piece of float32")
 
 
-def measure(rate: str, compute: str, *, rounds: int, steps: int) -> Measured:
+def measure(rate: str, options: argparse.Namespace) -> Measured:
     """Start both workers on a link of `rate`, and wait for their figures."""
-    requested = json.dumps({"compute": compute, "rounds": rounds, "steps": steps})
+    names_of_options = ("compute", "compute_ms", "rounds", "steps", "ways")
+    requested = json.dumps({name: getattr(options, name) for name in names_of_options})
     addresses = [f"{address}:{PORT}" for address in ADDRESSES]
     workers = []
     with link(rate) as names:
@@ -95,7 +99,9 @@ def measure(rate: str, compute: str, *, rounds: int, steps: int) -> Measured:
     if not printed.strip():
         raise RuntimeError(f"The workers on a link of {rate} ended without figures; see above.")
     return Measured(
-        rate=rate, compute=compute, milliseconds=json.loads(printed.strip().splitlines()[-1])
+        rate=rate,
+        compute=options.compute,
+        milliseconds=json.loads(printed.strip().splitlines()[-1]),
     )
 
 
@@ -124,11 +130,15 @@ def main() -> None:
     measured = []
     for rate in options.rates:
         report(f"{rate}: two workers, {options.rounds} rounds")
-        measured.append(measure(rate, options.compute, rounds=options.rounds, steps=options.steps))
+        measured.append(measure(rate, options))
     if options.json:
         print(json.dumps([_as_data(one) for one in measured], indent=2))
     else:
         print(markdown(measured))
+    if options.plot:
+        plot(
+            [(one.rate, {n: one.median(n) for n in one.milliseconds}) for one in measured], options
+        )
     if options.write:
         about = (
             f"Medians of {options.rounds} rounds of {options.steps} steps, in turn:\n"
@@ -147,11 +157,25 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--rates", nargs="+", default=["200mbit", "1gbit"], help="as tc takes them")
     parser.add_argument("--compute", choices=("multiply", "wait"), default="multiply")
+    parser.add_argument(
+        "--compute-ms",
+        type=float,
+        help="with --compute wait: computing of a step, the same on each link",
+    )
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=list(WAYS), help="what to compare"
+    )
+    parser.add_argument("--plot", type=Path, help="a picture of the time of a step by link")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="steps of a round")
     parser.add_argument("--json", action="store_true", help="every round's figure")
     parser.add_argument("--write", action="store_true", help="update docs/benchmarks.md")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.compute_ms and options.compute != "wait":
+        parser.error("--compute-ms is for --compute wait")
+    if BASE not in options.ways:
+        parser.error(f"--ways needs {BASE!r}, which the others are compared with")
+    return options
 
 
 if __name__ == "__main__":

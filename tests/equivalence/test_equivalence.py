@@ -76,9 +76,18 @@ def under(strategy, case):
     return run(case, {**by_phalanx(), "fit": fit})
 
 
-def on_this_worker(name):
+BUCKET_MB = {3: 1e-4}
+"""Three workers add up gradients in several buckets (of 100 bytes), fewer in one piece."""
+
+
+def on_this_worker(name, bucket_mb=None):
     from equivalence_cases import CASES
 
+    import phalanx
+    from phalanx.cluster.reduce_options import ReduceOptions
+
+    if bucket_mb is not None:
+        phalanx.strategy().reduce_options = ReduceOptions(bucket_mb=bucket_mb)
     return run(CASES[name], by_phalanx())
 
 
@@ -97,7 +106,8 @@ def family(names):
             ("name", "workers"), counts(names, ON_ONE, set(names) - LATER, set())
         )
         def test_multiworker(self, name, workers, pool):
-            outcomes = pool(workers).run(on_this_worker, args=(name,), deadline=600)
+            arguments = (name, BUCKET_MB.get(workers))
+            outcomes = pool(workers).run(on_this_worker, args=arguments, deadline=600)
             assert len(outcomes) == workers
             assert_all_same(name, outcomes)
 
