@@ -153,6 +153,7 @@ def test_a_taken_port_is_retried(command, monkeypatch):
     from phalanx.launcher.ports import pick_free_ports
     from phalanx.launcher.resources import Machine
     from phalanx.launcher.run import LaunchContext, run
+    from phalanx.launcher.showing import Showing
 
     script = command.script(f"{GANG}\nprint('done')\n")
     monkeypatch.chdir(command.directory)
@@ -170,7 +171,7 @@ def test_a_taken_port_is_retried(command, monkeypatch):
             LaunchContext(
                 environment=os.environ,
                 machine=Machine(cores=2),
-                output=output,
+                output=Showing(output),
                 pick_ports=pick,
                 announce=printed.append,
             ),

@@ -80,7 +80,7 @@ def test_goodput_is_what_the_scripts_own_clock_says(command):
     assert found["seconds"] == pytest.approx(took, abs=0.05 * took + 1.0)
     in_steps = seconds["training"] + seconds["input"] + seconds["waiting"]
     assert in_steps == pytest.approx(own, abs=0.02 * took)
-    assert seconds["repeated"] + seconds["failures"] >= 0.98 * again
+    assert seconds["repeated"] >= 0.98 * again
     assert found["steps_repeated"] <= max(attempts[0]) - resumed
     assert seconds["starting"] > 0 < seconds["first_step"]
     assert seconds["saving"] > 0 < seconds["callbacks"]

@@ -7,7 +7,7 @@ as effective training time (https://arxiv.org/abs/2407.21783, section 3.3.4).
 
 The chief's events stand for all workers, which train in step. Each heartbeat says how many seconds
 the process has spent in each phase so far, so the division is exact wherever there is one: every
-two seconds, after the first step, and before a checkpoint.
+two seconds, after the first step, and before and after a checkpoint.
 """
 
 from __future__ import annotations
