@@ -154,7 +154,7 @@ def test_no_batches_are_refused(requested, option, number):
         requested(option, number, "train.py")
 
 
-def said_of(result, **switches):
+def messages_of(result, **switches):
     printed = []
     print_summary(result, DebugOptions(**switches), printed.append)
     return printed
@@ -163,28 +163,28 @@ def said_of(result, **switches):
 def test_a_trial_leaves_nothing_unless_it_failed(tmp_path):
     run = tmp_path / "runs" / "first"
     (run / "records").mkdir(parents=True)
-    (printed,) = said_of(RunResult(exit_code=1, run_dir=run, report="worker 0"), trial_batches=2)
+    (printed,) = messages_of(RunResult(exit_code=1, run_dir=run, report="worker 0"), trial_batches=2)
     assert f"its logs stay in {run}" in printed
     assert run.exists()
-    (printed,) = said_of(RunResult(exit_code=0, run_dir=run), trial_batches=1)
+    (printed,) = messages_of(RunResult(exit_code=0, run_dir=run), trial_batches=1)
     assert "1 batch at most; nothing was kept" in printed
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_in_earnest_stays(tmp_path):
-    assert said_of(RunResult(exit_code=0, run_dir=tmp_path)) == []
+    assert messages_of(RunResult(exit_code=0, run_dir=tmp_path)) == []
     assert tmp_path.exists()
 
 
 def test_where_a_profile_lies_is_said(tmp_path):
     requested = ProfiledSteps(first=10, last=15, workers=(0, 1))
     result = RunResult(exit_code=0, run_dir=tmp_path)
-    assert said_of(result, profile=requested) == [
+    assert messages_of(result, profile=requested) == [
         "no profile was taken: no fit trained steps 10 to 15 on worker 0, 1"
     ]
     file = profile_of(tmp_path, requested.name, 1)
     file.parent.mkdir(parents=True)
     file.touch()
-    (printed,) = said_of(result, profile=requested)
+    (printed,) = messages_of(result, profile=requested)
     assert printed.startswith("profile of steps 10 to 15 on worker 1: tensorboard --logdir ")
     assert file == tmp_path / "tensorboard/plugins/profile/steps-10-15/worker-1.xplane.pb"

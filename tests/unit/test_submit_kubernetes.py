@@ -183,7 +183,7 @@ def test_the_containers_command_is_one_of_phalanx(place):
     assert (requested["workers"], requested["seed"], requested["cluster"]) == ("3", 7, "kubernetes")
     assert (requested["name"], requested["resume"]) == ("mnist", True)
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert requested["run_dir"].as_posix() == mounts["runs"]
+    assert str(requested["run_dir"]) == mounts["runs"]
     assert requested["target"] == f"{mounts['code']}/train.py"
 
 

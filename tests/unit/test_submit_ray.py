@@ -34,7 +34,7 @@ def submit(*words):
     return CliRunner().invoke(app, ["submit", "ray", *words])
 
 
-def asked_of(words):
+def options_of(words):
     """What `phalanx run` makes of a launcher's words."""
     name, *rest = words
     return typer.main.get_command(app).commands[name].make_context(name, list(rest)).params
@@ -78,13 +78,13 @@ def test_a_dry_run_prints_a_command_of_rays_own(place):
 
     printed = shlex.split(comments[-1].removeprefix("#"))
     assert printed == ["/venv/bin/python", "-m", "phalanx", *plan.launcher(4)]
-    asked = asked_of(plan.launcher(3))
-    assert (asked["workers"], asked["cluster"], asked["seed"]) == ("3", "ray", 7)
-    assert (asked["threads_per_worker"], asked["grace_period"], asked["max_restarts"]) == (8, 30, 2)
-    assert (asked["name"], asked["resume"], str(asked["run_dir"])) == (
+    given = options_of(plan.launcher(3))
+    assert (given["workers"], given["cluster"], given["seed"]) == ("3", "ray", 7)
+    assert (given["threads_per_worker"], given["grace_period"], given["max_restarts"]) == (8, 30, 2)
+    assert (given["name"], given["resume"], str(given["run_dir"])) == (
         "mnist", True, str(place / "runs"),
     )  # fmt: skip
-    assert (asked["target"], asked["arguments"]) == (
+    assert (given["target"], list(given["arguments"])) == (
         str(place / "train.py"), ["--note", "two words"],
     )  # fmt: skip
 

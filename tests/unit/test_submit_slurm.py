@@ -134,7 +134,7 @@ def test_the_script_starts_a_launcher_on_each_node(place):
         1,
         "horovod",
     )
-    assert (requested["name"], requested["resume"], requested["run_dir"].as_posix()) == (
+    assert (requested["name"], requested["resume"], str(requested["run_dir"])) == (
         "mnist",
         True,
         "/shared/runs",
