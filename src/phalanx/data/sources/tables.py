@@ -19,7 +19,7 @@ from phalanx.data.sources.files import (
     read_whole,
     suffix_of,
 )
-from phalanx.errors import ConfigurationError, DataError
+from phalanx.errors import ConfigurationError, DataError, NoSamplesError
 
 
 class TableRows:
@@ -246,7 +246,7 @@ def _source(
     arrays = {name: joined(name, files, kept) for name in wanted}
     ends = np.cumsum([len(rows) for rows in kept])
     if not ends[-1]:
-        raise DataError(f"Asked for the rows of {files[0].name}; found none.")
+        raise NoSamplesError(f"Asked for the rows of {files[0].name}; found none.")
 
     def where(row: int) -> str:
         number = int(np.searchsorted(ends, row, side="right"))
