@@ -129,6 +129,13 @@ def test_tables_without_such_a_column_or_any_row_are_refused(tmp_path):
         phalanx.data.csv(file, label="z")
 
 
+def test_a_csv_without_rows_among_others(tmp_path):
+    for name, text in {"a": "x,y\n", "b": "x,y\n1,0.5\n", "c": "x,y\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    source = phalanx.data.csv(str(tmp_path / "*.csv"), label="x", as_vector=True)
+    assert batch(source, [0]) == ([[0.5]], [1])
+
+
 def test_parquet(tmp_path):
     import pyarrow.parquet
 

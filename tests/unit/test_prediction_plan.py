@@ -56,7 +56,9 @@ class Directory:
         self.files = {}
 
     def create(self, name, content):
-        return self.files.setdefault(name, content) is content
+        is_new = name not in self.files
+        self.files.setdefault(name, content)
+        return is_new
 
     def read(self, name):
         return self.files[name]

@@ -62,7 +62,8 @@ def joined(name: str, files: list[TableRows], kept: list[np.ndarray]) -> np.ndar
         _numbers(name, rows.table.column(name), rows.name)[which]
         for rows, which in zip(files, kept, strict=True)
     ]
-    kinds = {part.dtype.kind for part in parts if len(part)}
+    parts = [part for part in parts if len(part)] or parts  # a CSV without rows has no types
+    kinds = {part.dtype.kind for part in parts}
     if len(kinds - {"i", "f"}) > 0 and len(kinds) > 1:
         raise DataError(
             f"Asked for column {name!r}; found numbers in some files and text in others. Give the "
