@@ -11,6 +11,7 @@
     ├── ReturnValueError            a value cannot come back from the workers of `phalanx.launch`
     ├── TrainingError               fit, evaluate or predict cannot give the right answer
     │   ├── DataError               the input data is invalid, or differs between workers
+    │   │   └── NoSamplesError          a file has no sample
     │   ├── NonFiniteError          a gradient has NaN or infinite entries
     │   ├── WorkerMismatchError       workers were asked to do different things
     │   └── WorkerLostError           a worker that the others need has ended
@@ -122,6 +123,10 @@ class TrainingError(PhalanxError):
 
 class DataError(TrainingError):
     """The input data is invalid, or differs between workers."""
+
+
+class NoSamplesError(DataError):
+    """A source has no sample: an empty file, or a table with a header alone."""
 
 
 class NonFiniteError(TrainingError):

@@ -49,11 +49,11 @@ class Command:
         (self.directory / name).write_text(SAY + source)
         return name
 
-    def start(self, *words):
+    def start(self, *words, command="run"):
         env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
         env |= self.environment
         return subprocess.Popen(
-            [sys.executable, "-m", "phalanx", "run", *words],
+            [sys.executable, "-m", "phalanx", command, *words],
             cwd=self.directory,
             env=env,
             stdout=subprocess.PIPE,
@@ -61,8 +61,8 @@ class Command:
             text=True,
         )
 
-    def run(self, *words, deadline=DEADLINE):
-        return self.finish(self.start(*words), deadline)
+    def run(self, *words, deadline=DEADLINE, command="run"):
+        return self.finish(self.start(*words, command=command), deadline)
 
     def finish(self, process, deadline=DEADLINE):
         try:

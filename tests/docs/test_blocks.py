@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 
 import pytest
 from pages import ROOT, blocks
@@ -83,6 +84,8 @@ def test_command(words, place, monkeypatch):
     match words:
         case ["phalanx", "run", *options]:
             plan_of(options, monkeypatch)
+        case ["phalanx", "predict" | "evaluate" as command, *options]:
+            computed(command, options, place, monkeypatch)
         case ["phalanx", "init"]:
             (place / "train.py").unlink()
             assert CliRunner().invoke(cli_app(), ["init"]).exit_code == 0
@@ -145,6 +148,32 @@ def diagnosed(options, monkeypatch):
     result = CliRunner().invoke(app, ["doctor", *options])
     assert result.exit_code == 0, result.output
     assert "directory: " in result.output
+
+
+def computed(command, options, place, monkeypatch):
+    """What `phalanx predict` or `phalanx evaluate` would start, without starting it."""
+    from phalanx.cli import run
+    from phalanx.launcher.run_result import RunResult
+
+    (block,) = (b for b in PYTHON if b.page == "docs/predict.md" and "# inputs.py" in b.body)
+    (place / "inputs.py").write_text(block.body)
+    with zipfile.ZipFile(place / "model.keras", "w") as model:
+        model.writestr("config.json", "{}")
+    for name in ("rows/0.npy", "test.npz", "rows-1.csv", "photos/cat/1.png"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(b"1")
+    started = []
+
+    def launch(options, context):
+        started.append(options.arguments)
+        (place / "evaluation.json").write_text('{"rows": 1, "metrics": {"loss": 0.5}}')
+        return RunResult(exit_code=0, run_dir=place)
+
+    monkeypatch.setattr(run, "launch", launch)
+    result = CliRunner().invoke(cli_app(), [command, *options])
+    assert [arguments[0] for arguments in started] == [command], result.exception
+    # Nothing was predicted, and the command says so.
+    assert result.exit_code == (1 if command == "predict" else 0)
 
 
 def plan_of(options, monkeypatch):

@@ -59,12 +59,19 @@ def test_the_options_are_those_of_the_command():
     assert written == real | {"-h", "--help"}
 
 
-@pytest.mark.parametrize("name", ["watch", "report"])
-def test_the_options_of_a_command_that_reads_runs(name):
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("watch", "watch-and-report.md"),
+        ("report", "watch-and-report.md"),
+        ("predict", "predict.md"),
+        ("evaluate", "predict.md"),
+    ],
+)
+def test_the_options_of_a_command_with_a_section(name, page):
     command = typer.main.get_command(app).commands[name]
     real = {flag for p in command.params if p.param_type_name == "option" for flag in p.opts}
-    page = prose(ROOT / "docs" / "watch-and-report.md")
-    section = page.split(f"## `phalanx {name} ")[1].split("\n## ")[0]
+    section = prose(ROOT / "docs" / page).split(f"## `phalanx {name} ")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`-.+?) \|", section, re.MULTILINE)
     written = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join(rows)))
     assert written == real | {"-h", "--help"}

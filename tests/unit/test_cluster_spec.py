@@ -50,3 +50,13 @@ def test_no_launcher_no_spec():
 def test_a_mangled_variable_is_named(text):
     with pytest.raises(ClusterError, match="PHALANX_WORKER_SPEC"):
         WorkerSpec.from_environment({"PHALANX_WORKER_SPEC": text})
+
+
+def test_independent_workers_have_no_addresses_and_share_no_script():
+    spec = WorkerSpec(rank=1, world_size=3, independent=True)
+    assert "TF_CONFIG" not in spec.to_environment()
+    assert WorkerSpec.from_environment(spec.to_environment()) == spec
+    assert not spec.shares_script
+    assert WorkerSpec(rank=0, world_size=2, addresses=("a:1", "b:2")).shares_script
+    with pytest.raises(ClusterError):
+        WorkerSpec(rank=1, world_size=3)

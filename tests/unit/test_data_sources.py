@@ -9,7 +9,8 @@ import tensorflow as tf
 
 import phalanx
 from phalanx.data.sources.resolve_source import resolve_source
-from phalanx.errors import ConfigurationError, DataError
+from phalanx.data.sources.row_range import rows_of_source
+from phalanx.errors import ConfigurationError, DataError, NoSamplesError
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -128,6 +129,13 @@ def test_tables_without_such_a_column_or_any_row_are_refused(tmp_path):
         phalanx.data.csv(file, label="z")
 
 
+def test_a_csv_without_rows_among_others(tmp_path):
+    for name, text in {"a": "x,y\n", "b": "x,y\n1,0.5\n", "c": "x,y\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    source = phalanx.data.csv(str(tmp_path / "*.csv"), label="x", as_vector=True)
+    assert batch(source, [0]) == ([[0.5]], [1])
+
+
 def test_parquet(tmp_path):
     import pyarrow.parquet
 
@@ -144,6 +152,58 @@ def test_parquet(tmp_path):
 def idx_bytes(array, code):
     header = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape)
     return header + array.tobytes()
+
+
+def test_numpy_files(tmp_path):
+    x, y = np.arange(6.0).reshape(3, 2), np.arange(3)
+    np.save(tmp_path / "a-1.npy", x)
+    np.save(tmp_path / "a-2.npy", x[:0])
+    np.save(tmp_path / "a-3.npy", x[:1] + 10)
+    source = resolve_source(str(tmp_path / "a-*.npy"))
+    assert batch(source, [3, 0]) == [[10, 11], [0, 1]]
+    np.savez(tmp_path / "b.npz", y=y, x=x)
+    assert batch(resolve_source(tmp_path / "b.npz"), [2]) == ([[4, 5]], [2])
+    np.savez(tmp_path / "c.npz", left=x, right=y)
+    assert batch(resolve_source(tmp_path / "c.npz"), [1]) == {"left": [[2, 3]], "right": [1]}
+    with pytest.raises(
+        DataError, match=r"the arrays \['x', 'y'\] of 2 files, .*b\.npz; found others"
+    ):
+        resolve_source([str(tmp_path / "b.npz"), str(tmp_path / "c.npz")])
+    (tmp_path / "d.npy").write_bytes(b"none")
+    with pytest.raises(DataError, match=r"read .*d\.npy as NumPy's; found"):
+        resolve_source(tmp_path / "d.npy")
+
+
+def test_neighbouring_rows_of_a_source(tmp_path):
+    x = np.arange(20)
+    rows = rows_of_source(resolve_source(x), range(5, 9))
+    assert (rows.num_samples, batch(rows, [0, 3])) == (4, [5, 8])
+    assert rows.where(1) == "sample 6"
+    phalanx.data.write_tfrecords(x, tmp_path / "x", shards=3)
+    stream = resolve_source(sorted(map(str, tmp_path.glob("*.tfrecord"))))
+    assert rows_of_source(stream, range(20)) is stream
+    whole = samples_of(stream)
+    for start in range(20):
+        for stop in range(start + 1, 21):
+            part = rows_of_source(stream, range(start, stop))
+            assert samples_of(part) == whole[start:stop]
+            assert part.num_samples == stop - start
+
+
+def samples_of(stream):
+    counted = zip(stream.files, stream.counts, strict=True)
+    records = [
+        record for file, rows in counted for record in stream.open(tf.constant(file)).take(rows)
+    ]
+    return stream.finish(tf.stack(records)).numpy().tolist()
+
+
+def test_an_empty_file_has_an_error_of_its_own(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n")
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    for name in ("a.csv", "a.tfrecord"):
+        with pytest.raises(NoSamplesError):
+            resolve_source(str(tmp_path / name))
 
 
 def test_idx(tmp_path):

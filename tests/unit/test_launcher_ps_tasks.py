@@ -1,14 +1,17 @@
 """Processes that serve a chief: replaced where they can be, ended when the chief has ended."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 from test_cluster_task_types import spec
 from test_launcher_supervisor import FakeClock, FakeWorker
 
+from phalanx.launcher.failure import FailureRecord
 from phalanx.launcher.process import WorkerHandle
 from phalanx.launcher.ps_tasks import MOST_REPLACEMENTS, Replacements, add_chief_and_ps
 from phalanx.launcher.resources import ResourceAllocation
+from phalanx.launcher.restart_policy import GiveUp, RestartBudget, RestartPolicy
 from phalanx.launcher.root_cause import WorkerExit, root_cause
 from phalanx.launcher.supervisor import Supervisor
 
@@ -56,6 +59,52 @@ def test_workers_are_replaced_so_many_times():
         assert worker_group.replace(killed(2)) is not None
     assert worker_group.replace(killed(1)) is None
     assert worker_group.started == worker_group.reported == [2] * MOST_REPLACEMENTS
+
+
+class Independent(Replaced):
+    """Workers that exchange nothing, and what `--max-restarts` gives them."""
+
+    def __init__(self, max_restarts):
+        super().__init__()
+        self.now = 0.0
+        self.restarts = RestartBudget(RestartPolicy(most=max_restarts, refill_after=100.0))
+        self.replace = Replacements(
+            [replace(spec(rank, servers=0), independent=True, addresses=()) for rank in range(6)],
+            start=self.start,
+            on_replaced=lambda ending, handle: self.reported.append(ending.rank),
+            restarts=self.restarts,
+            now=lambda: self.now,
+        )
+
+
+def test_independent_workers_are_replaced_as_often_as_restarts_are_left():
+    worker_group = Independent(max_restarts=2)
+    assert worker_group.replace(killed(0)) is not None
+    assert worker_group.replace(killed(3)) is not None
+    assert worker_group.replace(killed(1)) is None
+    assert worker_group.started == worker_group.reported == [0, 3]
+    assert isinstance(worker_group.restarts.after(killed(1), lasted=0.0), GiveUp)
+
+
+def test_a_worker_that_has_lasted_refills_the_restarts_and_its_replacement_does_not():
+    worker_group = Independent(max_restarts=1)
+    worker_group.now = 150.0
+    assert worker_group.replace(killed(0)) is not None
+    worker_group.now = 200.0
+    assert worker_group.replace(killed(0)) is None
+    worker_group.now = 400.0
+    assert worker_group.replace(killed(0)) is not None
+
+
+def test_independent_workers_are_not_replaced_without_restarts_or_for_a_bug():
+    assert Independent(max_restarts=0).replace(killed(0)) is None
+    worker_group = Independent(max_restarts=5)
+    failure = FailureRecord(
+        rank=0, type="ValueError", message="bad row", traceback="", time=0.0, exit_code=1
+    )
+    failed = WorkerExit(rank=0, exit_code=1, at=0.0, failure=failure)
+    assert worker_group.replace(failed) is not None
+    assert worker_group.replace(failed) is None
 
 
 def supervised(*workers, ps_tasks, replacement=lambda ending: None):

@@ -53,6 +53,11 @@ def test_alone(requested, tf_config, gpus, kind):
     assert choose_alone(requested, tf_config, gpus).kind == kind
 
 
+def test_independent_workers_are_each_alone():
+    spec = WorkerSpec(rank=1, world_size=3, independent=True)
+    assert choose_for_worker(spec, 2).kind == "single"
+
+
 def test_a_tpu_is_taken_where_one_worker_has_it():
     tpu = TpuEndpoint(address="local", accelerator="v4-8", reason="the metadata server names one")
     alone = WorkerSpec(rank=0, world_size=1, addresses=TWO[:1])

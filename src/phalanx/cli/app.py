@@ -18,6 +18,7 @@ from phalanx.cli.init import HELP as INIT_HELP
 from phalanx.cli.init import init
 from phalanx.cli.jobs import CANCEL_HELP, LOGS_HELP, STATUS_HELP, cancel, logs, status
 from phalanx.cli.optional_value_option import OptionalValueCommand
+from phalanx.cli.predict import EVALUATE_HELP, PREDICT_HELP, evaluate, predict
 from phalanx.cli.report import HELP as REPORT_HELP
 from phalanx.cli.report import report
 from phalanx.cli.run import HELP as RUN_HELP
@@ -61,6 +62,8 @@ app.command(
     help=RUN_HELP,
     context_settings={"allow_interspersed_args": False},
 )(run)
+app.command("predict", help=PREDICT_HELP)(predict)
+app.command("evaluate", help=EVALUATE_HELP)(evaluate)
 app.command("init", help=INIT_HELP)(init)
 app.command("doctor", help=DOCTOR_HELP, context_settings={"allow_interspersed_args": False})(doctor)
 app.command("check", help=CHECK_HELP)(check)

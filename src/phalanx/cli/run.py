@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import typer
 
@@ -46,17 +47,18 @@ def run(requested: RunCommand) -> None:
     raise typer.Exit(result.exit_code)
 
 
-def start(requested: RunCommand, argv: Sequence[str]) -> RunResult:
+def start(requested: RunCommand, argv: Sequence[str], *, independent: bool = False) -> RunResult:
     """Run it with the standard output and the environment of this process.
 
     Args:
         requested: the options.
         argv: the command as the run records it; the arguments of the script are last.
+        independent: whether the workers exchange nothing, so that one that fails is replaced alone.
 
     Raises:
         PhalanxError: an option, the script or a cluster environment cannot work.
     """
-    options = requested.options
+    options = replace(requested.options, independent=independent)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A bar's "━" must not end a run.
     output = Showing(sys.stdout)

@@ -55,6 +55,45 @@ NodeRank = Annotated[
     ),
 ]
 
+DevicesPerWorker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[cpu:|gpu:|logical-gpu:]N",
+        help="Devices of each worker; cpu:N creates N logical CPU devices.",
+        show_default="an equal part of the devices",
+    ),
+]
+ThreadsPerWorker = Annotated[
+    int | None,
+    typer.Option(help="Number of CPU threads of each worker.", show_default="cores / workers"),
+]
+RunName = Annotated[
+    str | None, typer.Option(help="Name of the run.", show_default="the start time")
+]
+TeeOption = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(TEE_MODES),
+        help="Workers whose output is shown; log files hold all output.",
+        autocompletion=lambda: list(TEE_MODES),
+    ),
+]
+LogLevelOption = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(LOG_LEVELS),
+        help="Log level; auto is info on the chief and warning on the others.",
+        autocompletion=lambda: list(LOG_LEVELS),
+    ),
+]
+HangTimeout = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        help="End the run if it makes no progress for this time; 0 disables it.",
+    ),
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunCommand:
@@ -178,18 +217,8 @@ class RunCommand:
             help="Number of processes that read and map data for pipeline(service=True).",
         ),
     ] = 0
-    devices_per_worker: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[cpu:|gpu:|logical-gpu:]N",
-            help="Devices of each worker; cpu:N creates N logical CPU devices.",
-            show_default="an equal part of the devices",
-        ),
-    ] = None
-    threads_per_worker: Annotated[
-        int | None,
-        typer.Option(help="Number of CPU threads of each worker.", show_default="cores / workers"),
-    ] = None
+    devices_per_worker: DevicesPerWorker = None
+    threads_per_worker: ThreadsPerWorker = None
     seed: Annotated[
         int | None,
         typer.Option(
@@ -197,26 +226,10 @@ class RunCommand:
         ),
     ] = None
     max_restarts: MaxRestarts = 0
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run.", show_default="the start time")
-    ] = None
+    name: RunName = None
     run_dir: RunDir = Path("runs")
-    tee: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(TEE_MODES),
-            help="Workers whose output is shown; log files hold all output.",
-            autocompletion=lambda: list(TEE_MODES),
-        ),
-    ] = "chief"
-    log_level: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(LOG_LEVELS),
-            help="Log level; auto is info on the chief and warning on the others.",
-            autocompletion=lambda: list(LOG_LEVELS),
-        ),
-    ] = "auto"
+    tee: TeeOption = "chief"
+    log_level: LogLevelOption = "auto"
     hosts: Annotated[
         str | None,
         typer.Option(
@@ -239,13 +252,7 @@ class RunCommand:
         typer.Option(metavar="SECONDS", help="Time to wait for the launchers of the other nodes."),
     ] = STARTUP_TIMEOUT
     resume: Resume = False
-    hang_timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            help="End the run if it makes no progress for this time; 0 disables it.",
-        ),
-    ] = HANG_TIMEOUT
+    hang_timeout: HangTimeout = HANG_TIMEOUT
     grace_period: Annotated[
         float,
         typer.Option(

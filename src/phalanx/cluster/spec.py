@@ -51,6 +51,7 @@ class WorkerSpec:
         seed: the seed for Python, NumPy, TensorFlow and Keras on every worker.
         run_dir: the run's directory, absolute.
         run_id: the id of the run's lease, the same in all its attempts; empty without a launcher.
+        independent: whether the workers exchange nothing, so that each is alone.
         attempt: how often the worker group was started before this time.
         interactive: whether a person watches the launcher's terminal.
         servers: how many of the last ranks are parameter servers; rank 0 is then a chief that
@@ -86,6 +87,7 @@ class WorkerSpec:
     desync_address: str = ""
     desync_key: str = field(default="", repr=False)
     run_id: str = ""
+    independent: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -93,7 +95,8 @@ class WorkerSpec:
                 f"A worker's rank must be 0 to {self.world_size - 1} in a worker group of "
                 f"{self.world_size}; found rank {self.rank}."
             )
-        if self.world_size > 1 and len(self.addresses) != self.world_size:
+        has_peers = self.world_size > 1 and not self.independent
+        if has_peers and len(self.addresses) != self.world_size:
             raise ClusterError(
                 f"A worker group of {self.world_size} workers needs {self.world_size} addresses; "
                 f"found {len(self.addresses)}: {list(self.addresses)}."
@@ -118,6 +121,11 @@ class WorkerSpec:
     def serves(self) -> bool:
         """Whether it only does what a chief sends, and never runs the script."""
         return self.servers > 0 and not self.is_chief
+
+    @property
+    def shares_script(self) -> bool:
+        """Whether other workers run the same lines of the same script, in step."""
+        return self.world_size > 1 and not self.servers and not self.independent
 
     @property
     def has_terminal(self) -> bool:

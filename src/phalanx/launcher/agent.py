@@ -94,7 +94,7 @@ class Agent:
         first = AttemptPaths.next(self.runner.plan.run_dir)
         for attempt in count(first):
             try:
-                result = self._judge(attempt, self.runner.run(attempt, course.size), course)
+                result = self._judge(attempt, self.runner.run(attempt, course), course)
             except LaunchError as error:
                 if (number := self.runner.signals.first) is not None:
                     return RunResult(
@@ -293,10 +293,10 @@ class WorkerGroupRunner:
     nodes: Sequence[Node]
     on_each_poll: Callable[[], None] = lambda: None
 
-    def run(self, attempt: int, size: ElasticMembership) -> AttemptResult:
+    def run(self, attempt: int, course: RestartState) -> AttemptResult:
         """Start the worker group once and wait for its end."""
         began = self.clock.now()
-        plan = self.plan.of(size.members)
+        plan = self.plan.of(course.size.members)
         node_ranks = [plan.node_of(rank) for rank in range(len(plan.resources))]
         exchange_ranks = node_ranks[:1] if plan.compares else []
         found = (
@@ -334,7 +334,7 @@ class WorkerGroupRunner:
             sleep=self.clock.sleep,
             on_stall=partial(self._report_stall, attempt),
         )
-        growth = ScaleUpMonitor(size.may_grow, self.plan.run_dir, now=self.clock.now)
+        growth = ScaleUpMonitor(course.size.may_grow, self.plan.run_dir, now=self.clock.now)
         supervisor = Supervisor(
             handles=handles,
             failure_of=lambda rank: FailureRecord.read(paths.error(rank)),
@@ -352,6 +352,8 @@ class WorkerGroupRunner:
                 specs,
                 start=partial(self._restart_workers, start),
                 on_replaced=partial(self._report_replaced, attempt),
+                restarts=course.restarts,
+                now=self.clock.now,
             ),
             timeouts=self.timeouts,
         )

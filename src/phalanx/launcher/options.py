@@ -70,6 +70,7 @@ class RunOptions:
         trackers: the experiment trackers that get the run, by name.
         tracker_project: the project or experiment in them; None for each tracker's default.
         tracker_artifacts: send the model file that was saved last, too.
+        independent: whether the workers exchange nothing; one that fails is replaced alone.
 
     Raises:
         ConfigurationError: an option, or two of them together, cannot work.
@@ -104,6 +105,7 @@ class RunOptions:
     trackers: tuple[str, ...] = ()
     tracker_project: str | None = None
     tracker_artifacts: bool = False
+    independent: bool = False
 
     def __post_init__(self) -> None:
         _at_least("--workers", self.workers, 1)

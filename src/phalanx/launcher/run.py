@@ -247,6 +247,7 @@ def make_plan(
         log_level=options.log_level,
         switches=options.switches,
         sync=options.sync,
+        independent=options.independent,
     )
     return plan, replace(options, workers=workers)
 

@@ -31,12 +31,15 @@ def check_script(path: Path) -> None:
     _check_syntax(source, path)
 
 
-def check_module(name: str, search: Sequence[str] | None = None) -> None:
+def check_module(
+    name: str, search: Sequence[str] | None = None, *, is_imported: bool = False
+) -> None:
     """See that `python -m name` would find valid Python, without running any of it.
 
     Args:
         name: the module's dotted name; a package runs its `__main__`.
         search: the directories to look in; None means the current one, then `sys.path`.
+        is_imported: whether it is to be imported, where a package needs no `__main__`.
 
     Raises:
         ScriptError: there is no such module, or it has a syntax error.
@@ -47,7 +50,7 @@ def check_module(name: str, search: Sequence[str] | None = None) -> None:
             f"-m needs a module's dotted name, such as package.train; found {name!r}. "
             "To run a file, leave -m out."
         )
-    spec = _find_main(name, path)
+    spec = _find(name, path) if is_imported else _find_main(name, path)
     if spec is None:
         raise ScriptError(
             f"There is no module {name!r} to run (looked in {path[0]} and sys.path). "

@@ -48,6 +48,7 @@ class WorkerGroupSpec:
         switches: what is done so that mistakes are found.
         sync: how often workers synchronize their weights.
         run_id: the id of the run's lease.
+        independent: whether its workers exchange nothing.
     """
 
     command: tuple[str, ...]
@@ -67,6 +68,7 @@ class WorkerGroupSpec:
     switches: DebugOptions = field(default_factory=DebugOptions)
     sync: SyncOptions = field(default_factory=SyncOptions)
     run_id: str = ""
+    independent: bool = False
 
     def of(self, members: Sequence[int]) -> WorkerGroupSpec:
         """The plan of a worker group of some of these workers."""
@@ -82,6 +84,8 @@ class WorkerGroupSpec:
     @property
     def is_networked(self) -> bool:
         """Whether its workers need addresses."""
+        if self.independent:
+            return False
         kind = strategy_info(self.strategy)
         return len(self.resources) > 1 or (kind is not None and kind.needs_addresses)
 
@@ -141,6 +145,7 @@ def worker_specs(
             desync_address=desync_address,
             desync_key=desync_key,
             run_id=plan.run_id,
+            independent=plan.independent,
         )
         for rank, allocation in enumerate(plan.resources)
     ]

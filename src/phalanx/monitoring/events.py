@@ -135,7 +135,7 @@ class PreemptionEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerReplaced(Event):
-    """Worker `rank` under parameter servers was lost; process `pid` takes its place."""
+    """Worker `rank`, which others do not wait for, was lost; process `pid` takes its place."""
 
     KIND = "worker_replaced"
 

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         event_log.append(introduction(spec, strategy))
         phase_tracker.enter("idle")
         script, code = _run(target)
-        if spec.world_size > 1 and not spec.servers:
+        if spec.shares_script:
             _exit_barrier(strategy, saved=code != 0)
         flight.close()
         heartbeat.close()
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
             now=time.time(),
             monotonic=time.monotonic(),
             step=phase_tracker.beat().step,
-            workers=1 if spec.servers else spec.world_size,
+            workers=spec.world_size if spec.shares_script else 1,
         )
         failure.write(paths.error(spec.rank))
         flight.close()

@@ -69,7 +69,7 @@ class MadeDirectories:
 
 def install(spec: WorkerSpec) -> None:
     """Let this process's `os.mkdir`, and so `os.makedirs` and `Path.mkdir`, know of siblings."""
-    if spec.world_size == 1 or spec.servers or spec.run_dir is None:
+    if not spec.shares_script or spec.run_dir is None:
         return
     original = os.mkdir
     paths = AttemptPaths(run=Path(spec.run_dir), attempt=spec.attempt)

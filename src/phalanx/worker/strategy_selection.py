@@ -34,6 +34,8 @@ def choose_for_worker(
     spec: WorkerSpec, local_devices: int, tpu: TpuEndpoint | None = None
 ) -> Choice:
     """The strategy of a worker that `phalanx run` started."""
+    if spec.independent:
+        return Choice(kind="single", reason="the workers of this command are independent")
     if spec.strategy != "auto":
         return Choice(kind=spec.strategy, reason=f"phalanx run --strategy {spec.strategy}")
     if spec.world_size > 1:

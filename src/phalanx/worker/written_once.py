@@ -167,7 +167,7 @@ _thread = threading.local()
 def write_once(kind: str, path: str, write: Callable[[], _T], instead: Callable[[], _T]) -> _T:
     """See `WrittenOnce.write`; without other workers, and within another write, just `write`."""
     spec = WorkerSpec.from_environment(os.environ)
-    if spec is None or spec.run_dir is None or spec.world_size == 1 or spec.servers:
+    if spec is None or spec.run_dir is None or not spec.shares_script:
         return write()
     if getattr(_thread, "writes", False):
         return write()

@@ -10,11 +10,10 @@ import fsspec
 import numpy as np
 import tensorflow as tf
 
+from phalanx.data.sources.file_kinds import IMAGE_ENDINGS
 from phalanx.data.sources.files import expand_files, is_remote, read_in_graph, read_whole, stamps
 from phalanx.data.sources.protocol import IndexedSource
 from phalanx.errors import ConfigurationError, DataError
-
-ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
 
 
 class ImageFolder(IndexedSource):
@@ -98,7 +97,8 @@ def images(
     loose = by_folder.pop("", [])
     if not loose and not by_folder:
         raise DataError(
-            f"Asked for the images below {top}; found no file that ends in {', '.join(ENDINGS)}."
+            f"Asked for the images below {top}; found no file that ends in "
+            f"{', '.join(IMAGE_ENDINGS)}."
         )
     if loose and by_folder:
         raise DataError(
@@ -137,7 +137,7 @@ def _find(top: str) -> dict[str, list[str]]:
         ]
     found: dict[str, list[str]] = {}
     for name in sorted(inside):
-        if name.lower().endswith(ENDINGS):
+        if name.lower().endswith(IMAGE_ENDINGS):
             found.setdefault(name.split("/")[0] if "/" in name else "", []).append(f"{top}/{name}")
     return found
 

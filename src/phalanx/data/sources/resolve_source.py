@@ -9,6 +9,7 @@ from phalanx.data.sources.array_records import from_array_records
 from phalanx.data.sources.arrays import from_arrays
 from phalanx.data.sources.idx import from_idx
 from phalanx.data.sources.images import from_directory
+from phalanx.data.sources.numpy_files import from_numpy
 from phalanx.data.sources.protocol import IndexedSource, StreamSource
 from phalanx.data.sources.python import from_indexable
 from phalanx.data.sources.tables import from_tables
@@ -24,6 +25,7 @@ KINDS: tuple[Chooser, ...] = (
     from_arrays,
     from_directory,
     from_idx,
+    from_numpy,
     from_tables,
     from_array_records,
     from_tfrecords,
@@ -46,8 +48,8 @@ def resolve_source(given: Any) -> Source:
             return source
     raise DataError(
         f"Asked for a pipeline from a {type(given).__name__}: {_shortly(given)}. Give arrays, a "
-        "directory of images by class, files (.csv, .parquet, .tfrecord, .array_record, IDX) or "
-        "an object with __len__ and __getitem__."
+        "directory of images by class, files (.npy, .npz, .csv, .parquet, .tfrecord, "
+        ".array_record, IDX) or an object with __len__ and __getitem__."
     )
 
 

@@ -19,7 +19,7 @@ from phalanx.data.sources.files import (
     read_whole,
     suffix_of,
 )
-from phalanx.errors import ConfigurationError, DataError
+from phalanx.errors import ConfigurationError, DataError, NoSamplesError
 
 
 class TableRows:
@@ -62,7 +62,8 @@ def joined(name: str, files: list[TableRows], kept: list[np.ndarray]) -> np.ndar
         _numbers(name, rows.table.column(name), rows.name)[which]
         for rows, which in zip(files, kept, strict=True)
     ]
-    kinds = {part.dtype.kind for part in parts if len(part)}
+    parts = [part for part in parts if len(part)] or parts  # a CSV without rows has no types
+    kinds = {part.dtype.kind for part in parts}
     if len(kinds - {"i", "f"}) > 0 and len(kinds) > 1:
         raise DataError(
             f"Asked for column {name!r}; found numbers in some files and text in others. Give the "
@@ -246,7 +247,7 @@ def _source(
     arrays = {name: joined(name, files, kept) for name in wanted}
     ends = np.cumsum([len(rows) for rows in kept])
     if not ends[-1]:
-        raise DataError(f"Asked for the rows of {files[0].name}; found none.")
+        raise NoSamplesError(f"Asked for the rows of {files[0].name}; found none.")
 
     def where(row: int) -> str:
         number = int(np.searchsorted(ends, row, side="right"))

@@ -24,7 +24,7 @@ from phalanx.data.sources.tfrecords.files import (
 from phalanx.data.sources.tfrecords.index import count_records, counts_of, frames_of
 from phalanx.data.sources.tfrecords.record_format import FOOTER, HEADER, Frames, mapped, record_at
 from phalanx.data.sources.tfrecords.schema import Schema
-from phalanx.errors import ConfigurationError, DataError
+from phalanx.errors import ConfigurationError, DataError, NoSamplesError
 
 Parse = Callable[[tf.Tensor], Any]
 """Samples, in a batch, of a batch of records (1-D strings); traced by TensorFlow."""
@@ -267,7 +267,7 @@ def _spec(parse: Parse) -> Any:
 
 def _refuse_nothing(files: Sequence[str], samples: int) -> None:
     if samples == 0:
-        raise DataError(
+        raise NoSamplesError(
             f"Asked to read {len(files)} TFRecord file(s), such as {files[0]}; found no record in "
             "them. Write them first, or fix the pattern."
         )

@@ -1,0 +1,1 @@
+"""`phalanx predict` and `phalanx evaluate`: a saved model on files, with several workers."""
