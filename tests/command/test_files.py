@@ -260,7 +260,7 @@ def test_a_worker_that_is_killed_in_a_download_leaves_no_half_file(downloads, sl
     finished = downloads.run("--workers", "2", "--max-restarts", "1", "--tee", "all", script)
     assert finished.code == 0, finished.err
     assert [finished.output(rank)["size"] for rank in range(2)] == [len(slow_files.body)] * 2
-    # The other worker may have begun to download before the launcher ended it.
+    # The other worker may have started to download before the launcher ended it.
     assert len(slow_files.requested) in (2, 3)
 
 

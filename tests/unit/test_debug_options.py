@@ -163,7 +163,9 @@ def messages_of(result, **switches):
 def test_a_trial_leaves_nothing_unless_it_failed(tmp_path):
     run = tmp_path / "runs" / "first"
     (run / "records").mkdir(parents=True)
-    (printed,) = messages_of(RunResult(exit_code=1, run_dir=run, report="worker 0"), trial_batches=2)
+    (printed,) = messages_of(
+        RunResult(exit_code=1, run_dir=run, report="worker 0"), trial_batches=2
+    )
     assert f"its logs stay in {run}" in printed
     assert run.exists()
     (printed,) = messages_of(RunResult(exit_code=0, run_dir=run), trial_batches=1)
