@@ -11,6 +11,7 @@ from phalanx.launcher.failure import FailureRecord
 from phalanx.launcher.restart_policy import RestartBudget, RestartPolicy
 from phalanx.launcher.root_cause import WorkerExit, can_resume, root_cause
 from phalanx.launcher.run_layout import AttemptPaths
+from phalanx.launcher.run_result import resolve_result
 from phalanx.launcher.supervisor import MonotonicClock, Supervisor, Timeouts
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
@@ -238,13 +239,17 @@ def test_a_request_to_save_is_passed_on_once_and_waited_for(scene):
     assert 35 <= scene.clock.time < 35.5
 
 
-def test_who_saves_for_too_long_is_ended(scene):
+def test_who_saves_for_too_long_is_ended(scene, tmp_path):
     scene.worker(saves=100.0)
     asked_to_save(scene)
     endings = scene.run()
     assert endings[0].exit_code == -KILL
     assert not can_resume(endings)
     assert 64 <= scene.clock.time < 65
+    paths = AttemptPaths(run=tmp_path, attempt=0)
+    result = resolve_result(endings, hang=None, signal=None, paths=paths)
+    assert result.exit_code == 1  # It was asked so that the worker group could grow.
+    assert "--grace-period" in result.report
 
 
 def test_a_second_signal_cuts_saving_short(scene):

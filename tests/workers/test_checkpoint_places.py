@@ -74,3 +74,30 @@ def test_a_worker_whose_listing_is_old_looks_again(pool, tmp_path):
     assert [began for began, _, _ in of_each] == [[4], [4]]
     assert [ended for _, ended, _ in of_each] == [6, 6]
     assert [looks for _, _, looks in of_each] == [[4], [4, 4, 4]]
+
+
+def train_where_worker_1_cannot_write(directory):
+    """How many are saved where worker 1 writes one shard, and then not even that it failed."""
+    import keras
+    import numpy as np
+
+    import phalanx
+    from phalanx.callbacks import Checkpoint
+    from phalanx.testing import chaos
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((8, 2), "float32")
+    fails = chaos.Chaos((chaos.FailWrites(worker=1, nth=3, times=None),))
+    keep = Checkpoint(f"faulty+file://{directory}", max_retries=0)
+    phalanx.fit(model, x, x[:, :1], batch_size=4, epochs=4, verbose=0, callbacks=[fails, keep])
+    return len(phalanx.checkpoint.list(directory))
+
+
+def test_a_worker_that_can_write_nothing_keeps_no_one_waiting(pool, tmp_path):
+    assert pool(2).run(train_where_worker_1_cannot_write, args=[str(tmp_path)], deadline=60) == [
+        1,
+        1,
+    ]
+    committed = {path.parent for path in tmp_path.glob("step-*/manifest.json")}
+    assert {path.parent for path in tmp_path.glob("step-*/*")} == committed

@@ -59,8 +59,10 @@ def resolve_result(
         code = 128 + signal
     elif hang is not None:
         code, report = EXIT_CODE, hang
-    elif cause is None:
+    elif cause is None and any(each.exit_code == 0 for each in endings):
         code = 0
+    elif cause is None:
+        code, report = 1, _NOT_SAVED
     else:
         code = cause.shell_code
         ranks = [ending.rank for ending in endings]
@@ -69,6 +71,12 @@ def resolve_result(
         if seen is not None:
             report += f"\nWhen the wait for a peer had timed out:\n{seen}"
     return RunResult(exit_code=code, run_dir=paths.run, report=report, endings=tuple(endings))
+
+
+_NOT_SAVED = (
+    "The workers were asked to save and stop, and were ended because they did not do so within "
+    "--grace-period; the same command resumes from the last checkpoint."
+)
 
 
 def _finished_anyway(endings: Sequence[WorkerExit], signal: int) -> bool:

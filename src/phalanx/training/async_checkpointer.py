@@ -27,6 +27,7 @@ from phalanx.monitoring.events import CheckpointEvent, CheckpointFailed
 from phalanx.training.context import CallContext, broadcast_int
 
 _log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.5
 _SECONDS_TO_FINISH = 15.0  # for a write under way when training ends in an error
 _FIRST = 3
 """Training ends after as many failed checkpoints if none was written before."""
@@ -97,15 +98,26 @@ class AsyncCheckpointer:
         Raises:
             CheckpointError: as for `write`.
         """
-        self._gives_up = self._on_any_worker(self._background.failed)
-        self._background.wait()
-        self._gives_up = False
+        self._wait_for_all()
         error = self._background.take_error()
-        if error is not None:
-            self._report(error)
-        self._on_any_worker(False)  # no worker continues before the chief has committed
         if error is not None and self._stage.topology.is_chief:
             self._writing.discard(self._step)
+        if error is not None:
+            self._report(error)
+
+    def _wait_for_all(self) -> None:
+        """Until every worker has written its shard or failed, and the chief has committed.
+
+        The chief waits for the shards of the others. One that could not write its shard may be
+        unable to leave a note of that too, so it says so here.
+        """
+        is_writing = True
+        while is_writing:
+            is_done = self._background.wait(_POLL_SECONDS)
+            self._gives_up, is_writing = on_any_worker(
+                self._stage.strategy, self._stage.topology, self._background.failed, not is_done
+            )
+        self._gives_up = False
 
     def _end_if_nothing_is_saved(self) -> None:
         is_chief = self._stage.topology.is_chief  # which alone knows whether it has committed
