@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 _TESTS = str(Path(__file__).parents[2] / "tests" / "equivalence")
@@ -25,7 +24,7 @@ def chosen() -> dict[str, Case]:
     own invention have no answer of Keras's to be held against.
     """
     return {
-        name: on_its_topic(replace(case, weights_show_all=False))
+        name: on_its_topic(case)
         for name, case in CASES.items()
         if case.reference == "keras" and name not in {f"remainder_{r}" for r in range(2, 8)}
     }

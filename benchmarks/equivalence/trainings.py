@@ -1,7 +1,8 @@
 """Train cases in processes of their own: on one device, mirrored, on several workers.
 
-What plain Keras and Phalanx are given is the same to the letter: the model, the data, the
-strategy and its scope. Only the functions `fit`, `evaluate` and `predict` differ.
+Plain Keras and Phalanx get the same model and data, under a strategy of the same kind. The
+functions `fit`, `evaluate` and `predict` differ, and on several workers the class of the strategy:
+Phalanx has its own.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _alone(name: str, train: Callable[[Sequence[str]], dict[str, Result]]) -> Re
 
 def _train(names: Sequence[str], kind: str | None, system: str) -> dict[str, Result]:
     """In a worker: train these cases one after the other under one strategy."""
-    strategy = _strategy(kind)
+    strategy = _strategy(kind, system)
     results: dict[str, Result] = {}
     for name in names:
         try:
@@ -98,11 +99,15 @@ def _train(names: Sequence[str], kind: str | None, system: str) -> dict[str, Res
     return results
 
 
-def _strategy(kind: str | None) -> Any:
+def _strategy(kind: str | None, system: str) -> Any:
     import tensorflow as tf
 
     if kind == "mirrored":
         return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(REPLICAS)])
+    if kind == "multiworker" and system == "phalanx":
+        import phalanx
+
+        return phalanx.strategy("multiworker")
     if kind == "multiworker":
         return tf.distribute.MultiWorkerMirroredStrategy()
     return None
