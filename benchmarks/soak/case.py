@@ -91,7 +91,11 @@ def disturbed(
     plan = plan_of(seed)
     command = SoakCommand(place, plan, clock_library=clock_library)
     try:
-        code = command.finish()
+        try:
+            code = command.finish()
+        except Exception as error:  # of the soak itself: the other runs continue
+            code = 1
+            command.wrong.append(f"{type(error).__name__}: {error}")
         wrong = [*command.wrong, *([f"exit code {code}"] if code else [])]
         if not code:
             wrong += differences(results(place), expected, exact=not plan.elastic)

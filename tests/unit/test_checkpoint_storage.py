@@ -3,6 +3,7 @@
 import json
 import threading
 import uuid
+from dataclasses import replace
 from functools import partial
 
 import ml_dtypes
@@ -444,3 +445,12 @@ def test_pruning_compares_steps_and_not_names(folder):
     removed = prune(folder, Retention(), uncommitted_before=100_000_002)
     assert sorted(removed) == ["step-00000005", "step-100000000", "step-99999999"]
     assert {"step-100000004", "step-notes"} <= set(folder.names())
+
+
+def test_verify_leaves_out_what_is_removed_meanwhile(folder):
+    for step in (1, 2, 3):
+        ShardWriter(folder=folder).write(replace(snapshot(), step=step))
+    found = verify(folder)
+    assert next(found) == (1, None)
+    folder.remove("step-00000002")
+    assert list(found) == [(3, None)]

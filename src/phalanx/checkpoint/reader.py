@@ -115,10 +115,15 @@ def newest_first(folder: StorageDir) -> list[int]:
 
 
 def verify(folder: StorageDir) -> Iterator[tuple[int, str | None]]:
-    """For each committed step what is wrong with it, None where it is complete."""
+    """For each committed step what is wrong with it, None where it is complete.
+
+    A training may remove checkpoints meanwhile; those are left out.
+    """
     for step in steps_in(folder):
         try:
             read(folder, step)
+        except CheckpointNotFoundError:
+            continue
         except (CheckpointCorruptedError, CheckpointVersionError) as error:
             yield step, str(error)
         else:
