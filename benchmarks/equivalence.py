@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -24,6 +23,7 @@ from equivalence.cases import chosen
 from equivalence.table import COLUMNS, as_data, markdown, show
 from equivalence.trainings import mirrored, multiworker, on_one_device
 from equivalence.verdict import judge
+from installed import version_of
 from markers import replace_between
 from progress import report
 
@@ -76,17 +76,11 @@ def _options() -> argparse.Namespace:
 
 
 def _versions() -> str:
-    tensorflow = _first_installed("tensorflow", "tensorflow-cpu")
-    return f"Keras {version('keras')}, TensorFlow {tensorflow}, Phalanx {version('phalanx')}"
-
-
-def _first_installed(*names: str) -> str:
-    for name in names:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return "unknown"
+    keras, tensorflow = (
+        version_of("keras", "keras-nightly"),
+        version_of("tensorflow", "tensorflow-cpu"),
+    )
+    return f"Keras {keras}, TensorFlow {tensorflow}, Phalanx {version_of('phalanx')}"
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 from progress import report
+from step_time.workload import keras_model
 from tables import Results, add_json_option, show
 
 FILES = 8
@@ -81,20 +82,7 @@ def _write(place: Path, rows: int) -> None:
     for number in range(FILES):
         images = rng.random((rows, 28, 28, 1), dtype=np.float32)
         np.save(place / "rows" / f"{number}.npy", images)
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input((28, 28, 1)),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Conv2D(64, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(64, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
-    model.save(place / "model.keras")
+    keras_model(keras, "cnn").save(place / "model.keras")
 
 
 def _predict(place: Path, workers: int) -> Seconds:

@@ -136,9 +136,8 @@ def main() -> None:
     else:
         print(markdown(measured))
     if options.plot:
-        plot(
-            [(one.rate, {n: one.median(n) for n in one.milliseconds}) for one in measured], options
-        )
+        medians = [(one.rate, {n: one.median(n) for n in one.milliseconds}) for one in measured]
+        plot(medians, options.ways, options.plot)
     if options.write:
         about = (
             f"Medians of {options.rounds} rounds of {options.steps} steps, in turn:\n"

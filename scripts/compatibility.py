@@ -13,13 +13,13 @@ import json
 import platform
 import re
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+from installed import version_of  # noqa: E402
 from markers import replace_between  # noqa: E402
 
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -32,9 +32,9 @@ HEADER = (
 def main() -> int:
     place = Path(sys.argv[1])
     cells = (
-        platform.python_version(),
-        _version("keras", "keras-nightly"),
-        _version("tensorflow-cpu", "tensorflow"),
+        platform.pythonversion_of(),
+        version_of("keras", "keras-nightly"),
+        version_of("tensorflow-cpu", "tensorflow"),
         _tests(place / "fast.xml"),
         _tests(place / "canaries.xml"),
         _equivalence(place / "equivalence.json"),
@@ -45,8 +45,8 @@ def main() -> int:
     print(row)
     stored = re.search(r"<!-- versions -->\n(.*?)<!-- /versions -->", PAGE.read_text(), re.S)
     rows = [line for line in stored[1].splitlines() if line.startswith("| 3.")] if stored else []
-    kept = {_key(each): each for each in [*rows, row]}
-    table = "\n".join([*HEADER, *(kept[key] for key in sorted(kept))])
+    by_versions = {_key(each): each for each in [*rows, row]}
+    table = "\n".join([*HEADER, *(by_versions[key] for key in sorted(by_versions))])
     replace_between(PAGE, "versions", table)
     return 0
 
@@ -56,15 +56,6 @@ def _key(row: str) -> tuple[str, ...]:
     python, keras, tensorflow = (cell.strip() for cell in row.split("|")[1:4])
     minor = keras if ".dev" not in keras else "nightly"
     return (".".join(python.split(".")[:2]), minor, tensorflow)
-
-
-def _version(*names: str) -> str:
-    for name in names:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return "none"
 
 
 def _tests(file: Path) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
 
 
-def plot(measured: Sequence[tuple[str, Mapping[str, float]]], options: argparse.Namespace) -> None:
+def plot(
+    measured: Sequence[tuple[str, Mapping[str, float]]], ways: Sequence[str], file: Path
+) -> None:
     """Draw a line for each way.
 
     Args:
         measured: the rate of each link, as `tc` takes it, and milliseconds a step by way.
-        options: `plot` is the file, `ways` are the lines.
+        ways: the lines.
+        file: the picture.
     """
     import matplotlib
 
@@ -24,7 +27,7 @@ def plot(measured: Sequence[tuple[str, Mapping[str, float]]], options: argparse.
     found = sorted(((mbits(rate), took) for rate, took in measured), key=lambda pair: pair[0])
     speeds = [speed for speed, _ in found]
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    for way in options.ways:
+    for way in ways:
         axes.plot(speeds, [took[way] / 1000 for _, took in found], marker="o", label=way)
     alone = [took["computing alone"] / 1000 for _, took in found]
     axes.plot(speeds, alone, linestyle="--", color="gray", label="computing alone")
@@ -34,7 +37,7 @@ def plot(measured: Sequence[tuple[str, Mapping[str, float]]], options: argparse.
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     axes.set_title("Two workers, 40 MB of gradients a step")
-    figure.savefig(options.plot, dpi=150)
+    figure.savefig(file, dpi=150)
 
 
 def mbits(rate: str) -> float:

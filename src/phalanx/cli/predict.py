@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -30,7 +30,7 @@ from phalanx.cli.run_options import (
     ThreadsPerWorker,
 )
 from phalanx.errors import ConfigurationError
-from phalanx.launcher.options import HANG_TIMEOUT
+from phalanx.launcher.options import HANG_TIMEOUT, at_least, one_of
 from phalanx.launcher.resources import Machine
 from phalanx.launcher.run_result import RunResult
 from phalanx.launcher.script_check import check_module
@@ -54,6 +54,7 @@ from phalanx.prediction.plan import (
 
 if TYPE_CHECKING:
     from phalanx.checkpoint.storage_dir import StorageDir
+    from phalanx.prediction.plan import Format
 
 PREDICT_HELP = """Predict the rows of files with a saved model, on several workers.
 
@@ -130,14 +131,14 @@ class ModelCommand:
     env_from: EnvFrom = None
 
     def request(self) -> ModelRequest:
-        """What the workers are asked.
+        """What the workers are requested.
 
         Raises:
             ConfigurationError: the model or the input is not there, or an option cannot work.
             ScriptError: there is no such module.
         """
-        _at_least_one("--batch-size", self.batch_size)
-        _at_least_one("--workers", self.workers)
+        at_least("--batch-size", self.batch_size, 1)
+        at_least("--workers", self.workers, 1)
         if not (self.model.is_file() and zipfile.is_zipfile(self.model)):
             found = "no such file" if not self.model.exists() else "something else"
             raise ConfigurationError(
@@ -219,11 +220,8 @@ class PredictCommand(ModelCommand):
         Raises:
             ConfigurationError: see `request`; or the format does not exist.
         """
-        _at_least_one("--parts", self.parts)
-        if self.format not in FORMATS:
-            raise ConfigurationError(
-                f"--format must be one of {', '.join(FORMATS)}; found {self.format!r}."
-            )
+        at_least("--parts", self.parts, 1)
+        one_of("--format", self.format, FORMATS)
         request = self.request()
         workers = self.workers or max(1, len(Machine.here(os.environ).gpus))
         parts = self.parts or (earlier.parts_per_file if earlier is not None else None)
@@ -235,35 +233,35 @@ class PredictCommand(ModelCommand):
         return PredictionPlan(
             model_sha256=digest,
             request=request,
-            format=self.format,
+            format=cast("Format", self.format),
             parts_per_file=parts,
         )
 
 
 @takes(PredictCommand)
-def predict(asked: PredictCommand) -> None:
+def predict(requested: PredictCommand) -> None:
     """Predict what is missing, and leave with the run's exit code."""
     from phalanx.checkpoint.storage_dir import StorageDir
 
-    folder = StorageDir.at(asked.output)
+    folder = StorageDir.at(requested.output)
     with _writing_to(folder):
-        plan = asked.plan(None if asked.restart else PredictionPlan.read(folder))
-        check_output(folder, plan, restart=asked.restart)
+        plan = requested.plan(None if requested.restart else PredictionPlan.read(folder))
+        check_output(folder, plan, restart=requested.restart)
     with _owned(folder):
         with _writing_to(folder):
-            prepare_output(folder, plan, restart=asked.restart)
+            prepare_output(folder, plan, restart=requested.restart)
             done = complete_parts(folder)
         left = sum(part.name not in done for part in plan.parts)
         if done:
             info(f"{len(plan.parts) - left} of {len(plan.parts)} parts are complete in {folder}")
         code = 0
         if left:
-            result = asked.run(
+            result = requested.run(
                 "predict",
-                asked.output,
-                workers=None if asked.workers is None else min(asked.workers, left),
+                requested.output,
+                workers=None if requested.workers is None else min(requested.workers, left),
                 independent=True,
-                tee=asked.tee,
+                tee=requested.tee,
             )
             code = result.exit_code
             if result.report is not None:
@@ -334,39 +332,35 @@ class EvaluateCommand(ModelCommand):
 
 
 @takes(EvaluateCommand)
-def evaluate(asked: EvaluateCommand) -> None:
+def evaluate(requested: EvaluateCommand) -> None:
     """Evaluate, print the metrics, and leave with the run's exit code."""
-    request = asked.request()
-    if asked.output is not None and not os.access(asked.output.absolute().parent, os.W_OK):
+    request = requested.request()
+    if requested.output is not None and not os.access(requested.output.absolute().parent, os.W_OK):
         raise ConfigurationError(
-            f"Cannot write --output {asked.output}. Name a file in a directory where you can write."
+            f"Cannot write --output {requested.output}. Name a file in a directory where you can "
+            "write."
         )
     with tempfile.TemporaryDirectory(prefix="phalanx-", ignore_cleanup_errors=True) as place:
         file = Path(place) / "request.json"
         file.write_text(json.dumps(asdict(request)))
-        result = asked.run(
+        result = requested.run(
             "evaluate",
             str(file),
-            workers=asked.workers,
+            workers=requested.workers,
             independent=False,
-            tee="none" if asked.json else asked.tee,
+            tee="none" if requested.json else requested.tee,
         )
     if result.exit_code:
         if result.report is not None:
             error(result.report)
         raise typer.Exit(result.exit_code)
     text = (result.run_dir / EVALUATION).read_text()
-    if asked.output is not None:
-        asked.output.write_text(text)
-    if asked.json:
+    if requested.output is not None:
+        requested.output.write_text(text)
+    if requested.json:
         typer.echo(text.strip())
         return
     found = json.loads(text)
     for name, value in found["metrics"].items():
         typer.echo(f"{name}: {value:.6g}")
     info(f"{found['rows']} rows of {len(request.files)} file(s)")
-
-
-def _at_least_one(option: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ConfigurationError(f"{option} must be at least 1; found {value}.")

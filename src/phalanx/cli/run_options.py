@@ -19,7 +19,6 @@ from phalanx.cluster.spec import LOG_LEVELS
 from phalanx.cluster.strategies import COMMUNICATION_NAMES, STRATEGY_NAMES
 from phalanx.cluster.sync_options import OUTER_OPTIMIZERS, SYNC_DTYPES, SyncOptions
 from phalanx.cluster.task_types import DEFAULT_SHARDING
-from phalanx.errors import ConfigurationError
 from phalanx.launcher.env_file import collect_env
 from phalanx.launcher.options import (
     GRACE,
@@ -27,6 +26,7 @@ from phalanx.launcher.options import (
     STARTUP_TIMEOUT,
     TEE_MODES,
     RunOptions,
+    at_least,
     parse_devices,
     parse_workers,
 )
@@ -330,6 +330,8 @@ class RunCommand:
         Raises:
             ConfigurationError: an option, or two of them together, cannot work.
         """
+        at_least("--fast-dev-run", self.fast_dev_run, 1)
+        at_least("--overfit-batches", self.overfit_batches, 1)
         least, most = (None, None) if self.workers is None else parse_workers(self.workers)
         devices = self.devices_per_worker
         return RunOptions(
@@ -362,8 +364,8 @@ class RunCommand:
             switches=DebugOptions(
                 debug=self.debug,
                 debug_rank=self.debug_rank,
-                trial_batches=_at_least_one("--fast-dev-run", self.fast_dev_run),
-                overfit_batches=_at_least_one("--overfit-batches", self.overfit_batches),
+                trial_batches=self.fast_dev_run or 0,
+                overfit_batches=self.overfit_batches or 0,
                 profile=parse_profile(self.profile, self.profile_ranks),
                 log_gradients=self.log_gradients,
             ),
@@ -383,9 +385,3 @@ class RunCommand:
             tracker_project=self.tracker_project,
             tracker_artifacts=self.tracker_artifacts,
         )
-
-
-def _at_least_one(option: str, batches: int | None) -> int:
-    if batches is not None and batches < 1:
-        raise ConfigurationError(f"{option} must be at least 1; found {batches}.")
-    return batches or 0

@@ -108,15 +108,15 @@ class RunOptions:
     independent: bool = False
 
     def __post_init__(self) -> None:
-        _at_least("--workers", self.workers, 1)
-        _at_least("--data-workers", self.data_workers, 0)
-        _at_least("--threads-per-worker", self.threads, 1)
-        _one_of("--strategy", self.strategy, STRATEGY_NAMES)
+        at_least("--workers", self.workers, 1)
+        at_least("--data-workers", self.data_workers, 0)
+        at_least("--threads-per-worker", self.threads, 1)
+        one_of("--strategy", self.strategy, STRATEGY_NAMES)
         check_communication(self.communication_backend, self.strategy)
         check_reduce_options(self.reduction, self.strategy)
         check_servers(self.servers, self.sharding, self.strategy)
-        _one_of("--tee", self.tee, TEE_MODES)
-        _one_of("--log-level", self.log_level, LOG_LEVELS)
+        one_of("--tee", self.tee, TEE_MODES)
+        one_of("--log-level", self.log_level, LOG_LEVELS)
         if not self.hang_timeout >= 0:
             raise ConfigurationError(
                 f"--hang-timeout must be seconds, or 0 for never; found {self.hang_timeout}."
@@ -132,7 +132,7 @@ class RunOptions:
             )
         if self.resume and self.name is None:
             raise ConfigurationError("--resume continues with a run: give its --name.")
-        _at_least("--max-restarts", self.max_restarts, 0)
+        at_least("--max-restarts", self.max_restarts, 0)
         if self.min_workers is not None:
             _check_elastic(self)
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
@@ -157,7 +157,7 @@ def check_servers(servers: int | None, sharding: str, strategy: StrategyName) ->
     Raises:
         ConfigurationError: says which option to change.
     """
-    _at_least("--ps", servers, 1)
+    at_least("--ps", servers, 1)
     parse_sharding(sharding)
     if not uses_parameter_servers(strategy) and (
         servers is not None or sharding != DEFAULT_SHARDING
@@ -186,7 +186,7 @@ def _check_elastic(options: RunOptions) -> None:
 
 def _check_switches(options: RunOptions) -> None:
     switches = options.switches
-    _at_least("--debug-rank", switches.debug_rank, 0)
+    at_least("--debug-rank", switches.debug_rank, 0)
     if switches.debug_rank and not switches.debug:
         raise ConfigurationError(
             f"--debug-rank {switches.debug_rank} gives a worker the terminal of --debug: give "
@@ -267,12 +267,14 @@ def _spelt(devices: DeviceSpec) -> str:
     return f"{devices.count}" if devices.kind == "auto" else f"{devices.kind}:{devices.count}"
 
 
-def _at_least(option: str, value: int | None, least: int) -> None:
+def at_least(option: str, value: int | None, least: int) -> None:
+    """See that an option is not below its least value; None is not given."""
     if value is not None and value < least:
         raise ConfigurationError(f"{option} must be at least {least}; found {value}.")
 
 
-def _one_of(option: str, value: str, names: tuple[str, ...]) -> None:
+def one_of(option: str, value: str, names: tuple[str, ...]) -> None:
+    """See that an option is one of the names it may have."""
     if value not in names:
         raise ConfigurationError(f"{option} must be one of {', '.join(names)}; found {value!r}.")
 

@@ -75,11 +75,11 @@ def find_files(given: str, *, has_source: bool) -> tuple[InputFile, ...]:
         InputFile(
             path=_full_name(system, one),
             name=_stem(posixpath.relpath(one, top)),
-            size=int(system.info(one).get("size") or 0),
-            version=_version(system.info(one)),
+            size=int(info.get("size") or 0),
+            version=_version(info),
             kind="" if has_source else kinds[0],
         )
-        for one in files
+        for one, info in ((one, system.info(one)) for one in files)
     )
 
 

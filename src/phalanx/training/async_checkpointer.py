@@ -114,14 +114,13 @@ class AsyncCheckpointer:
         is_writing = True
         while is_writing:
             is_done = self._background.wait(_POLL_SECONDS)
-            self._gives_up, is_writing = on_any_worker(
-                self._stage.strategy, self._stage.topology, self._background.failed, not is_done
-            )
+            self._gives_up, is_writing = self._on_any_worker(self._background.failed, not is_done)
         self._gives_up = False
 
     def _end_if_nothing_is_saved(self) -> None:
         is_chief = self._stage.topology.is_chief  # which alone knows whether it has committed
-        if self._on_any_worker(is_chief and self._last_saved is None and self._failures >= _FIRST):
+        saves_nothing = is_chief and self._last_saved is None and self._failures >= _FIRST
+        if any(self._on_any_worker(saves_nothing)):
             raise CheckpointError(
                 f"Asked to save checkpoints in {self._folder}; the first {_FIRST} could not be "
                 "written, so this training saves nothing. The log of worker 0 says why. Look at "
@@ -181,8 +180,8 @@ class AsyncCheckpointer:
         if kind is not None and not self._background.wait(_SECONDS_TO_FINISH):
             self._gives_up = True
 
-    def _on_any_worker(self, flag: bool) -> bool:
-        return on_any_worker(self._stage.strategy, self._stage.topology, flag)[0]
+    def _on_any_worker(self, *flags: bool) -> list[bool]:
+        return on_any_worker(self._stage.strategy, self._stage.topology, *flags)
 
 
 def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy) -> ShardWriter:

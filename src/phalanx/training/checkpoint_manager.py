@@ -242,7 +242,7 @@ class CheckpointManager:
             record_moment(worker_event_log(os.environ))
             self._check()
             self._writes.write(read_state)
-        record_moment(worker_event_log(os.environ))  # If this is the last one, it was no save.
+        record_moment(worker_event_log(os.environ))  # What follows is no save any more.
         self._schedule.saved(moment.step)
 
     def _stop(self) -> None:
