@@ -287,6 +287,16 @@ def test_another_backend_is_refused(scene):
         scene.run("", env={"KERAS_BACKEND": "jax"})
 
 
+def check_no_file_holds(secret, scene, result):
+    """Looks into the report and into each file that the run wrote."""
+    runs, now = [load_run(result.run_dir)], time.time()
+    (scene.directory / "page.html").write_text(html_of(runs, now))
+    (scene.directory / "page.json").write_text(to_json(runs, now))
+    files = [path for path in scene.directory.rglob("*") if path.is_file()]
+    assert len(files) > 6
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+
 def test_values_of_the_users_variables_are_written_nowhere(scene):
     words = ["--env", "KEY=s3cr3t", "--env", "KEY=s3cr3t-too", "--env=OTHER=s3cr3t=2"]
     scene.argv = ["phalanx", "run", *words, "train.py", "--env", "own=1"]
@@ -295,12 +305,7 @@ def test_values_of_the_users_variables_are_written_nowhere(scene):
     requested = {"env": env, "arguments": ("--env", "own=1"), "max_restarts": 1, "name": "it"}
     result = scene.run(source, **requested)
     assert result.exit_code == 0
-    runs, now = [load_run(result.run_dir)], time.time()
-    (scene.directory / "page.html").write_text(html_of(runs, now))
-    (scene.directory / "page.json").write_text(to_json(runs, now))
-    kept = [path for path in scene.directory.rglob("*") if path.is_file()]
-    assert len(kept) > 6
-    assert not [path for path in kept if b"s3cr3t" in path.read_bytes()]
+    check_no_file_holds("s3cr3t", scene, result)
     document = json.loads((result.run_dir / "run.json").read_text())
     assert document["options"]["env"] == ["KEY", "OTHER"]
     reported = ["--env", "KEY", "--env", "KEY", "--env=OTHER", "train.py", "--env", "own=1"]
@@ -315,12 +320,7 @@ def test_secret_arguments_are_written_nowhere(scene):
     requested = {"arguments": tuple(given), "max_restarts": 1, "name": "it"}
     result = scene.run("sys.exit(3 if attempt == 0 else 0)", **requested)
     assert result.exit_code == 0
-    runs, now = [load_run(result.run_dir)], time.time()
-    (scene.directory / "page.html").write_text(html_of(runs, now))
-    (scene.directory / "page.json").write_text(to_json(runs, now))
-    kept = [path for path in scene.directory.rglob("*") if path.is_file()]
-    assert len(kept) > 6
-    assert not [path for path in kept if b"s3cr3t" in path.read_bytes()]
+    check_no_file_holds("s3cr3t", scene, result)
     assert "s3cr3t" not in "\n".join(scene.printed)
     document = json.loads((result.run_dir / "run.json").read_text())
     recorded = ["--api-key", "***", "--token=***", "--data", "s3://me:***@host/data"]

@@ -21,7 +21,7 @@ from phalanx.cluster.local_host import LocalHost
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import ConfigurationError
 from phalanx.launcher.script_check import check_script
-from phalanx.launcher.shared_options import Arguments
+from phalanx.launcher.shared_options import Arguments, choice_option
 
 if TYPE_CHECKING:
     from phalanx.diagnostics.doctor.machine import MachineInfo
@@ -58,9 +58,7 @@ def doctor(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(
-            "--target", metavar="|".join(KINDS), help="Kind of machine to check a script for."
-        ),
+        choice_option(KINDS, "--target", help="Kind of machine to check a script for."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     directory: Annotated[

@@ -34,7 +34,7 @@ from phalanx.launcher.options import HANG_TIMEOUT, at_least, one_of
 from phalanx.launcher.resources import Machine
 from phalanx.launcher.run_result import RunResult
 from phalanx.launcher.script_check import check_module
-from phalanx.launcher.shared_options import Env, EnvFrom, MaxRestarts
+from phalanx.launcher.shared_options import Env, EnvFrom, MaxRestarts, choice_option
 from phalanx.lease.lease import LeaseTimes, acquire
 from phalanx.lease.owner import this_process
 from phalanx.lease.records import LEASE_DIR
@@ -193,11 +193,7 @@ class PredictCommand(ModelCommand):
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="The directory to write to.")]
     format: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(FORMATS),
-            help="npy writes .npy, or .npz for a model with several outputs.",
-            autocompletion=lambda: list(FORMATS),
-        ),
+        choice_option(FORMATS, help="npy writes .npy, or .npz for a model with several outputs."),
     ] = "npy"
     parts: Annotated[
         int | None,

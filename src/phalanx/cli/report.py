@@ -12,6 +12,7 @@ import typer
 from phalanx.cli.console import info
 from phalanx.cli.run_options import RunDir
 from phalanx.errors import ConfigurationError
+from phalanx.launcher.shared_options import choice_option
 from phalanx.launcher.trackers import TRACKER_NAMES, check_installed, parse_trackers
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def report(
     ] = False,
     to: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="|".join(TRACKER_NAMES),
+        choice_option(
+            TRACKER_NAMES,
             help="Send the run to an experiment tracker, or the rest of it, instead of a page.",
             show_default=False,
         ),

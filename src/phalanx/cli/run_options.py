@@ -38,6 +38,7 @@ from phalanx.launcher.shared_options import (
     MaxRestarts,
     Resume,
     Target,
+    choice_option,
 )
 from phalanx.launcher.trackers import TRACKER_NAMES, parse_trackers
 
@@ -72,18 +73,12 @@ RunName = Annotated[
 ]
 TeeOption = Annotated[
     str,
-    typer.Option(
-        metavar="|".join(TEE_MODES),
-        help="Workers whose output is shown; log files hold all output.",
-        autocompletion=lambda: list(TEE_MODES),
-    ),
+    choice_option(TEE_MODES, help="Workers whose output is shown; log files hold all output."),
 ]
 LogLevelOption = Annotated[
     str,
-    typer.Option(
-        metavar="|".join(LOG_LEVELS),
-        help="Log level; auto is info on the chief and warning on the others.",
-        autocompletion=lambda: list(LOG_LEVELS),
+    choice_option(
+        LOG_LEVELS, help="Log level; auto is info on the chief and warning on the others."
     ),
 ]
 HangTimeout = Annotated[
@@ -112,18 +107,13 @@ class RunCommand:
     ] = None
     strategy: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(STRATEGY_NAMES),
-            help="Distribution strategy.",
-            autocompletion=lambda: list(STRATEGY_NAMES),
-        ),
+        choice_option(STRATEGY_NAMES, help="Distribution strategy."),
     ] = "auto"
     communication_backend: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(COMMUNICATION_NAMES),
+        choice_option(
+            COMMUNICATION_NAMES,
             help="Backend of the all-reduce; needs a --strategy other than auto.",
-            autocompletion=lambda: list(COMMUNICATION_NAMES),
         ),
     ] = "auto"
     bucket_mb: Annotated[
@@ -136,10 +126,9 @@ class RunCommand:
     ] = None
     reduce_dtype: Annotated[
         str | None,
-        typer.Option(
-            metavar="|".join(REDUCE_DTYPES),
+        choice_option(
+            REDUCE_DTYPES,
             help="Dtype in which gradients travel between workers.",
-            autocompletion=lambda: list(REDUCE_DTYPES),
             show_default="that of the gradient",
         ),
     ] = None
@@ -172,10 +161,9 @@ class RunCommand:
     ] = 0
     outer_optimizer: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(OUTER_OPTIMIZERS),
+        choice_option(
+            OUTER_OPTIMIZERS,
             help="What acts on the difference of the weights at a sync; none averages them.",
-            autocompletion=lambda: list(OUTER_OPTIMIZERS),
         ),
     ] = "nesterov"
     outer_learning_rate: Annotated[
@@ -186,11 +174,10 @@ class RunCommand:
     ] = 0.9
     sync_dtype: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(SYNC_DTYPES),
+        choice_option(
+            SYNC_DTYPES,
             help="Data type in which differences travel.",
             show_default="bfloat16 for nesterov, else float32",
-            autocompletion=lambda: list(SYNC_DTYPES),
         ),
     ] = "auto"
     sync_fragments: Annotated[
@@ -241,11 +228,7 @@ class RunCommand:
     node_rank: NodeRank = None
     cluster: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(CLUSTER_NAMES),
-            help="Cluster environment to detect.",
-            autocompletion=lambda: list(CLUSTER_NAMES),
-        ),
+        choice_option(CLUSTER_NAMES, help="Cluster environment to detect."),
     ] = "auto"
     rendezvous_timeout: Annotated[
         float,
@@ -304,10 +287,9 @@ class RunCommand:
     ] = False
     tracker: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="|".join(TRACKER_NAMES),
+        choice_option(
+            TRACKER_NAMES,
             help="Experiment tracker that gets the run (repeatable, or separated by commas).",
-            autocompletion=lambda: list(TRACKER_NAMES),
         ),
     ] = None
     tracker_project: Annotated[

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+
+def choice_option(names: Sequence[str], *flags: str, **attributes: Any) -> Any:
+    """A `typer.Option` whose help and shell completion list `names`."""
+    return typer.Option(
+        *flags, metavar="|".join(names), autocompletion=lambda: list(names), **attributes
+    )
+
 
 Target = Annotated[str, typer.Argument(metavar="SCRIPT", help="The script or module to run.")]
 Arguments = Annotated[

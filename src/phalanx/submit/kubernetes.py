@@ -15,7 +15,7 @@ from phalanx.errors import ConfigurationError
 from phalanx.launcher.env_file import collect_env
 from phalanx.launcher.options import GRACE, split_env
 from phalanx.launcher.script_check import check_script
-from phalanx.launcher.shared_options import Arguments, Env, EnvFrom
+from phalanx.launcher.shared_options import Arguments, Env, EnvFrom, choice_option
 from phalanx.submit.manifests import Manifest, render
 from phalanx.submit.shared_options import GracePeriod, JobsDir, RunOptionsText
 from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
@@ -52,14 +52,10 @@ class KubernetesJob:
         str | None,
         typer.Option(help="PersistentVolumeClaim for --run-dir, writable by all pods."),
     ] = None
-    code_source: Annotated[
-        str, typer.Option(metavar="|".join(CODES), help="Source of the script.")
-    ] = "configmap"
+    code_source: Annotated[str, choice_option(CODES, help="Source of the script.")] = "configmap"
     kind: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(KINDS), help="Kind of object; all except job need an operator."
-        ),
+        choice_option(KINDS, help="Kind of object; all except job need an operator."),
     ] = "job"
     gpus_per_worker: Annotated[int, typer.Option(metavar="N", help="GPUs of each pod.")] = 0
     cpus_per_worker: Annotated[
