@@ -1,4 +1,4 @@
-"""What does it cost a step to look for what is wrong, as `phalanx run` does unasked?
+"""What does it cost a step to look for what is wrong, as `phalanx run` does by default?
 
     python benchmarks/debugging.py           some minutes
     python benchmarks/debugging.py --write   the same, and docs/benchmarks.md with it

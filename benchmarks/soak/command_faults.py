@@ -55,8 +55,8 @@ class RunningCommand(Protocol):
     def close_output(self) -> None:
         """Close the end of the pipe that reads what the launcher prints."""
 
-    def start_second(self) -> subprocess.CompletedProcess[str]:
-        """Run the same command beside it."""
+    def start_second(self) -> int:
+        """Run the same command beside it until one of both ends; its exit code."""
 
     def wait_for_steps(self, number: int, seconds: float) -> None:
         """Until so many more steps were trained, or that time has passed."""
@@ -109,8 +109,8 @@ class SecondLauncher(CommandFault):
     """The same command is started again beside the first one."""
 
     def inject(self, command: RunningCommand) -> str | None:
-        second = command.start_second()
-        return None if second.returncode == 2 else f"a second launcher: code {second.returncode}"
+        code = command.start_second()
+        return None if code == 2 else f"a second launcher: code {code}"
 
 
 @dataclass(frozen=True, kw_only=True)

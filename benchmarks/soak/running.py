@@ -26,6 +26,8 @@ MARK = "PHALANX_SOAK"
 DEADLINE = 900.0
 DISK = "64m"
 EXIT_REJECTED = 2
+SECOND_ENDS = 120.0
+"""Seconds in which a second launcher ends."""
 ORPHANS_END = 30.0
 """Seconds in which each worker ends after the launcher was killed."""
 
@@ -164,20 +166,27 @@ class SoakCommand:
             self._reader.join(5)
         self._launcher.stdout.close()
 
-    def start_second(self) -> subprocess.CompletedProcess[str]:
-        """Run the same command beside it."""
-        second = subprocess.run(
-            self.words,
-            cwd=self.place,
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        if self._launcher.poll() is not None:
-            raise NotNowError  # The first one has ended meanwhile: nothing to refuse.
-        return second
+    def start_second(self) -> int:
+        """Run the same command beside it until one of both ends.
+
+        If both started at once and it is the first that was rejected, the second takes its place.
+
+        Returns:
+            The exit code of the one that ended.
+        """
+        first, second = self._launcher, self._popen()
+        until = time.monotonic() + SECOND_ENDS
+        while first.poll() is None and second.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        if first.poll() == EXIT_REJECTED and second.poll() is None:
+            self._follow(second)
+            return EXIT_REJECTED
+        if second.poll() is None and first.poll() is None:
+            second.kill()
+        second.communicate(timeout=SECOND_ENDS)
+        if first.poll() is not None:
+            raise NotNowError  # The first one has ended meanwhile: nothing to reject.
+        return second.returncode
 
     def wait_for_steps(self, number: int, seconds: float) -> None:
         """Until so many more steps were trained, the run ended, or that time has passed."""
@@ -207,7 +216,10 @@ class SoakCommand:
         return environment
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
+        self._follow(self._popen())
+
+    def _popen(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             self.words,
             cwd=self.place,
             env=self._environment(),
@@ -215,9 +227,12 @@ class SoakCommand:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def _follow(self, launcher: subprocess.Popen[str]) -> None:
+        self._process = launcher
         self._stop_reading = threading.Event()
         self._reader = threading.Thread(
-            target=self._read, args=(self._process, self._stop_reading), daemon=True
+            target=self._read, args=(launcher, self._stop_reading), daemon=True
         )
         self._reader.start()
 
