@@ -54,7 +54,7 @@ def main() -> None:
             ["cnn"],
             workers=workers,
             rounds=options.rounds,
-            steps=options.steps,
+            steps={"cnn": options.steps},
             python=python,
             logs=logs,
             report=report,

@@ -20,7 +20,7 @@ from progress import report
 from step_time.environment import ROOT, contenders_python, versions
 from step_time.measure import measure
 from step_time.report import NAMES, as_data, describe, markdown, show
-from step_time.workload import MODELS
+from step_time.workload import MODELS, STEPS
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 
@@ -31,6 +31,7 @@ def main() -> None:
     if options.setup:
         return
     series = []
+    steps = {model: options.steps or STEPS[model] for model in options.models}
     logs = Path(tempfile.mkdtemp(prefix="step-time-"))
     for workers in options.workers:
         series += measure(
@@ -38,7 +39,7 @@ def main() -> None:
             options.models,
             workers=workers,
             rounds=options.rounds,
-            steps=options.steps,
+            steps=steps,
             python=python,
             logs=logs,
             report=report,
@@ -49,7 +50,7 @@ def main() -> None:
     about = describe(
         versions(python),
         rounds=options.rounds,
-        steps=options.steps,
+        steps=steps,
         command="python benchmarks/step_time.py --write",
     )
     if options.json:
@@ -66,7 +67,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--setup", action="store_true", help="only install the contenders")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=60, help="steps of a block")
+    parser.add_argument("--steps", type=int, help="steps of a block")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--contenders", nargs="+", choices=NAMES, default=list(NAMES))

@@ -25,22 +25,20 @@ class Lap:
     written: float = 0.0
 
 
-class Laps:
-    """Takes the time at the end of each step; cheap enough to be no part of it."""
+class Timer:
+    """Takes the time of a number of steps, by the clock and of the processor."""
 
     def __init__(self) -> None:
-        self._ends: list[tuple[float, float]] = []
+        self.start()
 
-    def step_ended(self) -> None:
-        self._ends.append((time.perf_counter(), time.process_time()))
+    def start(self) -> None:
+        """From now on."""
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
 
-    def last(self, steps: int, *, of: int) -> Lap:
-        """The mean of the last `steps` steps, where `of` were to be taken in all."""
-        if len(self._ends) != of:
-            raise RuntimeError(f"Expected {of} steps; found {len(self._ends)}.")
-        (wall, cpu), (start_wall, start_cpu) = self._ends[-1], self._ends[-1 - steps]
+    def lap(self, steps: int) -> Lap:
+        """A step's mean of the `steps` steps since the start."""
         return Lap(
-            wall=(wall - start_wall) / steps,
-            cpu=(cpu - start_cpu) / steps,
+            wall=(time.perf_counter() - self._wall) / steps,
+            cpu=(time.process_time() - self._cpu) / steps,
             memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
         )

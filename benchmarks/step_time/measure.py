@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -11,7 +11,7 @@ from step_time.laps import Lap
 from step_time.worker_group import ContenderFailedError, ContenderGroup
 
 WARM_UP = 5
-"""Steps at the start of each block that do not count: they refill what an idle turn emptied."""
+"""Steps of a loop that do not count; of `fit`, the first epoch does not."""
 
 
 @dataclass(kw_only=True)
@@ -54,12 +54,12 @@ def measure(
     *,
     workers: int,
     rounds: int,
-    steps: int,
+    steps: Mapping[str, int],
     python: Path,
     logs: Path,
     report: Callable[[str], None],
 ) -> list[Series]:
-    """Every contender on every model, interleaved; the order turns round each round."""
+    """Every contender on every model, `steps` of the model a block, in alternating order."""
     all_series = []
     worker_groups = {name: ContenderGroup(name, workers, python, logs) for name in contenders}
     try:
@@ -79,7 +79,7 @@ def measure(
                     if one.error:
                         continue
                     try:
-                        lap = worker_groups[name].block(model, steps, WARM_UP)
+                        lap = worker_groups[name].block(model, steps[model], WARM_UP)
                     except ContenderFailedError as failed:
                         one.error = dead[name] = str(failed)
                         worker_groups[name].close()

@@ -86,12 +86,15 @@ def as_data(series: Sequence[Series], **about: Any) -> dict[str, Any]:
     return {**about, "series": [asdict(one) for one in series]}
 
 
-def describe(versions: Mapping[str, str], *, rounds: int, steps: int, command: str) -> str:
+def describe(
+    versions: Mapping[str, str], *, rounds: int, steps: Mapping[str, int], command: str
+) -> str:
     """What was measured where, with nothing that names the machine or the day."""
     cores = len(os.sched_getaffinity(0))
+    counts = " or ".join(f"{count} ({model.upper()})" for model, count in steps.items())
     software = ", ".join(f"{name} {number}" for name, number in versions.items())
     return (
-        f"`{command}`: the median of {rounds} rounds of {steps} steps; global batch "
+        f"`{command}`: the median of {rounds} rounds of {counts} steps; global batch "
         f"{GLOBAL_BATCH}, Adam, one core for each worker. Ratios are medians of the ratios of each "
         "round; the spread is half the interquartile range. CPU time is the sum over all workers; "
         "it hardly depends on the other load of the machine.\n\n"

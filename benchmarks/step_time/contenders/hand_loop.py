@@ -10,7 +10,7 @@ import os
 import keras
 import tensorflow as tf
 
-from step_time.laps import Lap, Laps
+from step_time.laps import Lap, Timer
 from step_time.place import Place
 from step_time.threads import limit_tensorflow
 from step_time.workload import GLOBAL_BATCH, LEARNING_RATE, keras_model, samples
@@ -34,12 +34,13 @@ class Contender:
         x, y = samples(name, warm_up + steps)
         share = GLOBAL_BATCH // self._place.world_size
         first = self._place.rank * share
-        laps = Laps()
+        timer = Timer()
         for i in range(warm_up + steps):
+            if i == warm_up:
+                timer.start()
             rows = slice(i * GLOBAL_BATCH + first, i * GLOBAL_BATCH + first + share)
             step(tf.constant(x[rows]), tf.constant(y[rows]))
-            laps.step_ended()
-        return laps.last(steps, of=warm_up + steps)
+        return timer.lap(steps)
 
 
 def _traced_step(model, strategy):

@@ -31,4 +31,4 @@ class Contender:
     def block(self, name: str, steps: int, warm_up: int) -> Lap:
         if name not in self._models:
             self._models[name] = keras_model(keras, name)
-        return fit_block(keras, phalanx.fit, name, self._models[name], steps, warm_up)
+        return fit_block(keras, phalanx.fit, name, self._models[name], steps)

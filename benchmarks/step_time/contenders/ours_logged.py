@@ -21,10 +21,10 @@ class Contender(ours.Contender):
             self._models[name] = keras_model(keras, name)
         with tempfile.TemporaryDirectory() as folder:
             logs = Path(folder)
-            growth = Growth(logs, since=warm_up)
+            growth = Growth(logs)
             callbacks = [self.logger(logs), growth]
             model = self._models[name]
-            lap = fit_block(keras, phalanx.fit, name, model, steps, warm_up, callbacks)
+            lap = fit_block(keras, phalanx.fit, name, model, steps, callbacks)
             return Lap(
                 wall=lap.wall,
                 cpu=lap.cpu,
@@ -37,17 +37,15 @@ class Contender(ours.Contender):
 
 
 class Growth(keras.callbacks.Callback):
-    """Notes how large a folder's files are after the first `since` steps."""
+    """Notes how large a folder's files are after the first epoch."""
 
-    def __init__(self, folder: Path, *, since: int) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
-        self._since = since
         self.before = 0
 
-    def on_train_batch_end(self, batch, logs=None):
-        if batch + 1 == self._since:
-            self.before = size_of(self._folder)
+    def on_epoch_begin(self, epoch, logs=None):
+        self.before = size_of(self._folder)
 
 
 def size_of(folder: Path) -> int:

@@ -29,4 +29,4 @@ class Contender:
         if name not in self._models:
             with self._scope():
                 self._models[name] = keras_model(tf_keras, name)
-        return fit_block(tf_keras, tf_keras.Model.fit, name, self._models[name], steps, warm_up)
+        return fit_block(tf_keras, tf_keras.Model.fit, name, self._models[name], steps)

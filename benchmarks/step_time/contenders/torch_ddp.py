@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from step_time.laps import Lap, Laps
+from step_time.laps import Lap, Timer
 from step_time.place import Place
 from step_time.workload import CLASSES, GLOBAL_BATCH, HIDDEN, LEARNING_RATE, samples
 
@@ -41,8 +41,10 @@ class Contender:
         first = self._place.rank * share
         loss_of = nn.CrossEntropyLoss()
         loss_sum, correct = torch.zeros(()), torch.zeros((), dtype=torch.long)
-        laps = Laps()
+        timer = Timer()
         for i in range(warm_up + steps):
+            if i == warm_up:
+                timer.start()
             rows = order[i * GLOBAL_BATCH + first : i * GLOBAL_BATCH + first + share]
             inputs, targets = x[rows], y[rows]
             optimizer.zero_grad(set_to_none=True)
@@ -52,8 +54,7 @@ class Contender:
             optimizer.step()
             loss_sum += loss.detach()
             correct += (outputs.detach().argmax(1) == targets).sum()
-            laps.step_ended()
-        return laps.last(steps, of=warm_up + steps)
+        return timer.lap(steps)
 
 
 def _model(name: str) -> nn.Module:
