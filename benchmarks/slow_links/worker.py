@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from waiting import Wait
 
 import phalanx
 from phalanx.cluster.reduce_options import ReduceOptions
@@ -27,38 +28,6 @@ UNITS = 1118
 
 ENTRIES = LAYERS * UNITS * (UNITS + 1)
 CALIBRATION_ROWS = 128
-
-
-@tf.custom_gradient
-def waiting(x: tf.Tensor, forward: tf.Tensor, backward: tf.Tensor) -> Any:
-    """`x`, after a wait; its gradient after another."""
-
-    def gradient(upstream: tf.Tensor) -> Any:
-        return _after(upstream, backward), None, None
-
-    return _after(x, forward), gradient
-
-
-def _after(x: tf.Tensor, seconds: tf.Tensor) -> tf.Tensor:
-    def wait(value: Any, duration: Any) -> Any:
-        time.sleep(float(duration))
-        return value
-
-    later = tf.numpy_function(wait, [x, seconds], x.dtype)
-    later.set_shape(x.shape)
-    return later
-
-
-class Wait(keras.layers.Layer):  # type: ignore[misc]
-    """A wait in the forward pass and one in the backward pass, which take no core."""
-
-    def __init__(self, forward: float, backward: float) -> None:
-        super().__init__()
-        self._forward, self._backward = forward, backward
-
-    def call(self, x: Any) -> Any:
-        """See `keras.layers.Layer`."""
-        return waiting(x, tf.constant(self._forward), tf.constant(self._backward))
 
 
 def made(seconds: float) -> Any:
