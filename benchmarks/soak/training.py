@@ -40,8 +40,11 @@ class Progress(keras.callbacks.Callback):
         self._trained = int(self._file.read_text().split()[1]) if self._file.exists() else 0
         self._steps = Path(results, "steps.jsonl").open("a", buffering=1)  # noqa: SIM115
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_train_begin(self, logs=None):
         self._began = time.perf_counter()
+
+    def on_test_end(self, logs=None):
+        self._began = time.perf_counter()  # Before an epoch, workers may wait for each other.
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._saves():
