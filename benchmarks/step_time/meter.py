@@ -1,4 +1,4 @@
-"""The time of an epoch of a `fit`: nobody looks between its steps, as in most trainings."""
+"""The time of one epoch of `fit`, with no callback between its steps, as in most trainings."""
 
 from __future__ import annotations
 
