@@ -110,7 +110,7 @@ class SecondLauncher(CommandFault):
 
     def inject(self, command: RunningCommand) -> str | None:
         code = command.start_second()
-        return None if code == 2 else f"a second launcher: code {code}"
+        return None if code == 69 else f"a second launcher: code {code}"
 
 
 @dataclass(frozen=True, kw_only=True)

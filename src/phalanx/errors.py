@@ -5,7 +5,8 @@
     │   └── StartedError (RuntimeError)     a setting comes after TensorFlow has started
     ├── ClusterError                who is in the cluster, and who am I: contradictory or incomplete
     ├── LaunchError                 a worker could not be started
-    │   └── ScriptError             the user's script cannot be run at all
+    │   ├── ScriptError             the user's script cannot be run at all
+    │   └── UnavailableError        a host or a run is not available now, and may be later
     ├── WorkerFailedError           a worker ended badly; names the root cause
     │   └── RunFailedError          a run that `phalanx.launch` started
     ├── ReturnValueError            a value cannot come back from the workers of `phalanx.launch`
@@ -35,8 +36,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_UNAVAILABLE = 69
+"""EX_UNAVAILABLE of sysexits.h. 75, EX_TEMPFAIL, says that a run saved and stopped."""
+
+
 class PhalanxError(Exception):
-    """Base of every error that Phalanx raises on purpose."""
+    """Base of every error that Phalanx raises on purpose.
+
+    Attributes:
+        exit_code: of the command that it ends. 2: the same command fails again. 69: it may work
+            later. Clusters restart a launcher, or do not, by this code.
+    """
+
+    exit_code: int = 2
 
 
 class ConfigurationError(PhalanxError, ValueError):
@@ -64,6 +76,12 @@ class LaunchError(PhalanxError):
 
 class ScriptError(LaunchError):
     """The user's script is missing, unreadable or not valid Python."""
+
+
+class UnavailableError(LaunchError):
+    """A host, a launcher or a run is not available now; the same command may work later."""
+
+    exit_code = _UNAVAILABLE
 
 
 class WorkerFailedError(PhalanxError):
@@ -167,6 +185,8 @@ class TrackerError(PhalanxError):
 
 class LeaseLostError(PhalanxError):
     """Another process has taken over a run or a checkpoint directory from this one."""
+
+    exit_code = _UNAVAILABLE
 
 
 class IncompatibleDependencyError(PhalanxError):

@@ -28,6 +28,24 @@ print("all are here", flush=True)
 """
 
 
+FORKS = """
+import os, sys
+if (child := os.fork()) == 0:
+    {act}
+say("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("act", "code"), [("sys.exit(3)", 3), ("sys.exit()", 0), ("raise ValueError('x')", 1)]
+)
+def test_a_process_that_a_script_forks_is_not_the_worker(command, act, code):
+    finished = command.run("--workers", "2", command.script(FORKS.format(act=act)), deadline=120)
+    assert finished.code == 0, finished.err
+    assert finished.output() == {"child": code}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("act", "code", "says"),

@@ -26,7 +26,7 @@ def test_a_second_launcher_is_refused_and_a_killed_one_is_replaced(command):
 
     second = command.start(*requested)
     _, err = second.communicate(timeout=120)
-    assert second.returncode == 2, err
+    assert second.returncode == 69, err
     assert f"process {first.pid} on host {socket.gethostname()} is using the run" in err
     assert "Wait for its end" in err
     assert "Traceback" not in err
@@ -43,6 +43,15 @@ def test_a_second_launcher_is_refused_and_a_killed_one_is_replaced(command):
     assert json.loads((run_dir / "run.json").read_text())["result"]["exit_code"] == 0
     head = head_of(LocalLeaseDir(run_dir / LEASE_DIR))
     assert [fence for fence, _ in head.owners] == [1, 2]
+
+
+def test_a_launcher_that_waits_in_vain_may_be_started_again(command):
+    script = command.script("pass")
+    for rank, who in ((0, "the launcher on localhost (1)"), (1, "the leading launcher")):
+        given = ("--hosts", "127.0.0.1,localhost", "--node-rank", str(rank))
+        finished = command.run(*given, "--rendezvous-timeout", "1", script)
+        assert finished.code == 69, finished.err
+        assert f"for {who}" in finished.err
 
 
 def test_a_signal_ends_the_wait_for_a_lost_host(command):

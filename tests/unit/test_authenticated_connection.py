@@ -16,6 +16,7 @@ from phalanx.cluster.authenticated_connection import (
     MAX_UNAUTHENTICATED,
     AuthenticatedListener,
     connect,
+    join_address,
 )
 
 KEY = b"the token of the run"
@@ -119,6 +120,33 @@ def test_one_byte_at_a_time_is_no_way_to_stay():
                 stranger.sendall(b"a")
                 time.sleep(0.02)
         assert time.monotonic() - began < 30
+
+
+IPV6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+
+
+@IPV6
+@pytest.mark.parametrize(
+    ("listens_at", "reached_at"),
+    [("", "::1"), ("", "127.0.0.1"), ("", "localhost"), ("::1", "::1"), ("[::1]", "[::1]")],
+)
+def test_a_listener_has_ipv6_and_ipv4(listens_at, reached_at):
+    accepted = []
+    listener = AuthenticatedListener((listens_at, 0), key=KEY, on_connection=accepted.append)
+    with closing(listener), connect((reached_at, listener.port), key=KEY):
+        end = time.monotonic() + 30
+        while not accepted:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    accepted[0].close()
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("a", "a:7"), ("10.0.0.1", "10.0.0.1:7"), ("fd00::1", "[fd00::1]:7"), ("[::1]", "[::1]:7")],
+)
+def test_an_ipv6_address_before_a_port_has_brackets(host, address):
+    assert join_address(host, 7) == address
 
 
 def test_another_token_is_refused(listening):

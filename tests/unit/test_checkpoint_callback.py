@@ -22,6 +22,7 @@ from phalanx.errors import (
 )
 from phalanx.testing import chaos
 from phalanx.training.checkpoint_manager import forget_fits
+from phalanx.worker import preemption
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,18 @@ def test_storage_that_fails_is_reported_and_training_continues(tmp_path, caplog)
     (tmp_path / "c").write_text("a file, and no directory")
     fit(small(), tmp_path / "c", max_retries=0)
     assert "could not be written, training continues" in caplog.text
+
+
+def test_a_preemption_that_cannot_save_does_not_say_that_it_has(tmp_path):
+    (tmp_path / "c").write_text("a file, and no directory")
+    asks = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: preemption.request() if batch == 1 else None
+    )
+    try:
+        with pytest.raises(CheckpointError, match="save and stop at step"):
+            fit(small(), tmp_path / "c", max_retries=0, callbacks=[asks])
+    finally:
+        preemption.clear()
 
 
 @pytest.mark.parametrize("nth", [6, 7, 8, 9])

@@ -3,21 +3,25 @@
 import pytest
 
 from phalanx.errors import LaunchError
+from phalanx.launcher import process as launcher_process
 from phalanx.launcher.data_servers import MOST_REPLACEMENTS, DataServers
 
 
 class Process:
     """Runs until it is stopped."""
 
+    pid = 2**22 + 1
+
     def __init__(self, command, env, log):
         self.command, self.env, self.log = command, env, log
         self.code = None
+        self.is_kept = False  # by the kernel, in state D
 
     def poll(self):
         return self.code
 
     def signal(self, number):
-        self.code = -int(number)
+        self.code = None if self.is_kept else -int(number)
 
 
 class Scene:
@@ -81,6 +85,28 @@ def test_one_that_always_dies_is_left_at_last(scene):
         assert len(scene.started) == 3 + MOST_REPLACEMENTS
         assert "workers read on their own" in scene.output[-1]
         assert len(scene.running()) == 2
+
+
+def test_one_that_cannot_be_replaced_does_not_end_the_run(scene):
+    with scene.servers:
+        scene.fails_at = 3
+        scene.started[1].code = -9
+        scene.servers.poll()
+        scene.servers.poll()
+        assert len(scene.running()) == 2
+    assert scene.output == [
+        "data server data-0 ended with -9; starting a replacement",
+        "the replacement of data server data-0 did not start: no Workers read on their own",
+    ]
+
+
+def test_one_that_the_kernel_keeps_is_left(scene, monkeypatch):
+    monkeypatch.setattr(launcher_process, "AFTER_KILL", 0.1)
+    with scene.servers:
+        scene.started[1].is_kept = True
+    assert scene.started[0].code == scene.started[2].code == -9
+    (line,) = scene.output
+    assert f"after SIGKILL: data server data-0 (process {Process.pid}). " in line
 
 
 def test_all_or_none_start(scene):

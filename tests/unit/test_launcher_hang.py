@@ -19,6 +19,7 @@ from phalanx.launcher.worker_status import (
     main_frames,
 )
 from phalanx.monitoring.event_log import RecordWriter, records_path
+from phalanx.monitoring.flight_recorder import FlightRecorder
 
 WAITS = """Thread 0x01 (most recent call first):
   File "/venv/site-packages/x.py", line 1 in other
@@ -322,6 +323,23 @@ def test_a_worker_whose_other_records_fill_the_file_is_at_work(tmp_path):
         assert reader.poll(110.0).since == 110.0
         writer.write("gradients", values={str(number): 0.5 for number in range(10_000)})
     assert reader.poll(500.0).since == 500.0
+
+
+def test_without_heartbeats_the_flight_recorder_shows_progress(tmp_path):
+    """A disk that is full takes no heartbeats; the flight recorder has its room already."""
+    records, file = tmp_path / "worker-0.jsonl", tmp_path / "worker-0.flight"
+    reader = HeartbeatReader(records, now=100.0, flight=file)
+    with RecordWriter(records) as writer:
+        writer.write("heartbeat", phase="compute", phase_seconds=0.0, step=3, epoch=0)
+    recorder = FlightRecorder()
+    recorder.open(file, rank=0, attempt=0, workers=1)
+    recorder.phase("compute")
+    assert reader.poll(110.0).since == 110.0
+    assert reader.poll(120.0).since == 110.0
+    recorder.phase("callbacks")
+    assert reader.poll(130.0).since == 130.0
+    assert reader.poll(140.0).since == 130.0
+    recorder.close()
 
 
 def test_what_cannot_be_read_is_passed_over(tmp_path):

@@ -2,11 +2,14 @@
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 
 import pytest
 
+from phalanx.launcher import process as launcher_process
 from phalanx.launcher.forkserver import ForkedWorker, ForkServer
 from phalanx.launcher.prefork import PreforkPool
 from phalanx.launcher.process import WorkerProcess
@@ -177,3 +180,32 @@ def test_another_command_keeps_nothing_ready():
     warm.prewarm((sys.executable, "-c", "pass"), ENV)
     assert warm._server is None
     warm.close()
+
+
+class Kept:
+    """A process that the kernel does not end (state D)."""
+
+    pid = 2**22 + 1
+
+    def poll(self):
+        return None
+
+    def wait(self, timeout=None):
+        assert timeout is not None, "it waits for ever"
+        raise subprocess.TimeoutExpired("fork server", timeout)
+
+    def kill(self):
+        pass
+
+    def signal(self, number):
+        pass
+
+
+def test_a_fork_server_that_the_kernel_keeps_is_left(monkeypatch):
+    monkeypatch.setattr(launcher_process, "AFTER_KILL", 0.1)
+    control, theirs = socket.socketpair()
+    with theirs:
+        server, printed = ForkServer(control, seen={}, process=Kept()), []
+        server.close(announce=printed.append)
+    (line,) = printed
+    assert f"after SIGKILL: the fork server for workers (process {Kept.pid}). " in line

@@ -18,7 +18,7 @@ from phalanx.cluster.debug_options import DebugOptions
 from phalanx.cluster.exit_codes import EXIT_NODE_LOST
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.spec import DeviceSpec, WorkerSpec
-from phalanx.errors import ConfigurationError, LaunchError
+from phalanx.errors import ConfigurationError, LaunchError, UnavailableError
 from phalanx.launcher.context import LaunchContext
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.rendezvous.channel import Channel
@@ -26,8 +26,8 @@ from phalanx.launcher.rendezvous.client import RendezvousClient
 from phalanx.launcher.rendezvous.follower import RendezvousFollower
 from phalanx.launcher.rendezvous.identity import CommandIdentity
 from phalanx.launcher.rendezvous.leader import Leader
-from phalanx.launcher.rendezvous.node import LocalNode
-from phalanx.launcher.rendezvous.remote_node import RemoteWorker
+from phalanx.launcher.rendezvous.node import LocalNode, allocate_addresses
+from phalanx.launcher.rendezvous.remote_node import RemoteNode, RemoteWorker
 from phalanx.launcher.rendezvous.store import RendezvousInfo, rendezvous_path
 from phalanx.launcher.resources import Machine, allocate_over_nodes
 from phalanx.launcher.run import run
@@ -119,6 +119,8 @@ def test_only_this_user_can_read_the_rendezvous_file(tmp_path):
     path = rendezvous_path(tmp_path, HERE)
     assert path == rendezvous_path(tmp_path, THERE)
     assert path != rendezvous_path(tmp_path, replace(HERE, job="another"))
+    assert rendezvous_path(tmp_path, HERE, "a") == rendezvous_path(tmp_path, THERE, "a")
+    assert len({path, *(rendezvous_path(tmp_path, HERE, name) for name in ("a", "b"))}) == 3
     RendezvousInfo(host="a", port=7, token="00ff").write(path)
     assert path.stat().st_mode & 0o077 == 0
     assert RendezvousInfo.read(path) == RendezvousInfo(host="a", port=7, token="00ff")
@@ -158,17 +160,41 @@ class Two:
         )
 
 
+def test_a_leader_removes_only_its_own_rendezvous_file(tmp_path):
+    path, options = rendezvous_path(tmp_path, HERE), {"clock": MonotonicClock(), "announce": print}
+    with Leader(HERE, tmp_path, versions=VERSIONS, **options):
+        with Leader(HERE, tmp_path, versions=VERSIONS, **options) as later:
+            pass
+        assert not path.exists()
+        later.info.write(path)
+    assert RendezvousInfo.read(path) == later.info
+
+
+def test_two_named_runs_use_the_same_hosts_at_once(tmp_path):
+    runs = [Two(tmp_path, name=name) for name in ("a", "b")]
+    with ThreadPoolExecutor() as pool:
+        following = [pool.submit(runs[i].follower(name=name).run) for i, name in enumerate("ab")]
+        for each in runs:
+            each.leader.gather()
+        with runs[0].leader:
+            runs[0].leader.end(1, "a")
+        assert RendezvousInfo.read(rendezvous_path(tmp_path, HERE, "b")) == runs[1].leader.info
+        runs[1].leader.end(2, "b")
+        assert [each.result(60).report for each in following] == ["a", "b"]
+
+
 def test_a_launcher_that_does_not_connect_is_named(tmp_path):
     two = Two(tmp_path, rendezvous_timeout=0.3)
-    with pytest.raises(LaunchError, match=r"launcher on localhost \(1\); found no sign") as caught:
+    with pytest.raises(UnavailableError, match=r"on localhost \(1\); found no sign") as caught:
         two.leader.gather()
+    assert caught.value.exit_code == 69  # It may be there later: the command itself is right.
     assert "--rendezvous-timeout" in str(caught.value)
 
 
 def test_a_follower_that_finds_no_leader_says_where_it_looked(tmp_path):
     two = Two(tmp_path)
     rendezvous_path(tmp_path, HERE).unlink()
-    with pytest.raises(LaunchError, match="found no such file") as caught:
+    with pytest.raises(UnavailableError, match="found no such file") as caught:
         two.follower(rendezvous_timeout=0.3).run()
     assert str(rendezvous_path(tmp_path, HERE)) in str(caught.value)
 
@@ -184,8 +210,9 @@ def test_a_launcher_that_does_not_match_is_rejected_on_both_sides(
     tmp_path, node_group, versions, why
 ):
     two = Two(tmp_path, rendezvous_timeout=1.0)
-    with pytest.raises(LaunchError, match=why):
+    with pytest.raises(LaunchError, match=why) as refused:
         two.follower(node_group, versions).run()
+    assert refused.value.exit_code == 2
     if node_group is THERE:
         with pytest.raises(LaunchError, match=why):
             two.leader.gather()
@@ -268,6 +295,20 @@ def test_a_module_s_contents_are_compared(tmp_path, monkeypatch):
         main.write_text(source)
         made.append(CommandIdentity.of(RunOptions(target="package_of_this_test", as_module=True)))
     assert made[0].difference(b"k", made[1].hashes(b"k")) == ["the script's contents"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ConfigurationError("no"), 2), (UnavailableError("no"), 69), (RuntimeError("no"), 1)],
+)
+def test_followers_end_with_the_exit_code_of_the_leaders_error(tmp_path, error, code):
+    two = Two(tmp_path)
+    with ThreadPoolExecutor() as pool:
+        following = pool.submit(two.follower().run)
+        two.leader.gather()
+        with pytest.raises(type(error)), two.leader:
+            raise error
+        assert following.result(60).code == code
 
 
 def test_a_launcher_that_connects_after_the_run_looks_for_the_next_leader(tmp_path):
@@ -486,6 +527,46 @@ def test_a_follower_signals_the_worker_that_it_started(tmp_path):
     assert [worker.alone for worker in workers] == [[], [signal.SIGUSR2]]
 
 
+class Inbox:
+    """The leader's end of a channel to a follower that starts every worker, and counts from 0."""
+
+    def __init__(self):
+        self.messages, self.started, self.is_lost = [], 0, False
+
+    def receive(self, seconds=0.0):
+        return self.messages.pop(0) if self.messages else None
+
+    def send(self, message):
+        if message["do"] == "start":
+            answer = {"to": message["ask"], "number": self.started, "pid": 100 + self.started}
+            self.messages.append({"do": "answer", **answer})
+            self.started += 1
+
+    def ends(self, number, code):
+        self.messages.append({"do": "ended", "number": number, "code": code})
+
+
+def test_a_worker_has_no_exit_code_of_an_earlier_launcher_on_its_host(tmp_path):
+    first, second = Inbox(), Inbox()
+    current = [first]
+    server = SimpleNamespace(
+        channel=lambda index: None if current[0].is_lost else current[0], address=lambda index: "b"
+    )
+    node = RemoteNode(1, server=server, wait_for=lambda wanted: None)
+    ended, cut_off, lost = (node.start(specs(tmp_path)[0], None) for _ in range(3))
+    first.ends(0, 75)
+    assert (ended.poll(), cut_off.poll(), lost.poll()) == (75, None, None)
+    # The launcher there says how one more worker ended, and is killed and started again.
+    first.ends(1, 3)
+    first.is_lost = True
+    current[0] = second
+    successor = node.start(specs(tmp_path)[0], None)
+    assert successor.poll() is None
+    assert (ended.poll(), cut_off.poll(), lost.poll()) == (75, 3, EXIT_NODE_LOST)
+    second.ends(0, 1)
+    assert (successor.poll(), ended.poll()) == (1, 75)
+
+
 def specs(root):
     return [
         WorkerSpec(rank=rank, world_size=2, addresses=("a:1", "b:2"), run_dir=str(root / "r"))
@@ -502,6 +583,27 @@ def test_workers_are_spread_evenly():
     assert allocate_over_nodes(machines, workers=None, **requested)[1] == [0, 1]
     with pytest.raises(ConfigurationError, match="a multiple of 2"):
         allocate_over_nodes(machines, workers=3, **requested)
+
+
+def test_addresses_of_workers_on_ipv6_hosts_have_brackets():
+    nodes = [SimpleNamespace(address=a, pick_ports=lambda n: [7] * n) for a in ("fd00::1", "b")]
+    assert allocate_addresses(nodes, [0, 1]) == ("[fd00::1]:7", "b:7")
+
+
+def test_horovod_refuses_ipv6_addresses(tmp_path):
+    (tmp_path / "train.py").touch()
+    context = LaunchContext(
+        environment={},
+        machine=Machine(cores=1),
+        output=Showing(io.StringIO()),
+        node_group=replace(HERE, hosts=("fd00::1", "fd00::2")),
+    )
+    options = RunOptions(
+        target=str(tmp_path / "train.py"), strategy="horovod", run_dir=tmp_path / "runs"
+    )
+    with pytest.raises(ConfigurationError, match="has the IPv6 address fd00::1"):
+        run(options, context)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_lost_host_is_reported_as_text():

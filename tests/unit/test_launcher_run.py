@@ -178,7 +178,7 @@ def test_the_launcher_records_that_no_worker_could_start(scene):
     with pytest.raises(LaunchError):
         run(options, context)
     end = read_records(launcher_records_path(scene.directory / "bad")).records[-1]
-    assert (end["kind"], end["exit_code"]) == ("run_end", 2)
+    assert (end["kind"], end["exit_code"]) == ("run_end", 69)
     assert "Could not start" in end["report"]
 
 

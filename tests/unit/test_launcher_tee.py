@@ -1,4 +1,6 @@
+import errno
 import io
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,47 @@ def test_logs_that_are_not_there_yet(logs):
     append(logs[1], "hello\n")
     tee.poll()
     assert output.getvalue() == "[worker 1] hello\n"
+
+
+def test_a_log_that_cannot_be_read_for_now_is_shown_later(logs, monkeypatch):
+    tee, output = tee_to(logs)
+    append(logs[0], "a\n")
+    tee.poll()
+    append(logs[0], "b\n")
+    append(logs[1], "c\n")
+    real = Path.open
+
+    class Stale:
+        """A file whose first part can be read, on a server that then fails."""
+
+        def __init__(self, path):
+            self.file, self.reads = real(path, "rb"), 0
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *reason):
+            self.file.close()
+
+        def seek(self, position):
+            self.file.seek(position)
+
+        def read(self, size):
+            self.reads += 1
+            if self.reads > 1:
+                raise OSError(errno.ESTALE, "stale file handle")
+            return self.file.read(size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Path,
+            "open",
+            lambda path, *a, **k: Stale(path) if path == logs[0] else real(path, *a, **k),
+        )
+        tee.poll()
+    assert output.getvalue() == "[worker 0] a\n[worker 1] c\n"
+    tee.close()
+    assert output.getvalue() == "[worker 0] a\n[worker 1] c\n[worker 0] b\n"
 
 
 def test_each_line_once_with_its_rank(logs):

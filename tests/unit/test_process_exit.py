@@ -31,6 +31,7 @@ def ran(tmp_path, monkeypatch):
     """Run a script and catch what comes out of it."""
     monkeypatch.setattr("sys.argv", [])
     monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
     def run(source):
         path = tmp_path / "train.py"

@@ -9,6 +9,7 @@ def own_sys(monkeypatch):
 
     monkeypatch.setattr(sys, "argv", ["worker"])
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 SOURCE = "import sys\nfrom beside import x\nargv, name = list(sys.argv), __name__\n"
@@ -21,6 +22,23 @@ def test_a_script_finds_its_arguments_and_neighbours(tmp_path):
     seen = execute(target)
     assert seen["argv"] == [str(tmp_path / "train.py"), "-m", "--lr", "1"]
     assert seen["name"] == "__main__"
+
+
+CHANGES_DIRECTORY = """
+import os, pathlib, sys
+argv = list(sys.argv)
+os.chdir("/")
+text = pathlib.Path(__file__).read_text()
+"""
+
+
+def test_a_script_finds_itself_in_another_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(CHANGES_DIRECTORY)
+    seen = execute(Target.from_arguments(["-f", "train.py"]))
+    assert seen["text"] == CHANGES_DIRECTORY
+    assert seen["argv"] == ["train.py"]
+    assert seen["__file__"] == str(tmp_path / "train.py")
 
 
 def test_a_module_is_found_in_the_current_directory(tmp_path, monkeypatch):

@@ -187,6 +187,17 @@ def test_the_containers_command_is_one_of_phalanx(place):
     assert requested["target"] == f"{mounts['code']}/train.py"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_launchers_wait_longer_for_pods_than_for_hosts(place, kind):
+    own = ("--run-options", "--rendezvous-timeout 7")
+    for options, expected in (((), 1800.0), (own, 7.0)):
+        made = objects("--kind", kind, "--workers", "3", *options, "train.py")
+        (container,) = [pod["containers"][0] for one in made for pod in pods_in(one)]
+        name, *words = container["args"]
+        requested = typer.main.get_command(app).commands[name].make_context(name, words).params
+        assert requested["rendezvous_timeout"] == expected
+
+
 def test_the_script_arrives_as_it_is(place):
     config_map = objects("train.py")[0]
     assert config_map["data"] == {"train.py": (place / "train.py").read_text()}
@@ -294,9 +305,17 @@ def test_several_pods_share_a_directory():
 
 
 @contextmanager
-def api(refuse=(), pods=()):
-    """Something that answers as Kubernetes does to what is asked here; gives what was asked."""
+def api(refuse=(), pods=(), objects=None, forbidden=()):
+    """Something that answers as Kubernetes does to what is asked here; gives what was asked.
+
+    Args:
+        refuse: ends of paths at which nothing can be created.
+        pods: what a list of pods has.
+        objects: the objects that exist, by path; those that are created are added.
+        forbidden: ends of paths that the user may not use.
+    """
     requested = []
+    there = {} if objects is None else objects
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def answer(self):
@@ -304,14 +323,28 @@ def api(refuse=(), pods=()):
             body = json.loads(self.rfile.read(length) or "null")
             url = urlsplit(self.path)
             requested.append((self.command, url.path, body))
-            refused = any(self.command == "POST" and url.path.endswith(end) for end in refuse)
-            if url.path.endswith("/log"):
-                text = f"log of {url.path.split('/')[-2]}\n".encode()
+            code, answered = 200, body or {"kind": "Status"}
+            if url.path.endswith(tuple(forbidden)):
+                code, answered = 403, {}
+            elif self.command == "POST" and url.path.endswith(tuple(refuse)):
+                code, answered = 409, {}
+            elif self.command == "POST":
+                made = {**body["metadata"], "uid": f"uid of the {body['kind']}"}
+                there[f"{url.path}/{made['name']}"] = {**body, "metadata": made}
+            elif url.path.endswith("/pods"):
+                answered = {"kind": "PodList", "apiVersion": "v1", "items": pods}
+            elif url.path not in there:
+                code, answered = 404, {}
             elif self.command == "GET":
-                text = json.dumps({"kind": "PodList", "apiVersion": "v1", "items": pods}).encode()
+                answered = there[url.path]
+            elif body in (None, {"preconditions": {"uid": there[url.path]["metadata"]["uid"]}}):
+                del there[url.path]
             else:
-                text = json.dumps({} if refused else body or {"kind": "Status"}).encode()
-            self.send_response(409 if refused else 200)
+                code, answered = 409, {}
+            text = json.dumps(answered).encode()
+            if url.path.endswith("/log"):
+                code, text = 200, f"log of {url.path.split('/')[-2]}\n".encode()
+            self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
@@ -418,13 +451,58 @@ def test_apply_status_logs_cancel(place, monkeypatch):
 
         requested.clear()
         assert CliRunner().invoke(app, ["cancel", "mnist"]).exit_code == 0
-        assert [(verb, path) for verb, path, _ in requested] == [
-            ("DELETE", "/apis/batch/v1/namespaces/team/jobs/mnist"),
-            ("DELETE", "/api/v1/namespaces/team/services/mnist"),
-            ("DELETE", "/api/v1/namespaces/team/configmaps/mnist"),
-            ("DELETE", "/api/v1/namespaces/team/secrets/mnist"),
-            ("DELETE", f"{POLICIES}/mnist"),
+        assert [path for verb, path, _ in requested if verb == "DELETE"] == [
+            "/apis/batch/v1/namespaces/team/jobs/mnist",
+            "/api/v1/namespaces/team/services/mnist",
+            "/api/v1/namespaces/team/configmaps/mnist",
+            f"{POLICIES}/mnist",
         ]
+
+
+def test_cancel_leaves_objects_of_the_name_that_are_not_the_runs(place, monkeypatch):
+    there = {}
+    with api(objects=there) as (url, _):
+        set_to(url, place, monkeypatch)
+        assert submit("--env", "KEY=1", "train.py").exit_code == 0
+        made = [each.rsplit("/", 2)[-2] for each in there]
+        assert made == ["configmaps", "secrets", "networkpolicies", "services", "jobs"]
+        secret = there["/api/v1/namespaces/team/secrets/mnist"]
+        secret["metadata"]["labels"] = {"phalanx/run": "another"}
+        del there["/api/v1/namespaces/team/configmaps/mnist"]["metadata"]["labels"]
+        result = CliRunner().invoke(app, ["cancel", "mnist"])
+    assert result.exit_code == 0, result.exception
+    assert [each.rsplit("/", 2)[-2] for each in there] == ["configmaps", "secrets"]
+    for kind in ("ConfigMap", "Secret"):
+        assert f"left the {kind} mnist: it does not have the label phalanx/run=mnist" in (
+            result.output + result.stderr
+        )
+
+
+def test_cancel_leaves_what_has_the_name_since_it_looked(place, monkeypatch):
+    there = {}
+    with api(objects=there) as (url, _):
+        set_to(url, place, monkeypatch)
+        assert submit("train.py").exit_code == 0
+        read = kubernetes_client._read
+        monkeypatch.setattr(kubernetes_client, "_read", lambda *a: {**read(*a), "uid": "older"})
+        result = CliRunner().invoke(app, ["cancel", "mnist"])
+    assert result.exit_code == 0, result.exception
+    assert len(there) == 4
+
+
+def test_cancel_without_permission_for_what_is_optional(place, monkeypatch):
+    there = {}
+    with api(objects=there, forbidden=("secrets/mnist", "networkpolicies/mnist")) as (url, _):
+        set_to(url, place, monkeypatch)
+        assert submit("train.py").exit_code == 0
+        result = CliRunner().invoke(app, ["cancel", "mnist"])
+    assert result.exit_code == 0, result.exception
+    assert list(there) == [f"{POLICIES}/mnist"]
+    lines = result.output + result.stderr
+    assert "kubectl delete secret -n team -l phalanx/run=mnist" in lines
+    with api(objects=there, forbidden=("jobs/mnist",)) as (url, _):
+        set_to(url, place, monkeypatch)
+        assert CliRunner().invoke(app, ["cancel", "mnist"]).exit_code != 0
 
 
 def test_what_was_made_is_taken_back(place, monkeypatch):
@@ -446,20 +524,18 @@ def test_other_kinds_are_made_and_deleted(place, monkeypatch):
         path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
         assert [(verb, at) for verb, at, _ in requested] == [("POST", POLICIES), ("POST", path)]
         CliRunner().invoke(app, ["cancel", "mnist"])
-        assert requested[2][:2] == ("DELETE", f"{path}/mnist")
+        assert ("DELETE", f"{path}/mnist") in [each[:2] for each in requested]
 
         requested.clear()
         assert submit("--kind", "trainjob", "--code-source", "image", "train.py").exit_code == 0
         place = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team"
         CliRunner().invoke(app, ["cancel", "mnist"])
-        assert [(verb, at) for verb, at, _ in requested] == [
+        assert [(verb, at) for verb, at, _ in requested if verb != "GET"] == [
             ("POST", POLICIES),
             ("POST", f"{place}/trainingruntimes"),
             ("POST", f"{place}/trainjobs"),
             ("DELETE", f"{place}/trainjobs/mnist"),
             ("DELETE", f"{place}/trainingruntimes/mnist"),
-            ("DELETE", "/api/v1/namespaces/team/configmaps/mnist"),
-            ("DELETE", "/api/v1/namespaces/team/secrets/mnist"),
             ("DELETE", f"{POLICIES}/mnist"),
         ]
 

@@ -382,14 +382,17 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
 class Process:
     """A process that feeds a tracker."""
 
+    pid = 2**22 + 1
+
     def __init__(self):
         self.code = None
+        self.is_kept = False  # by the kernel, in state D
 
     def poll(self):
         return self.code
 
     def signal(self, number):
-        self.code = -int(number)
+        self.code = None if self.is_kept else -int(number)
 
 
 class Scene:
@@ -424,6 +427,15 @@ class Scene:
 
     def state(self, name, **fields):
         state_path(self.run_dir, name).write_text(json.dumps(fields))
+
+
+def test_a_process_that_the_kernel_keeps_is_left(tmp_path):
+    scene = Scene(tmp_path)
+    with scene.processes:
+        scene.started[0].is_kept = True
+    assert scene.now < 60
+    (line,) = scene.output
+    assert f"after SIGKILL: tracker mlflow (process {Process.pid}). " in line
 
 
 def test_a_process_for_each_tracker_is_started_and_ended(tmp_path):

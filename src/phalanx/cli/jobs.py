@@ -79,7 +79,8 @@ def cancel(job: Job, run_dir: RunDir = Path("runs")) -> None:
         case "ray":
             ray_client.cancel(found, ray_client.connect(str(found.address)))
         case _:
-            kubernetes_client.cancel(found, kubernetes_client.connect())
+            for line in kubernetes_client.cancel(found, kubernetes_client.connect()):
+                info(line)
     info(f"cancelled {found.name}")
 
 

@@ -49,7 +49,8 @@ class AuthenticatedListener:
         """Listen.
 
         Args:
-            address: host and port; an empty host for all addresses, port 0 for one that is free.
+            address: host and port; an empty host for all addresses (IPv4 and IPv6), port 0 for one
+                that is free. An IPv6 address may have brackets.
             key: what a process must know.
             on_connection: gets each connection that has proved it, in a thread of its own.
             timeout: seconds for the proof.
@@ -66,7 +67,7 @@ class AuthenticatedListener:
         self._unproved: dict[int, Connection[Any, Any]] = {}
         self._number = 0
         self._is_open = True
-        self._listener = socket.create_server(address, backlog=_BACKLOG)
+        self._listener = _listen(address)
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, name="phalanx-listener", daemon=True).start()
 
@@ -126,7 +127,7 @@ def connect(
     """A connection to an `AuthenticatedListener`.
 
     Args:
-        address: host and port.
+        address: host and port. An IPv6 address may have brackets.
         key: what both ends must know.
         timeout: seconds to reach it, and again for the proof: a stranger may have the port.
 
@@ -134,7 +135,8 @@ def connect(
         OSError: no process can be reached there.
         AuthenticationError: no process that knows the key answers there.
     """
-    reached = socket.create_connection(address, timeout=timeout)
+    host, port = address
+    reached = socket.create_connection((without_brackets(host), port), timeout=timeout)
     reached.settimeout(None)
     connection: Connection[Any, Any] = Connection(reached.detach())
 
@@ -145,10 +147,35 @@ def connect(
     if not _is_proved(authenticate, expire=lambda: shut_down(connection), timeout=timeout):
         connection.close()
         raise AuthenticationError(
-            f"what listens at {address[0]}:{address[1]} has not proved in {timeout:.0f} s that it "
+            f"what listens at {join_address(host, port)} has not proved in {timeout:.0f} s that it "
             "knows the token of the run"
         )
     return connection
+
+
+def join_address(host: str, port: int) -> str:
+    """`host:port`, as TensorFlow and TF_CONFIG take it: `[fd00::1]:7000` for an IPv6 address."""
+    bare = without_brackets(host)
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
+def without_brackets(host: str) -> str:
+    """The host as the socket module takes it: `fd00::1` for `[fd00::1]`."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _listen(address: tuple[str, int]) -> socket.socket:
+    host, port = without_brackets(address[0]), address[1]
+    if not host:
+        if socket.has_dualstack_ipv6():
+            with suppress(OSError):  # such as an IPv6 that the machine's settings switch off
+                return socket.create_server(
+                    ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+                )
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    found = {each[0] for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    family = socket.AF_INET if socket.AF_INET in found else socket.AF_INET6
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
 
 
 def shut_down(connection: Connection[Any, Any]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import LaunchError
+from phalanx.errors import LaunchError, UnavailableError
 from phalanx.launcher.data_servers import DataServers
 from phalanx.launcher.elastic import (
     BelowMinimum,
@@ -433,14 +433,14 @@ def _write_attempt(directory: Path, specs: Sequence[WorkerSpec]) -> None:
     """Make an attempt's directory, with the specs of its workers.
 
     Raises:
-        LaunchError: it cannot be written.
+        UnavailableError: it cannot be written.
     """
     shown = [asdict(replace(spec, desync_key="")) for spec in specs]  # others may read the file
     try:
         directory.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
         (directory / "cluster.json").write_text(json.dumps(shown, indent=2) + "\n")
     except OSError as error:
-        raise LaunchError(
+        raise UnavailableError(
             f"Cannot write the files of the workers in {directory}: {error.strerror or error}. "
             "Make room there, or give another --run-dir."
         ) from error

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from signal import SIGKILL
 
-from phalanx.launcher.process import StartProcess, WorkerHandle, WorkerProcess
+from phalanx.errors import LaunchError
+from phalanx.launcher.process import StartProcess, WorkerHandle, WorkerProcess, kill_and_wait
 from phalanx.monitoring.durable_files import PRIVATE_DIR
 
 MOST_REPLACEMENTS = 10
@@ -104,16 +103,18 @@ class DataServers:
                 continue
             self._left -= 1
             self._announce(f"{ended}; starting a replacement")
-            self._handles[name] = self._start_one(name)
+            try:
+                self._handles[name] = self._start_one(name)
+            except (LaunchError, OSError) as error:  # The training itself is well.
+                self._announce(
+                    f"the replacement of data server {name} did not start: {error} Workers read on "
+                    "their own"
+                )
 
     def close(self) -> None:
         """End all that run; nothing of theirs must be saved."""
-        for handle in self._handles.values():
-            with suppress(OSError):
-                handle.signal(SIGKILL)
-        for handle in self._handles.values():
-            while handle.poll() is None:
-                pass
+        handles = {f"data server {name}": handle for name, handle in self._handles.items()}
+        kill_and_wait(handles, announce=self._announce)
         self._handles.clear()
 
     def _start_one(self, name: str) -> WorkerHandle:

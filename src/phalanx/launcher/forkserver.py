@@ -19,7 +19,7 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from phalanx.errors import LaunchError
+from phalanx.launcher.process import kill_and_wait
 
 SERVER_MODULE = "phalanx.worker.forkserver"
 
@@ -206,11 +207,14 @@ class ForkServer:
             (pid,) = PID.unpack(self._receive(PID.size))
             return int(pid)
 
-    def close(self, timeout: float = 10.0) -> None:
+    def close(
+        self, timeout: float = 10.0, *, announce: Callable[[str], None] = lambda text: None
+    ) -> None:
         """End the server and the workers that are left.
 
         Args:
             timeout: seconds that it may take to end without SIGKILL.
+            announce: prints a message for the user.
         """
         if self._owner != os.getpid() or self._control.fileno() == -1:
             return
@@ -222,8 +226,7 @@ class ForkServer:
                 # Before READY it does not read the socket, and has no worker.
                 self._process.wait(timeout if self._ready else 0.0)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                kill_and_wait({"the fork server for workers": self._process}, announce=announce)
         if self._output is not None:
             self._output.close()
 

@@ -119,7 +119,9 @@ class HangDetector:
     def __post_init__(self) -> None:
         self._polled = self.now()
         self._beats = {
-            rank: HeartbeatReader(records_path(self.paths.run, rank), self._polled)
+            rank: HeartbeatReader(
+                records_path(self.paths.run, rank), self._polled, flight=self.paths.flight(rank)
+            )
             for rank in self.handles
         }
         self._has_reported = False

@@ -6,7 +6,7 @@ the worker needs, a fresh process starts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,8 +24,13 @@ NICE = 10
 class PreforkPool:
     """Starts workers, as forks where possible."""
 
-    def __init__(self) -> None:
-        """Start without a fork server."""
+    def __init__(self, announce: Callable[[str], None] = lambda text: None) -> None:
+        """Start without a fork server.
+
+        Args:
+            announce: prints a message for the user.
+        """
+        self._announce = announce
         self._server: ForkServer | None = None
 
     def prewarm(self, command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -69,5 +74,5 @@ class PreforkPool:
     def close(self) -> None:
         """End the fork server and the workers that it has forked."""
         if self._server is not None:
-            self._server.close(timeout=0.0)
+            self._server.close(timeout=0.0, announce=self._announce)
             self._server = None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from phalanx.errors import LaunchError
+from phalanx.errors import UnavailableError
 from phalanx.launcher.parent_death import tied_to_this_process
 
 
@@ -37,6 +38,46 @@ class WorkerHandle(Protocol):
 StartProcess = Callable[..., WorkerHandle]
 """Starts a process: `WorkerProcess`, or a test's stand-in."""
 
+AFTER_KILL = 10.0
+"""Seconds for the kernel to end helper processes after SIGKILL."""
+_POLL = 0.01
+
+
+def kill_and_wait(
+    processes: Mapping[str, WorkerHandle | subprocess.Popen[bytes]],
+    *,
+    announce: Callable[[str], None],
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """End helper processes, and leave those that the kernel does not end in time.
+
+    It cannot end a process that waits for a device or a network file system (state D in `ps`).
+
+    Args:
+        processes: by the name that messages show.
+        announce: prints a message for the user.
+        now: seconds, increasing.
+        sleep: waits for some seconds.
+    """
+    for process in processes.values():
+        with suppress(OSError):
+            if isinstance(process, subprocess.Popen):
+                process.kill()
+            else:
+                process.signal(signal.SIGKILL)
+    until = now() + AFTER_KILL
+    running = dict(processes)
+    while running := {name: each for name, each in running.items() if each.poll() is None}:
+        if now() > until:
+            named = ", ".join(f"{name} (process {each.pid})" for name, each in running.items())
+            announce(
+                f"still there {AFTER_KILL:.0f} s after SIGKILL: {named}. The kernel does not end a "
+                "process that waits for a device or a network file system; it is left there"
+            )
+            return
+        sleep(_POLL)
+
 
 class WorkerProcess:
     """A worker in a session of its own, so that one signal reaches its whole family.
@@ -49,7 +90,7 @@ class WorkerProcess:
     With `reads_terminal` it has the launcher's standard input, else an empty one.
 
     Raises:
-        LaunchError: the operating system did not start it.
+        UnavailableError: the operating system did not start it.
     """
 
     def __init__(
@@ -73,7 +114,7 @@ class WorkerProcess:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise LaunchError(f"Could not start {command[0]!r}: {error}.") from error
+            raise UnavailableError(f"Could not start {command[0]!r}: {error}.") from error
 
     @property
     def pid(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.cluster.exit_codes import EXIT_NODE_LOST, RESUME_EXIT_CODE
+from phalanx.errors import CheckpointError
 from phalanx.launcher.failure import FailureRecord, plain_line
 from phalanx.launcher.log_lines import LineAssembler, is_startup_noise, without_style
 from phalanx.monitoring.events import WorkerExitEvent
@@ -74,6 +75,11 @@ class WorkerExit:
     def has_saved(self) -> bool:
         """Whether it has saved and stopped, to continue later."""
         return self.exit_code == RESUME_EXIT_CODE
+
+    @property
+    def could_not_save(self) -> bool:
+        """Whether it was to save and stop, or to save at all, and could not."""
+        return self.failure is not None and self.failure.type == CheckpointError.__name__
 
     @property
     def is_clean(self) -> bool:

@@ -13,8 +13,9 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.strategies import check_gpus, uses_parameter_servers
-from phalanx.errors import ConfigurationError, LaunchError
+from phalanx.errors import ConfigurationError, LaunchError, UnavailableError
 from phalanx.launcher.agent import Agent, WorkerGroupRunner
 from phalanx.launcher.context import LaunchContext
 from phalanx.launcher.data_servers import DataServers
@@ -59,6 +60,7 @@ def run(options: RunOptions, context: LaunchContext) -> RunResult:
     Raises:
         ConfigurationError: the options do not fit this machine.
         ScriptError: the script cannot be run; no worker was started.
+        UnavailableError: another launcher uses the run, or another host does not answer.
         LaunchError: a worker process could not be started.
     """
     if options.as_module:
@@ -67,6 +69,7 @@ def run(options: RunOptions, context: LaunchContext) -> RunResult:
         check_script(Path(options.target))
     node_group = context.node_group
     if node_group is not None:
+        _check_addresses(node_group, options)
         context.announce(f"{node_group.kind}: {node_group.why}")
     if node_group is None or len(node_group.hosts) == 1:
         result = _run(options, context, None)
@@ -79,6 +82,20 @@ def run(options: RunOptions, context: LaunchContext) -> RunResult:
         leader.end(result.exit_code, result.report)
     print_summary(result, options.switches, context.announce)
     return result
+
+
+def _check_addresses(node_group: ClusterEnvironment, options: RunOptions) -> None:
+    """Refuse hosts by IPv6 address under Horovod, whose rendezvous server has IPv4 only.
+
+    Raises:
+        ConfigurationError: names the first of them.
+    """
+    found = next((host for host in node_group.hosts if ":" in host), None)
+    if found is not None and options.strategy == "horovod":
+        raise ConfigurationError(
+            f"Horovod connects hosts by IPv4, and --hosts has the IPv6 address {found}. Give names "
+            "or IPv4 addresses, or another --strategy."
+        )
 
 
 def _run(options: RunOptions, context: LaunchContext, leader: Leader | None) -> RunResult:
@@ -158,7 +175,7 @@ def _run_owned(
                 )
                 result = Agent(runner=runner).run()
         except LaunchError as error:
-            events.append(RunEnd(exit_code=2, report=str(error)))
+            events.append(RunEnd(exit_code=error.exit_code, report=str(error)))
             _finish_trackers(trackers, signals)
             raise
         _assert_owned(lease)
@@ -309,7 +326,8 @@ def _owned_run(run_dir: Path, announce: Callable[[str], None]) -> Iterator[Lease
         announce: prints a message for the user.
 
     Raises:
-        ConfigurationError: another launcher runs it, or the directory cannot be written.
+        UnavailableError: another launcher runs it.
+        ConfigurationError: the directory cannot be written.
     """
     times = LeaseTimes()
     try:
@@ -321,6 +339,9 @@ def _owned_run(run_dir: Path, announce: Callable[[str], None]) -> Iterator[Lease
             times=times,
             announce=announce,
         )
+    except ConfigurationError as error:
+        # The other launcher may end soon: one of a pod that is being replaced does.
+        raise UnavailableError(str(error)) from error
     except OSError as error:
         raise ConfigurationError(
             f"Cannot write in the run directory {run_dir}: {error.strerror or error}. Give another "

@@ -57,6 +57,8 @@ def resolve_result(
         code = RESUME_EXIT_CODE
     elif signal is not None and not _finished_anyway(endings, signal):
         code = 128 + signal
+        if cause is not None and cause.could_not_save:
+            report = failure_report(cause, endings, paths.log(cause.rank))
     elif hang is not None:
         code, report = EXIT_CODE, hang
     elif cause is None and any(each.exit_code == 0 for each in endings):

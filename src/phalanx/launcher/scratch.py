@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -23,7 +24,8 @@ def remove_scratch(pids: Iterable[int], temporary: Path | None = None) -> None:
         pids: the processes' numbers.
         temporary: where temporary files are; the system's place if None.
     """
-    place = Path(tempfile.gettempdir()) if temporary is None else temporary
-    for pid in pids:
-        for left in place.glob(f"{scratch_prefix(pid)}*"):
-            shutil.rmtree(left, ignore_errors=True)
+    with suppress(OSError):  # no directory for temporary files has room: nothing can be removed
+        directory = Path(tempfile.gettempdir()) if temporary is None else temporary
+        for pid in pids:
+            for left in directory.glob(f"{scratch_prefix(pid)}*"):
+                shutil.rmtree(left, ignore_errors=True)

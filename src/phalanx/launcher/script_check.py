@@ -17,14 +17,14 @@ def check_script(path: Path) -> None:
     Raises:
         ScriptError: it is missing, not a file, unreadable or has a syntax error.
     """
-    if not path.exists():
-        raise ScriptError(
-            f"There is no script {str(path)!r} (looked in {Path.cwd()}). Check the path; to run a "
-            f"module by its name, use `phalanx run -m {path.stem}`."
-        )
-    if not path.is_file():
-        raise ScriptError(f"{str(path)!r} is not a file. Name the Python script to run.")
     try:
+        if not path.exists():
+            raise ScriptError(
+                f"There is no script {str(path)!r} (looked in {Path.cwd()}). Check the path; to "
+                f"run a module by its name, use `phalanx run -m {path.stem}`."
+            )
+        if not path.is_file():
+            raise ScriptError(f"{str(path)!r} is not a file. Name the Python script to run.")
         source = path.read_bytes()
     except OSError as error:
         raise ScriptError(f"Cannot read the script {str(path)!r}: {error.strerror}.") from error

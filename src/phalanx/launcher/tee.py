@@ -71,7 +71,8 @@ class Tee:
                 log.seek(self._read_to[rank])
                 while chunk := log.read(_CHUNK):
                     chunks.append(chunk)
-        except FileNotFoundError:
+        except OSError:
+            # Not there yet; or a network file system fails for now (EIO, ESTALE): read again later.
             return []
         self._read_to[rank] += sum(map(len, chunks))
         return chunks

@@ -15,11 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from signal import SIGKILL
 from typing import Any
 
 from phalanx.errors import ConfigurationError, LaunchError
-from phalanx.launcher.process import StartProcess, WorkerHandle, WorkerProcess
+from phalanx.launcher.process import StartProcess, WorkerHandle, WorkerProcess, kill_and_wait
 from phalanx.monitoring.durable_files import PRIVATE_DIR
 
 MAX_REPLACEMENTS = 5
@@ -160,13 +159,13 @@ class TrackerProcesses:
 
     def __exit__(self, *reason: object) -> None:
         """End those that still run; what they had not sent can be sent later."""
+        handles = {
+            f"tracker {sender.name}": sender.handle
+            for sender in self._senders
+            if sender.handle is not None
+        }
+        kill_and_wait(handles, announce=self.announce, now=self.now, sleep=self.sleep)
         for sender in self._senders:
-            if sender.handle is None:
-                continue
-            with suppress(OSError):
-                sender.handle.signal(SIGKILL)
-            while sender.handle.poll() is None:
-                self.sleep(0.01)
             sender.handle = None
 
     def poll(self) -> None:

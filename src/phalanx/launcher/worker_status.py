@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from phalanx.monitoring.event_log import records_backwards
+from phalanx.monitoring.flight_reader import current_phase
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _THREAD = re.compile(r"^Thread ", re.MULTILINE)
@@ -247,18 +249,23 @@ class HeartbeatReader:
     The time in a record is not used: the writer's clock may be set while it runs, or be hours off
     on another host. What counts is when the reader first saw that a new activity had started.
 
+    Where no heartbeat comes, such as on a full disk, the flight recorder shows new activity.
+
     Attributes:
         last_heartbeat: when the reader saw the last new heartbeat.
     """
 
-    def __init__(self, records: Path, now: float) -> None:
+    def __init__(self, records: Path, now: float, *, flight: Path | None = None) -> None:
         """Start with an attempt; heartbeats that are in the file are of an earlier one.
 
         Args:
             records: the worker's records.
             now: the time, by the reader's clock.
+            flight: the file of its flight recorder.
         """
         self._records = records
+        self._flight = flight
+        self._flight_phase: tuple[object, ...] | None = None
         self._last = last_heartbeat_in(records)
         self._progress = WorkerProgress(phase="start", since=now)
         self._activity: tuple[object, ...] | None = None
@@ -276,6 +283,7 @@ class HeartbeatReader:
             now: the time, by the reader's clock.
         """
         beat = last_heartbeat_in(self._records)
+        before, self._flight_phase = self._flight_phase, self._current_phase()
         if beat is None and self._activity is not None:
             # Other records fill the end of the file, so the worker writes.
             self._progress, self.last_heartbeat = replace(self._progress, since=now), now
@@ -287,8 +295,13 @@ class HeartbeatReader:
                     phase=beat.phase, since=now - lasted, step=beat.step, epoch=beat.epoch
                 )
             self._last, self._activity, self.last_heartbeat = beat, beat.activity, now
+        elif self._flight_phase not in (None, before):
+            self._progress, self.last_heartbeat = replace(self._progress, since=now), now
         self._polled = now
         return self._progress
+
+    def _current_phase(self) -> tuple[object, ...] | None:
+        return None if self._flight is None else current_phase(self._flight)
 
 
 def main_frames(stacks: str) -> list[Frame]:
@@ -312,8 +325,15 @@ def user_frame(frames: Sequence[Frame]) -> str | None:
     """The innermost frame of the user's code, else the innermost of all."""
     own = [frame for frame in frames if not any(part in frame[0] for part in _LIBRARIES)]
     for file, line, function in [*own, *frames][:1]:
-        return f"{file}:{line}, in {function}"
+        return f"{_relative(file)}:{line}, in {function}"
     return None
+
+
+def _relative(file: str) -> str:
+    """The path as a user in the working directory would write it."""
+    with suppress(ValueError, OSError):
+        return str(Path(file).relative_to(Path.cwd()))
+    return file
 
 
 def _frames(thread: str) -> list[Frame]:

@@ -50,6 +50,20 @@ def read_flight(path: Path) -> Flight | None:
     )
 
 
+def current_phase(path: Path) -> tuple[object, ...] | None:
+    """What differs whenever the worker has begun another phase; None where that is unknown.
+
+    Reads the header alone. Unlike event logs, a flight file has its room from the start, so this
+    also answers on a full disk.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(HEADER_SIZE)
+    except OSError:
+        return None
+    return NOW.unpack_from(raw, NOW_AT) if len(raw) == HEADER_SIZE else None
+
+
 def _texts(raw: bytes) -> list[str]:
     found, at = [""], 0
     while at + 2 <= len(raw):

@@ -22,6 +22,8 @@ from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 
 CODES = ("configmap", "image")
 CODE_DIR = "/phalanx/code"
+RENDEZVOUS_TIMEOUT = 1800
+"""Seconds for all pods to start: they may wait for free nodes, for new nodes, and for the image."""
 CONTAINERS = {"job": "phalanx", "jobset": "phalanx", "trainjob": "node", "tfjob": "tensorflow"}
 """The container of each kind of object; Kubeflow's operators look for theirs by this name."""
 KINDS = tuple(CONTAINERS)
@@ -143,7 +145,13 @@ class KubernetesJob:
         if self.code_source == "image":
             return None
         check_script(Path(self.target))
-        return Path(self.target).read_text(encoding="utf-8")
+        try:
+            return Path(self.target).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(
+                f"A ConfigMap holds text in UTF-8, and {self.target} has another encoding "
+                f"({error}). Save the script as UTF-8, or give --code-source image."
+            ) from error
 
     @cached_property
     def run(self) -> SubmitSpec:
@@ -174,7 +182,12 @@ class KubernetesJob:
     def args(self) -> list[str]:
         """What the container's `phalanx` is given."""
         cluster = "tf_config" if self.kind == "tfjob" else "kubernetes"
-        return self.run.words("--cluster", cluster, "--grace-period", str(self.grace_period))
+        # The user's own options follow, and take precedence.
+        return self.run.words(
+            *("--cluster", cluster),
+            *("--rendezvous-timeout", str(RENDEZVOUS_TIMEOUT)),
+            *("--grace-period", str(self.grace_period)),
+        )
 
     @cached_property
     def variables(self) -> dict[str, str]:

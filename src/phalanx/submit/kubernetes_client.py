@@ -100,40 +100,103 @@ def _create(one: dict[str, Any], namespace: str, kubernetes: ModuleType) -> None
             )
 
 
-def _delete(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> None:
-    """Delete an object and its dependents; no error if it no longer exists."""
+def _read(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> dict[str, Any]:
+    """The metadata of an object, as in its manifest.
+
+    Raises:
+        ApiException: Kubernetes refuses, or there is no such object.
+    """
     client = kubernetes.client
+    match kind:
+        case "ConfigMap":
+            found = client.CoreV1Api().read_namespaced_config_map(name, namespace)
+        case "Secret":
+            found = client.CoreV1Api().read_namespaced_secret(name, namespace)
+        case "NetworkPolicy":
+            found = client.NetworkingV1Api().read_namespaced_network_policy(name, namespace)
+        case "Service":
+            found = client.CoreV1Api().read_namespaced_service(name, namespace)
+        case "Job":
+            found = client.BatchV1Api().read_namespaced_job(name, namespace)
+        case _:
+            group, version, plural = CUSTOM[kind]
+            found = client.CustomObjectsApi().get_namespaced_custom_object(
+                group, version, namespace, plural, name
+            )
+    document = client.ApiClient().sanitize_for_serialization(found)
+    return dict(document.get("metadata") or {})
+
+
+def _delete(
+    kind: str, name: str, namespace: str, kubernetes: ModuleType, *, uid: str | None = None
+) -> None:
+    """Delete an object and its dependents; no error if it no longer exists.
+
+    Args:
+        kind: its kind.
+        name: its name.
+        namespace: where it is.
+        kubernetes: the client.
+        uid: of the one object that is meant: not of another one that has its name by now.
+    """
+    client = kubernetes.client
+    body = {} if uid is None else {"body": {"preconditions": {"uid": uid}}}
     try:
         match kind:
             case "ConfigMap":
-                client.CoreV1Api().delete_namespaced_config_map(name, namespace)
+                client.CoreV1Api().delete_namespaced_config_map(name, namespace, **body)
             case "Secret":
-                client.CoreV1Api().delete_namespaced_secret(name, namespace)
+                client.CoreV1Api().delete_namespaced_secret(name, namespace, **body)
             case "NetworkPolicy":
-                client.NetworkingV1Api().delete_namespaced_network_policy(name, namespace)
+                client.NetworkingV1Api().delete_namespaced_network_policy(name, namespace, **body)
             case "Service":
-                client.CoreV1Api().delete_namespaced_service(name, namespace)
+                client.CoreV1Api().delete_namespaced_service(name, namespace, **body)
             case "Job":
                 client.BatchV1Api().delete_namespaced_job(
-                    name, namespace, propagation_policy="Background"
+                    name, namespace, propagation_policy="Background", **body
                 )
             case _:
                 group, version, plural = CUSTOM[kind]
                 client.CustomObjectsApi().delete_namespaced_custom_object(
-                    group, version, namespace, plural, name
+                    group, version, namespace, plural, name, **body
                 )
     except client.ApiException as error:
         # Who may not delete these has made none, and cancels a job nevertheless.
         is_not_allowed = error.status == 403 and kind in _OPTIONAL
-        if error.status != 404 and not is_not_allowed:
+        is_another = error.status == 409 and uid is not None
+        if error.status != 404 and not is_not_allowed and not is_another:
             raise
 
 
-def cancel(job: SubmittedJob, kubernetes: ModuleType) -> None:
-    """Delete the Job, its pods, and what was made with it."""
+def cancel(job: SubmittedJob, kubernetes: ModuleType) -> list[str]:
+    """Delete the Job, its pods, and what was made with it; gives a line for what it leaves.
+
+    An object of the same name that does not have the run's label is the user's own.
+    """
+    name, namespace = job.job, str(job.namespace)
     others = ("TrainingRuntime",) if job.object == "TrainJob" else ("Service",)
+    left: list[str] = []
     for kind in (str(job.object), *others, "ConfigMap", *_OPTIONAL):
-        _delete(kind, job.job, str(job.namespace), kubernetes)
+        try:
+            found = _read(kind, name, namespace, kubernetes)
+        except kubernetes.client.ApiException as error:
+            if error.status == 404:
+                continue
+            if error.status != 403 or kind not in _OPTIONAL:
+                raise
+            left.append(
+                f"may not read the {kind} {name} (403), and does not delete it. If this run made "
+                f"one: kubectl delete {kind.lower()} -n {namespace} -l {LABEL}={name}"
+            )
+            continue
+        if (found.get("labels") or {}).get(LABEL) != name:
+            left.append(
+                f"left the {kind} {name}: it does not have the label {LABEL}={name}, so phalanx "
+                "submit did not make it"
+            )
+            continue
+        _delete(kind, name, namespace, kubernetes, uid=found.get("uid"))
+    return left
 
 
 def status(job: SubmittedJob, kubernetes: ModuleType) -> str:

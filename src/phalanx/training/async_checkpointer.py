@@ -56,6 +56,7 @@ class AsyncCheckpointer:
         self._step = 0
         self._last_saved: int | None = None
         self._failures = 0
+        self._why = ""
         self._writer = replace(
             writer_of(stage, folder, options.retry_policy),
             is_given_up=lambda: self._gives_up,
@@ -83,7 +84,7 @@ class AsyncCheckpointer:
         began = self._clock()
         self.finish()
         self._end_if_nothing_is_saved()
-        self._count += 1
+        self._count, self._why = self._count + 1, ""
         writer = replace(self._writer, attempt=f"{self._writer.attempt}-{self._count}")
         share = writer.take(read())
         self._step, self._writing = share.snapshot.step, writer
@@ -104,6 +105,19 @@ class AsyncCheckpointer:
             self._writing.discard(self._step)
         if error is not None:
             self._report(error)
+
+    def assert_saved(self, step: int) -> None:
+        """Check, on all workers, that the last checkpoint is that of `step`.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        is_chief = self._stage.topology.is_chief  # which alone knows whether it has committed
+        if any(self._on_any_worker(is_chief and self._last_saved != step)):
+            raise CheckpointError(
+                f"Asked to save and stop at step {step}; its checkpoint in {self._folder} could "
+                f"not be written{self._why}. Training resumes from the last complete one."
+            )
 
     def _wait_for_all(self) -> None:
         """Until every worker has written its shard or failed, and the chief has committed.
@@ -158,6 +172,7 @@ class AsyncCheckpointer:
                 "still there."
             ) from error
         self._failures += 1
+        self._why = f" ({error})"
         if self._failures.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... in a row
             _log.warning(
                 "the checkpoint of step %d in %s could not be written, training continues: %s%s",

@@ -171,6 +171,7 @@ class CheckpointManager:
 
         Raises:
             SystemExit: this process is to go, and has saved.
+            CheckpointError: it is to go, and could not save.
         """
         self._step += done
         if not can_save:
@@ -189,6 +190,7 @@ class CheckpointManager:
 
         Raises:
             SystemExit: this process is to go, and has saved.
+            CheckpointError: it is to go, and could not save.
         """
         due = self._schedule.is_due_after_epoch(epoch, self._step)
         best = self._schedule.is_best(logs)
@@ -248,6 +250,7 @@ class CheckpointManager:
     def _stop(self) -> None:
         with phase_tracker.during("checkpoint"):
             self._writes.finish()
+            self._writes.assert_saved(self._step)
         if self._stage.topology.is_chief:
             _log.warning(
                 "stopped at step %d, as a signal asked; the same command resumes from there",

@@ -30,6 +30,7 @@ from phalanx.worker import directory_creation, process_exit
 from phalanx.worker.logs import set_up_logging
 from phalanx.worker.process_exit import dump_stacks_on_request, exit_on_sigterm
 from phalanx.worker.run_script import Target, execute
+from phalanx.worker.standard_output import survive_full_disk
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -45,7 +46,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     paths = AttemptPaths(run=Path(spec.run_dir), attempt=spec.attempt)
     dump_stacks_on_request(paths.stacks(spec.rank))
 
+    survive_full_disk()
     process_exit.install_exit_guard()
+    process = os.getpid()
     event_log = event_log_of(spec.run_dir, spec.rank)
     heartbeat = HeartbeatWriter(event_log, phase_tracker).start()
     phase_tracker.follow(flight)
@@ -59,6 +62,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         event_log.append(introduction(spec, strategy))
         phase_tracker.enter("idle")
         script, code = _run(target)
+        if os.getpid() != process:
+            raise SystemExit(code)  # in a child that the script has forked
         if spec.shares_script:
             _exit_barrier(strategy, saved=code != 0)
         flight.close()
@@ -67,6 +72,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         event_log.append(WorkerEnd(ok=True, step=phase_tracker.beat().step))
         del script
     except BaseException as error:
+        if os.getpid() != process:
+            _end_forked_child(error)
         failure = process_exit.record_failure(
             error,
             rank=spec.rank,
@@ -75,7 +82,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
             step=phase_tracker.beat().step,
             workers=spec.world_size if spec.shares_script else 1,
         )
-        failure.write(paths.error(spec.rank))
+        with suppress(OSError):  # A full disk does not change how it ends.
+            failure.write(paths.error(spec.rank))
         flight.close()
         heartbeat.close()
         event_log.append(WorkerEnd(ok=False, error=failure.summary))
@@ -160,6 +168,15 @@ def _devices(strategy: Any) -> list[str]:
         return local_devices()
     # In a cluster TensorFlow lists the others' devices too, but not here.
     return [name.rpartition("device:")[2] for name in strategy.extended.worker_devices]
+
+
+def _end_forked_child(error: BaseException) -> NoReturn:
+    """End a process that the script has forked, as Python would: it is not the worker."""
+    if not isinstance(error, SystemExit):
+        print(process_exit.format_traceback(error), file=sys.stderr, flush=True)
+    elif isinstance(error.code, str):
+        print(error.code, file=sys.stderr, flush=True)
+    process_exit.exit_without_barrier(process_exit.exit_code_of(error))
 
 
 def _run(target: Target) -> tuple[dict[str, object], int]:

@@ -7,7 +7,9 @@ import runpy
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,4 +36,19 @@ def execute(target: Target) -> dict[str, object]:
         sys.path.insert(0, os.getcwd())
         return runpy.run_module(target.name, run_name="__main__", alter_sys=True)
     sys.path.insert(0, str(Path(target.name).resolve().parent))
-    return runpy.run_path(target.name, run_name="__main__")
+    return _run_file(os.path.abspath(target.name))
+
+
+def _run_file(path: str) -> dict[str, object]:
+    """Run a file as `python FILE` does.
+
+    `runpy.run_path` would set `sys.argv[0]` to the path, or else leave `__file__` relative, which
+    Python has not done since 3.9: a script may change its directory.
+    """
+    loader = SourceFileLoader("__main__", path)
+    code = loader.source_to_code(loader.get_data(path), path)
+    main = ModuleType("__main__")
+    main.__file__, main.__loader__, main.__package__ = path, loader, None
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
+    return main.__dict__

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from phalanx.cluster.authenticated_connection import connect
 from phalanx.cluster.node_group import ClusterEnvironment
-from phalanx.errors import LaunchError
+from phalanx.errors import LaunchError, UnavailableError
 from phalanx.launcher.options import STARTUP_TIMEOUT
 from phalanx.launcher.rendezvous.channel import Channel
 from phalanx.launcher.rendezvous.identity import CommandIdentity
@@ -54,6 +54,7 @@ class RendezvousClient:
         on_unreachable: OnUnreachable = _nothing,
         gives_up: Callable[[], bool] = bool,
         identity: CommandIdentity | None = None,
+        name: str | None = None,
     ) -> None:
         """Prepare.
 
@@ -69,9 +70,10 @@ class RendezvousClient:
             on_unreachable: called after each try that fails.
             gives_up: whether to stop retrying; called after each try.
             identity: of the command, which the leader compares with its own.
+            name: the run's, if the command names it.
         """
         self.leader = node_group.hosts[0] or "the first host"
-        self._path = rendezvous_path(root.absolute(), node_group)
+        self._path = rendezvous_path(root.absolute(), node_group, name)
         self._hello = {
             "index": node_group.index,
             "machine": asdict(machine),
@@ -92,7 +94,8 @@ class RendezvousClient:
         """Connect to the leader; gives the channel and the leader's rendezvous file.
 
         Raises:
-            LaunchError: there is no leader, it rejects this launcher, or a signal came.
+            UnavailableError: there is no leader, or a signal came.
+            LaunchError: the leader rejects this launcher.
         """
         waiting = WaitReporter(self._clock, self._announce, self._timeout)
         while True:
@@ -103,10 +106,11 @@ class RendezvousClient:
             if waiting.is_over or self._signals.count() or self._gives_up():
                 there = self._rejection or ", but no launcher that knows this run"
                 found = "no such file" if info is None else f"port {info.port}{there}"
-                raise LaunchError(
+                raise UnavailableError(
                     f"Waited {waiting.seconds:.0f} s for the leading launcher on {self.leader}, "
                     f"which says where it is in {self._path}; found {found}. Start the same "
-                    "command there, with the same --run-dir, a directory that all hosts share; "
+                    "command there, with the same --name and --run-dir, a directory that all hosts "
+                    "share; "
                     "--rendezvous-timeout waits longer."
                 )
             waiting.report(f"the leading launcher on {self.leader}")

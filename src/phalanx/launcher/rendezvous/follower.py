@@ -15,6 +15,7 @@ from phalanx.errors import LaunchError
 from phalanx.launcher.context import LaunchContext
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.preemption import SIGNALS
+from phalanx.launcher.prefork import PreforkPool
 from phalanx.launcher.process import WorkerHandle
 from phalanx.launcher.rendezvous.channel import Channel, Message
 from phalanx.launcher.rendezvous.client import LONGEST_GAP, RendezvousClient
@@ -174,6 +175,7 @@ def run_follower(
         environment={**context.environment, **options.env},
         address=node_group.hosts[node_group.index],
         picks=pick_public_ports,
+        warm=PreforkPool(context.announce),
     )
     with SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS)) as signals:
         clock, announce = MonotonicClock(longest_gap=LONGEST_GAP), context.announce
@@ -187,6 +189,7 @@ def run_follower(
             announce=announce,
             rendezvous_timeout=options.rendezvous_timeout,
             identity=CommandIdentity.of(options),
+            name=options.name,
         )
         ended = RendezvousFollower(
             client, options.run_dir, node, signals=signals, clock=clock, announce=announce

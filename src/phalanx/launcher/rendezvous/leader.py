@@ -11,9 +11,10 @@ from pathlib import Path
 from types import TracebackType
 
 from phalanx.cluster.node_group import ClusterEnvironment
-from phalanx.errors import LaunchError
+from phalanx.errors import LaunchError, PhalanxError, UnavailableError
 from phalanx.launcher.context import LaunchContext
 from phalanx.launcher.options import STARTUP_TIMEOUT, RunOptions
+from phalanx.launcher.prefork import PreforkPool
 from phalanx.launcher.rendezvous.client import LONGEST_GAP, WaitReporter
 from phalanx.launcher.rendezvous.identity import CommandIdentity
 from phalanx.launcher.rendezvous.node import LocalNode, Node, pick_public_ports
@@ -43,6 +44,7 @@ class Leader:
         announce: Callable[[str], None],
         rendezvous_timeout: float = STARTUP_TIMEOUT,
         identity: CommandIdentity | None = None,
+        name: str | None = None,
     ) -> None:
         """Listen, and write the rendezvous file.
 
@@ -54,6 +56,7 @@ class Leader:
             announce: says something to the user.
             rendezvous_timeout: seconds to wait for the others, at the start and after one was lost.
             identity: of the command, which all launchers must share.
+            name: the run's, if the command names it.
 
         Raises:
             LaunchError: it cannot listen, or cannot write the rendezvous file.
@@ -68,7 +71,7 @@ class Leader:
         self._has_ended = False
         self._reported_rejections: dict[int, str] = {}
         token = secrets.token_hex(16)
-        self._path = rendezvous_path(root.absolute(), node_group)
+        self._path = rendezvous_path(root.absolute(), node_group, name)
         try:
             self.server = RendezvousServer(
                 node_group, key=bytes.fromhex(token), versions=versions, identity=identity
@@ -96,16 +99,17 @@ class Leader:
         trace: TracebackType | None,
     ) -> None:
         if not self._has_ended:
-            self.end(1, str(error) if error is not None else None)
+            code = error.exit_code if isinstance(error, PhalanxError) else 1
+            self.end(code, str(error) if error is not None else None)
         with suppress(OSError):
-            self._path.unlink()
+            self.info.remove(self._path)
         self.server.close()
 
     def gather(self) -> list[Machine]:
         """Wait for all other nodes; gives the resources of each, in order.
 
         Raises:
-            LaunchError: some did not connect in time; names them.
+            UnavailableError: some did not connect in time; names them.
         """
         self.wait_for(range(1, len(self.node_group.hosts)))
         for index in range(1, len(self.node_group.hosts)):
@@ -121,18 +125,18 @@ class Leader:
         """Wait until the launchers of these nodes are connected, and report the wait.
 
         Raises:
-            LaunchError: some did not connect in time, or a signal came.
+            UnavailableError: some did not connect in time, or a signal came.
         """
         waiting = WaitReporter(self._clock, self._announce, self._timeout)
         while missing := sorted(set(wanted) & set(self.server.missing())):
             if waiting.is_over:
                 it = "them" if len(missing) > 1 else "it"
-                raise LaunchError(
+                raise UnavailableError(
                     f"Waited {self._timeout:.0f} s for {self._named(missing)}; found no sign of "
                     f"{it}: {self._hint(missing)}. --rendezvous-timeout waits longer."
                 )
             if self.is_interrupted():
-                raise LaunchError(
+                raise UnavailableError(
                     f"A signal ended the wait for {self._named(missing)} after "
                     f"{waiting.seconds:.0f} s."
                 )
@@ -177,8 +181,8 @@ class Leader:
         rejected = self.server.rejected()
         why = [f"host {index}: {rejected[index]}" for index in missing if index in rejected]
         return "; ".join(why) or (
-            "start the same command on each of them, with the same --run-dir, a directory that "
-            f"all share; they must reach {self.address} port {self.server.port}"
+            "start the same command on each of them, with the same --name and --run-dir, a "
+            f"directory that all share; they must reach {self.address} port {self.server.port}"
         )
 
 
@@ -198,12 +202,18 @@ def run_leader(
         announce=context.announce,
         rendezvous_timeout=options.rendezvous_timeout,
         identity=CommandIdentity.of(options),
+        name=options.name,
     )
 
 
 def nodes_of(plan: WorkerGroupSpec, context: LaunchContext, leader: Leader | None) -> list[Node]:
     """The nodes on which workers are started: the leader's own and those of all followers."""
-    here = partial(LocalNode, command=plan.command, environment=plan.environment)
+    here = partial(
+        LocalNode,
+        command=plan.command,
+        environment=plan.environment,
+        warm=PreforkPool(context.announce),
+    )
     if leader is None:
         return [here(picks=context.pick_ports)]
     return [here(address=leader.address, picks=pick_public_ports), *leader.nodes]

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from phalanx.cluster.authenticated_connection import join_address
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.launcher.ports import PortPicker, pick_free_ports
 from phalanx.launcher.prefork import PreforkPool
@@ -92,11 +93,11 @@ class LocalNode:
 
 
 def allocate_addresses(nodes: Sequence[Node], of_workers: Sequence[int]) -> tuple[str, ...]:
-    """`host:port` for each worker, with ports that are free now.
+    """`host:port` for each worker (`[host]:port` for IPv6), with ports that are free now.
 
     Args:
         nodes: all nodes.
         of_workers: each worker's node, by rank.
     """
     ports = {node: iter(nodes[node].pick_ports(n)) for node, n in Counter(of_workers).items()}
-    return tuple(f"{nodes[node].address}:{next(ports[node])}" for node in of_workers)
+    return tuple(join_address(nodes[node].address, next(ports[node])) for node in of_workers)

@@ -10,7 +10,7 @@ from typing import Any
 
 from phalanx.cluster.exit_codes import EXIT_NODE_LOST
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import LaunchError
+from phalanx.errors import LaunchError, UnavailableError
 from phalanx.launcher.rendezvous.channel import Channel, Message
 from phalanx.launcher.rendezvous.node import GPUs
 from phalanx.launcher.rendezvous.server import RendezvousServer
@@ -42,7 +42,9 @@ class RemoteNode:
         self._wait_for = wait_for
         self._numbers = itertools.count()
         self._answers: dict[int, Message] = {}
-        self._codes: dict[int, int] = {}
+        # A follower numbers its workers from 0: after a restart of its launcher, which is another
+        # channel, the same numbers mean other workers.
+        self._codes: dict[tuple[Channel, int], int] = {}
 
     @property
     def address(self) -> str:
@@ -51,17 +53,17 @@ class RemoteNode:
 
     def pick_ports(self, count: int) -> list[int]:
         """Ports that are free there; waits for the host to reconnect if it is lost."""
-        return list(self._ask({"do": "pick_ports", "count": count})["ports"])
+        _, answer = self._ask({"do": "pick_ports", "count": count})
+        return list(answer["ports"])
 
     def start(self, spec: WorkerSpec, gpus: GPUs) -> RemoteWorker:
         """Start a worker there."""
-        answer = self._ask({"do": "start", **_worker(spec, gpus)}, rank=spec.rank)
+        channel, answer = self._ask({"do": "start", **_worker(spec, gpus)}, rank=spec.rank)
         if "error" in answer:
-            raise LaunchError(
+            raise UnavailableError(
                 f"On {self.address} worker {spec.rank} could not be started: {answer['error']}",
                 rank=spec.rank,
             )
-        channel = self._server.channel(self.index)
         return RemoteWorker(self, channel, number=answer["number"], pid=answer["pid"])
 
     def prewarm(self, spec: WorkerSpec, gpus: GPUs) -> None:
@@ -75,19 +77,28 @@ class RemoteNode:
     def poll(self) -> None:
         """Handle the messages that the follower has sent."""
         channel = self._server.channel(self.index)
-        while channel is not None and (message := channel.receive()) is not None:
-            self._handle(message)
+        if channel is not None:
+            self._receive(channel)
 
-    def code_of(self, number: int) -> int | None:
-        """The exit code of a process there; None until it is known."""
-        self.poll()
-        return self._codes.get(number)
+    def code_of(self, channel: Channel, number: int) -> int | None:
+        """The exit code of a process there; None until it is known.
 
-    def _handle(self, message: Message) -> None:
+        Args:
+            channel: the one over which the process was started; it may be lost by now.
+            number: of the process, by the follower at the other end of that channel.
+        """
+        self._receive(channel)
+        return self._codes.get((channel, number))
+
+    def _receive(self, channel: Channel) -> None:
+        while (message := channel.receive()) is not None:
+            self._handle(channel, message)
+
+    def _handle(self, channel: Channel, message: Message) -> None:
         if message["do"] == "answer":
             self._answers[message["to"]] = message
         elif message["do"] == "ended":
-            self._codes[message["number"]] = message["code"]
+            self._codes[channel, message["number"]] = message["code"]
         elif message["do"] == "signal":
             self.signals.append(message["number"])
 
@@ -95,11 +106,11 @@ class RemoteNode:
         if (channel := self._server.channel(self.index)) is not None:
             channel.send(message)
 
-    def _ask(self, message: dict[str, Any], rank: int | None = None) -> Message:
-        """Send a request and wait for the answer.
+    def _ask(self, message: dict[str, Any], rank: int | None = None) -> tuple[Channel, Message]:
+        """Send a request and wait for the answer; gives it with the channel it came over.
 
         Raises:
-            LaunchError: the host is lost, and does not reconnect in time.
+            UnavailableError: the host is lost, and does not reconnect in time.
         """
         try:
             self._wait_for([self.index])
@@ -111,10 +122,10 @@ class RemoteNode:
         if channel is not None:
             channel.send({**message, "ask": number})
             while not channel.is_lost and (answer := _next_message(channel)) is not None:
-                self._handle(answer)
+                self._handle(channel, answer)
                 if number in self._answers:
-                    return self._answers.pop(number)
-        raise LaunchError(
+                    return channel, self._answers.pop(number)
+        raise UnavailableError(
             f"The launcher on {self.address} ({self.index}) gave no answer: its host is lost.",
             rank=rank,
         )
@@ -123,7 +134,7 @@ class RemoteNode:
 class RemoteWorker:
     """A worker on another host; see `phalanx.launcher.process.WorkerHandle`."""
 
-    def __init__(self, node: RemoteNode, channel: Channel | None, *, number: int, pid: int) -> None:
+    def __init__(self, node: RemoteNode, channel: Channel, *, number: int, pid: int) -> None:
         self._node = node
         self._channel = channel
         self._number = number
@@ -141,10 +152,10 @@ class RemoteWorker:
 
     def poll(self) -> int | None:
         """The exit code, `EXIT_NODE_LOST` where its host is lost, None while it runs."""
-        code = self._node.code_of(self._number)
-        if code is None and (self._channel is None or self._channel.is_lost):
-            return EXIT_NODE_LOST
-        return code
+        # Before the code: one that arrives in between is found at the next call.
+        is_lost = self._channel.is_lost
+        code = self._node.code_of(self._channel, self._number)
+        return EXIT_NODE_LOST if code is None and is_lost else code
 
     def ask(self, number: Signals) -> None:
         """Send a signal to the worker alone."""
@@ -155,10 +166,9 @@ class RemoteWorker:
         self._send(number, family=True)
 
     def _send(self, number: Signals, *, family: bool) -> None:
-        if self._channel is not None:
-            self._channel.send(
-                {"do": "signal", "number": self._number, "signal": int(number), "family": family}
-            )
+        self._channel.send(
+            {"do": "signal", "number": self._number, "signal": int(number), "family": family}
+        )
 
 
 def _next_message(channel: Channel) -> Message | None:

@@ -42,6 +42,11 @@ class RendezvousInfo:
         partial.write_text(json.dumps(asdict(self)), encoding="utf-8")
         partial.replace(path)
 
+    def remove(self, path: Path) -> None:
+        """Remove the file, unless another leader has replaced it by its own."""
+        if RendezvousInfo.read(path) == self:
+            path.unlink(missing_ok=True)
+
     @classmethod
     def read(cls, path: Path) -> RendezvousInfo | None:
         """The content of the file; None if it cannot be read."""
@@ -51,12 +56,13 @@ class RendezvousInfo:
             return None
 
 
-def rendezvous_path(root: Path, node_group: ClusterEnvironment) -> Path:
+def rendezvous_path(root: Path, node_group: ClusterEnvironment, name: str | None = None) -> Path:
     """The rendezvous file of a run on these nodes: all their launchers compute the same name.
 
     Args:
         root: the directory of all runs.
         node_group: where the launchers are.
+        name: the run's, if the command names it: several runs can use the same nodes at once.
     """
-    named = json.dumps([node_group.kind, node_group.job, node_group.hosts])
+    named = json.dumps([node_group.kind, node_group.job, node_group.hosts, name])
     return root / ".rendezvous" / f"{hashlib.sha256(named.encode()).hexdigest()[:16]}.json"

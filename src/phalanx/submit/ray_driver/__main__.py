@@ -42,7 +42,7 @@ def main(text: str) -> int:
             return driver.run()
         except PhalanxError as error:
             announce(str(error))
-            return 2
+            return error.exit_code
 
 
 if __name__ == "__main__":

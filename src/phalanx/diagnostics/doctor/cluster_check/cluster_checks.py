@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from phalanx.cluster.authenticated_connection import join_address
 from phalanx.diagnostics.doctor.all_reduce import Speed, needs
 from phalanx.diagnostics.doctor.cluster_check import findings
 from phalanx.diagnostics.doctor.cluster_check.findings import HostName
@@ -174,7 +175,7 @@ class ClusterChecks:
         if problem := next((one["error"] for one in ports if "error" in one), None):
             return _no_answer(names, problem)
         addresses = [
-            f"{self._connected.names[one]}:{port['ports'][0]}"
+            join_address(self._connected.names[one], port["ports"][0])
             for one, port in zip(both, ports, strict=True)
         ]
         with ThreadPoolExecutor() as threads:
