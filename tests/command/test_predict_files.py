@@ -28,6 +28,11 @@ x = keras.Input((8,))
 outputs = {{"first": keras.layers.Dense(1)(x), "second": keras.layers.Dense(2)(x)}}
 several = keras.Model(x, outputs)
 several.save("several.keras")
+import own
+subclassed = own.Subclassed()
+subclassed(np.zeros((1, 8), "float32"))
+subclassed.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score()])
+subclassed.save("subclassed.keras")
 
 for number, rows in enumerate({ROWS}):
     x = rng.normal(size=(rows, 8)).astype("float32")
@@ -37,6 +42,7 @@ for number, rows in enumerate({ROWS}):
         expected = model.predict(x, batch_size={BATCH}, verbose=0)
     np.save(f"expected/part-{{number}}.npy", expected)
 x = np.load("rows/part-3.npy")
+np.save("expected/subclassed.npy", subclassed.predict(x, batch_size={BATCH}, verbose=0))
 np.savez("expected/several.npz", **several.predict(x, batch_size={BATCH}, verbose=0))
 
 x, y = rng.normal(size=(501, 8)).astype("float32"), rng.normal(size=(501, 3)).astype("float32")
@@ -49,6 +55,18 @@ import glob
 files = sorted(glob.glob("records/*.tfrecord"))
 batches = [phalanx.data.pipeline(file, 8, shuffle=False) for file in files]
 np.save("expected/records.npy", np.concatenate([model.predict(b, verbose=0) for b in batches]))
+"""
+
+OWN = """
+import keras
+
+@keras.saving.register_keras_serializable()
+class Subclassed(keras.Model):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.dense = keras.layers.Dense(3, "softmax")
+    def call(self, x):
+        return self.dense(x)
 """
 
 SLOW = """
@@ -76,6 +94,7 @@ def made(tmp_path_factory):
     place = tmp_path_factory.mktemp("predict")
     for name in ("rows", "records", "expected"):
         (place / name).mkdir()
+    (place / "own.py").write_text(OWN)
     subprocess.run([sys.executable, "-c", MAKE], cwd=place, check=True, timeout=300)
     return place
 
@@ -179,6 +198,50 @@ def test_several_outputs_of_one_file_that_workers_share(predict, made):
     assert sorted(whole) == ["first", "second"]
     for name in whole:
         assert np.concatenate([part[name] for part in parts]).tobytes() == whole[name].tobytes()
+
+
+@pytest.mark.full
+def test_workers_share_fewer_batches_than_they_make_parts(predict, made):
+    """10 batches in 16 parts, of a model that does not say what it returns."""
+    words = ("subclassed.keras", "rows/part-3.npy", "out", "--batch-size", str(BATCH))
+    options = ("--workers", "2", "--import", "own", "--parts", "16")
+    finished = predict.run(*words, *options, command="predict")
+    assert finished.code == 0, finished.err
+    files = sorted((predict.directory / "out").glob("*.npy"))
+    assert len(files) == 16
+    parts = [np.load(file) for file in files]
+    assert [part.shape[1:] for part in parts] == [(3,)] * 16
+    whole = np.load(made / "expected" / "subclassed.npy")
+    assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+
+@pytest.mark.full
+def test_a_metric_of_several_workers_with_a_value_for_each_class(predict, made):
+    (predict.directory / "classes.py").write_text(
+        "import tensorflow as tf\n"
+        "def one_hot(x, y):\n"
+        "    return x, tf.one_hot(tf.argmax(y, -1), 3)\n"
+    )
+    words = ("subclassed.keras", "test.npz", "--import", "own", "--map", "classes:one_hot")
+    finished = predict.run(*words, "--workers", "2", "--json", command="evaluate")
+    assert finished.code == 0, finished.err
+    test = np.load(made / "test.npz")
+    script = (
+        "import json, keras, numpy as np, own\n"
+        "test = np.load('test.npz')\n"
+        "y = np.eye(3, dtype='float32')[test['y'].argmax(-1)]\n"
+        "model = keras.models.load_model('subclassed.keras')\n"
+        "found = model.evaluate(test['x'], y, verbose=0, return_dict=True)\n"
+        "print(json.dumps({k: np.asarray(v, float).tolist() for k, v in found.items()}))\n"
+    )
+    alone = subprocess.run(
+        [sys.executable, "-c", script], cwd=made, check=True, timeout=300, capture_output=True
+    )
+    expected = json.loads(alone.stdout.splitlines()[-1])
+    found = json.loads(finished.out)
+    assert found["rows"] == len(test["x"])
+    assert found["metrics"]["f1_score"] == pytest.approx(expected["f1_score"], rel=1e-5)
+    assert found["metrics"]["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,11 +12,13 @@ from typer.testing import CliRunner
 
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.cli.app import app
+from phalanx.cli.predict import ModelCommand
 from phalanx.data.sources.file_kinds import kind_of
 from phalanx.errors import ConfigurationError, PhalanxError
 from phalanx.prediction.claims import Claims
 from phalanx.prediction.input_files import InputFile, find_files
 from phalanx.prediction.plan import (
+    EVALUATION,
     MANIFEST,
     RECORDS,
     ModelRequest,
@@ -141,6 +144,12 @@ def test_files_of_a_directory(files):
     assert names_of(f"{place}/in", has_source=True) == ["a", "b"]
 
 
+def test_a_name_with_brackets(files):
+    place = files("run[3]/a[1].csv", "run[3]/b.csv")
+    assert names_of(f"{place}/run[3]/a[1].csv") == ["a[1]"]
+    assert names_of(f"{place}/run[3]") == ["a[1]", "b"]
+
+
 def test_numbers_of_tfrecords_stay(files):
     place = files(*(f"t.tfrecord-0000{n}-of-00002" for n in range(2)), "schema.json")
     assert names_of(place) == ["t-00000-of-00002", "t-00001-of-00002"]
@@ -205,6 +214,7 @@ DIFFERENT = {
     "--parts": plan(parts=2),
     "--batch-size": replace(plan(), request=replace(plan().request, batch_size=9)),
     "--map": replace(plan(), request=replace(plan().request, map="m:f")),
+    "--import": replace(plan(), request=replace(plan().request, imports=("m",))),
 }
 
 
@@ -268,6 +278,10 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "a.npy").write_bytes(b"1234")
     (tmp_path / "inputs.py").write_text("def rows(paths): ...")
     (tmp_path / "text.keras").write_text("no model")
+    with zipfile.ZipFile("arrays.npz", "w") as file:
+        file.writestr("x.npy", "")
+    with zipfile.ZipFile("compiled.keras", "w") as file:
+        file.writestr("config.json", '{"compile_config": {"loss": "mse"}}')
     return tmp_path
 
 
@@ -276,6 +290,8 @@ def place(tmp_path, monkeypatch):
     [
         (["no.keras", "a.npy", "out"], "MODEL must be .* found no such file"),
         (["text.keras", "a.npy", "out"], "MODEL must be .* found something else"),
+        (["arrays.npz", "a.npy", "out"], "MODEL must be .* found something else"),
+        ([".", "a.npy", "out"], "MODEL must be .* found something else"),
         (["m.keras", "b*.npy", "out"], "INPUT must name files"),
         (["m.keras", "a.npy", "out", "--format", "hdf5"], "--format must be one of npy, csv"),
         (["m.keras", "a.npy", "out", "--parts", "0"], "--parts must be at least 1"),
@@ -301,3 +317,23 @@ def test_evaluate_refuses_a_file_that_it_cannot_write(place):
     result = CliRunner().invoke(app, ["evaluate", "m.keras", "a.npy", "--output", "no/where.json"])
     with pytest.raises(ConfigurationError, match=r"Cannot write --output no/where\.json"):
         raise result.exception
+
+
+def test_evaluate_refuses_a_model_without_a_loss(place):
+    result = CliRunner().invoke(app, ["evaluate", "m.keras", "a.npy"])
+    with pytest.raises(ConfigurationError, match=r"was compiled .*; found none in 'm\.keras'"):
+        raise result.exception
+    assert not os.path.exists("runs")
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_evaluate_prints_a_metric_with_several_values(place, monkeypatch, is_json):
+    content = '{"rows": 3, "metrics": {"f1": [0.5, 0.123456789, [1.0]], "loss": 2.0}}\n'
+    (place / EVALUATION).write_text(content)
+    ended = SimpleNamespace(exit_code=0, report=None, run_dir=place)
+    monkeypatch.setattr(ModelCommand, "run", lambda *_, **__: ended)
+    words = ["evaluate", "compiled.keras", "a.npy", *["--json"][:is_json]]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.exception
+    expected = content if is_json else "f1: [0.5, 0.123457, [1]]\nloss: 2\n"
+    assert result.stdout.startswith(expected)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -79,6 +79,9 @@ EVALUATE_HELP = """Evaluate a saved model on files, on several workers: the metr
 
 _FUNCTION = "MODULE:FUNCTION"
 
+MODEL_CONFIG = "config.json"
+"""The member of a `.keras` file that describes the model."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCommand:
@@ -139,12 +142,7 @@ class ModelCommand:
         """
         at_least("--batch-size", self.batch_size, 1)
         at_least("--workers", self.workers, 1)
-        if not (self.model.is_file() and zipfile.is_zipfile(self.model)):
-            found = "no such file" if not self.model.exists() else "something else"
-            raise ConfigurationError(
-                f"MODEL must be a file that model.save('NAME.keras') has written; found {found} at "
-                f"{str(self.model)!r}."
-            )
+        self.model_config()
         for option, name in (("--source", self.source), ("--map", self.map)):
             if name is not None and not all(name.partition(":")):
                 raise ConfigurationError(f"{option} must be MODULE:FUNCTION; found {name!r}.")
@@ -159,6 +157,25 @@ class ModelCommand:
             map=self.map,
             imports=tuple(self.imports or ()),
         )
+
+    def model_config(self) -> dict[str, Any]:
+        """What Keras has saved of the model besides its weights.
+
+        Raises:
+            ConfigurationError: there is no such file, or it is not a model.
+        """
+        try:
+            with zipfile.ZipFile(self.model) as archive:
+                config = json.loads(archive.read(MODEL_CONFIG))
+        except (OSError, zipfile.BadZipFile, KeyError, ValueError):
+            config = None
+        if not isinstance(config, dict):
+            found = "no such file" if not self.model.exists() else "something else"
+            raise ConfigurationError(
+                f"MODEL must be a file that model.save('NAME.keras') has written; found {found} at "
+                f"{str(self.model)!r}."
+            )
+        return config
 
     def run(
         self, command: str, place: str, *, workers: int | None, independent: bool, tee: str
@@ -336,6 +353,12 @@ def evaluate(requested: EvaluateCommand) -> None:
             f"Cannot write --output {requested.output}. Name a file in a directory where you can "
             "write."
         )
+    if not requested.model_config().get("compile_config"):
+        raise ConfigurationError(
+            "evaluate needs a model that was compiled with its loss and metrics when it was saved; "
+            f"found none in {str(requested.model)!r}. Load it, call model.compile(...) and "
+            "model.save('NAME.keras'), and name that file."
+        )
     with tempfile.TemporaryDirectory(prefix="phalanx-", ignore_cleanup_errors=True) as place:
         file = Path(place) / "request.json"
         file.write_text(json.dumps(asdict(request)))
@@ -358,5 +381,12 @@ def evaluate(requested: EvaluateCommand) -> None:
         return
     found = json.loads(text)
     for name, value in found["metrics"].items():
-        typer.echo(f"{name}: {value:.6g}")
+        typer.echo(f"{name}: {_in_words(value)}")
     info(f"{found['rows']} rows of {len(request.files)} file(s)")
+
+
+def _in_words(value: float | list[Any]) -> str:
+    """A metric as the terminal shows it; one with several values, such as F1Score, is a list."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_words, value))}]"
+    return f"{value:.6g}"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import zipfile
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
+from phalanx.errors import DataError
 from phalanx.prediction.plan import Format
 
 
@@ -17,9 +21,12 @@ def named_outputs(model: Any, outputs: Any) -> dict[str, np.ndarray]:
 
     A dict has its keys, a list the names of the model's outputs, else numbers. One array is
     "output".
+
+    Raises:
+        DataError: one of them is not an array, such as a ragged tensor.
     """
-    if isinstance(outputs, np.ndarray):
-        return {"output": _savable(outputs)}
+    if not isinstance(outputs, dict | list | tuple):
+        return {"output": _savable("output", outputs)}
     leaves = keras.tree.flatten(outputs)
     own = list(getattr(model, "output_names", None) or ())
     if isinstance(outputs, dict):
@@ -28,7 +35,7 @@ def named_outputs(model: Any, outputs: Any) -> dict[str, np.ndarray]:
         names = own
     else:
         names = [str(number) for number in range(len(leaves))]
-    return {name: _savable(leaf) for name, leaf in zip(names, leaves, strict=True)}
+    return {name: _savable(name, leaf) for name, leaf in zip(names, leaves, strict=True)}
 
 
 def file_of(arrays: dict[str, np.ndarray], format: Format) -> tuple[str, bytes]:
@@ -39,8 +46,20 @@ def file_of(arrays: dict[str, np.ndarray], format: Format) -> tuple[str, bytes]:
     if len(arrays) == 1:
         np.save(buffer, next(iter(arrays.values())), allow_pickle=False)
         return "npy", buffer.getvalue()
-    np.savez(buffer, allow_pickle=False, **arrays)
+    _write_npz(buffer, arrays)
     return "npz", buffer.getvalue()
+
+
+def _write_npz(file: io.BytesIO, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write the arrays as `np.savez` does, whatever their names.
+
+    `np.savez` takes them as keywords, so that none can have the name of another argument of it:
+    `file`, or `allow_pickle`, which NumPy before 2.2 takes for an array.
+    """
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _with_paths(outputs: Any) -> list[tuple[Any, Any]]:
@@ -48,8 +67,14 @@ def _with_paths(outputs: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def _savable(output: Any) -> np.ndarray:
+def _savable(name: str, output: Any) -> np.ndarray:
     """As a file of NumPy's holds it: text and not objects, float32 for bfloat16."""
+    if isinstance(output, tf.RaggedTensor | tf.SparseTensor):
+        raise DataError(
+            f"Asked to save the model's {name!r} as an array; found a {type(output).__name__}. Let "
+            "the model return a dense tensor: to_tensor() of a RaggedTensor makes one, and "
+            "tf.sparse.to_dense of a SparseTensor."
+        )
     array: np.ndarray = np.asarray(output)
     if array.dtype.kind == "O":
         text = [one.decode(errors="replace") for one in array.flat]
@@ -63,7 +88,13 @@ def _as_csv(arrays: dict[str, np.ndarray]) -> bytes:
     for name, array in arrays.items():
         flat = array.reshape(len(array), int(np.prod(array.shape[1:])))
         for number, column in enumerate(flat.T):
-            columns[name if flat.shape[1] == 1 else f"{name}_{number}"] = column.astype(str)
+            title = name if flat.shape[1] == 1 else f"{name}_{number}"
+            if title in columns:
+                raise DataError(
+                    f"Asked to write the outputs {', '.join(arrays)} as CSV; two of their columns "
+                    f"would be {title!r}. Use --format npy, or rename an output of the model."
+                )
+            columns[title] = column.astype(str)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -187,7 +187,8 @@ def _compared(before: PredictionPlan, now: PredictionPlan) -> list[tuple[str, An
     for field in fields(ModelRequest):
         if field.name not in ("model", "files"):
             values = (getattr(plan.request, field.name) for plan in (before, now))
-            compared.append((f"--{field.name.replace('_', '-')}", *values))
+            option = "import" if field.name == "imports" else field.name.replace("_", "-")
+            compared.append((f"--{option}", *values))
     return compared
 
 

@@ -8,8 +8,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import keras
@@ -33,7 +34,7 @@ from phalanx.lease.lease_dir import LocalLeaseDir
 from phalanx.monitoring.durable_files import write_durably
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.prediction.claims import Claims
-from phalanx.prediction.input_files import IMAGES
+from phalanx.prediction.input_files import IMAGES, InputFile
 from phalanx.prediction.outputs import file_of, named_outputs
 from phalanx.prediction.plan import (
     EVALUATION,
@@ -100,8 +101,10 @@ class Predictor:
         """Load the model."""
         self._request = plan.request
         self._model = load_model(plan.request)
-        self._map = named_function(plan.request.map)
-        self._opened = lru_cache(maxsize=1)(self._open)  # parts of a file follow each other
+        self._map = named_function("--map", plan.request.map)
+        # Parts of a file follow each other, and several of them may have no rows.
+        self._opened = lru_cache(maxsize=1)(self._open)
+        self._nothing = lru_cache(maxsize=1)(self._first_batch_without_rows)
         self._progress = Progress()
 
     def predict(self, part: Part) -> dict[str, np.ndarray]:
@@ -110,18 +113,29 @@ class Predictor:
         Raises:
             DataError: the rows cannot be read, or the model does not return one for each.
         """
-        source = self._opened(part.file.path, part.file.kind)
-        total = 0 if source is None else source.num_samples
-        if source is None or total == 0:
-            return self._nothing(part)
-        if total is None:
+        rows = part.rows(self._rows_of(part.file), self._request.batch_size)
+        if rows:
+            return self._outputs(part.file, rows)
+        if self._rows_of(part.file):
+            return self._nothing(part.file)
+        return self._outputs_of_an_empty_file
+
+    def _rows_of(self, file: InputFile) -> int:
+        """How many rows a file has."""
+        source = self._opened(file)
+        if source is None:
+            return 0
+        if source.num_samples is None:
             raise DataError(
-                f"Asked to predict {part.file.path}, whose rows are not counted. Give its source "
+                f"Asked to predict {file.path}, whose rows are not counted. Give its source "
                 "their counts."
             )
-        rows = part.rows(total, self._request.batch_size)
-        if not rows:
-            return self._nothing(part)
+        return source.num_samples
+
+    def _outputs(self, file: InputFile, rows: range) -> dict[str, np.ndarray]:
+        """The outputs for some rows of a file that has them."""
+        source = self._opened(file)
+        assert source is not None, file
         outputs = self._model.predict(
             self._batches(rows_of_source(source, rows)), verbose=0, callbacks=[self._progress]
         )
@@ -129,10 +143,49 @@ class Predictor:
         for name, array in arrays.items():
             if not array.shape or len(array) != len(rows):
                 raise DataError(
-                    f"Asked to predict {len(rows)} rows of {part.file.path}; the model's {name!r} "
+                    f"Asked to predict {len(rows)} rows of {file.path}; the model's {name!r} "
                     f"has the shape {array.shape}. A model must return one row for each."
                 )
         return arrays
+
+    def _first_batch_without_rows(self, file: InputFile) -> dict[str, np.ndarray]:
+        """The outputs for no rows of a file that has some.
+
+        Only a prediction gives their shapes and types for every model: a subclassed one does not
+        name them, and what a layer says of itself may be wrong. It is of a whole batch, since a
+        model may take no other number of rows.
+        """
+        first = range(min(self._rows_of(file), self._request.batch_size))
+        return {name: array[:0] for name, array in self._outputs(file, first).items()}
+
+    @cached_property
+    def _outputs_of_an_empty_file(self) -> dict[str, np.ndarray]:
+        """As those of a file that has rows, the smallest one; else as the model describes them.
+
+        Raises:
+            DataError: no file has a row, and the model does not say what it returns.
+        """
+        files = self._request.files
+        for file in sorted(files, key=lambda one: one.size):
+            if self._rows_of(file):
+                return self._nothing(file)
+        outputs = getattr(self._model, "outputs", None)
+        if not outputs or not all(isinstance(one, keras.KerasTensor) for one in outputs):
+            raise DataError(
+                f"Asked to predict {len(files)} file(s), none of which has a row; the shape of the "
+                f"outputs of {self._request.model} is not known without one. Give a file that has "
+                "rows."
+            )
+        inputs = self._model.inputs
+        spec = self._model.compute_output_spec(inputs[0] if len(inputs) == 1 else inputs)
+        empty = keras.tree.map_structure(
+            lambda one: np.zeros(
+                [0, *(size or 0 for size in one.shape[1:])],
+                np.str_ if one.dtype == "string" else one.dtype,
+            ),
+            spec,
+        )
+        return named_outputs(self._model, empty)
 
     def _batches(self, source: Source) -> tf.data.Dataset:
         """The batches of a source, all of which are this worker's."""
@@ -144,37 +197,33 @@ class Predictor:
             return StreamPipeline(source, options).dataset(alone)
         return IndexedPipeline(source, options).dataset(alone)
 
-    def _open(self, path: str, kind: str) -> Source | None:
+    def _open(self, file: InputFile) -> Source | None:
         """The rows of a file; None where it has none."""
         try:
-            return open_source(self._request, [path], kind)
+            return open_source(self._request, [file.path], file.kind)
         except NoSamplesError:
             return None
-
-    def _nothing(self, part: Part) -> dict[str, np.ndarray]:
-        """The outputs for no rows."""
-        outputs = getattr(self._model, "outputs", None)
-        if not outputs:
-            raise DataError(
-                f"Asked to predict {part.name}, which has no rows; the shape of the model's "
-                "outputs is not known without one. Leave the file out, or give smaller --parts."
-            )
-        inputs = self._model.inputs
-        spec = self._model.compute_output_spec(inputs[0] if len(inputs) == 1 else inputs)
-        empty = keras.tree.map_structure(
-            lambda one: np.zeros([0, *(size or 0 for size in one.shape[1:])], one.dtype), spec
-        )
-        return named_outputs(self._model, empty)
 
 
 def evaluate(request: ModelRequest, spec: WorkerSpec) -> None:
     """Evaluate on all files; the chief writes the metrics into the run directory."""
     model = load_model(request)
     source = open_source(request, [file.path for file in request.files], request.files[0].kind)
-    dataset = pipeline(source, request.batch_size, map=named_function(request.map), shuffle=False)
-    metrics = model.evaluate(dataset, verbose=0, return_dict=True)
+    function = named_function("--map", request.map)
+    dataset = pipeline(source, request.batch_size, map=function, shuffle=False)
+    try:
+        metrics = model.evaluate(dataset, verbose=0, return_dict=True)
+    except Exception as error:
+        sample = dataset.element_spec
+        if not (isinstance(sample, tuple) and len(sample) > 1):  # a model may need no labels
+            error.add_note(
+                f"The samples have no labels: a batch is {sample}. A sample must be (x, y) or "
+                "(x, y, sample_weight); --source or --map can make it so."
+            )
+        raise
     if spec.is_chief:
-        found = {name: float(value) for name, value in metrics.items()}
+        # A metric may be a vector, such as F1Score, which has a value for each class.
+        found = {name: np.asarray(value, float).tolist() for name, value in metrics.items()}
         content = {"rows": source.num_samples, "metrics": found}
         write_durably(Path(str(spec.run_dir)) / EVALUATION, json.dumps(content) + "\n")
 
@@ -184,23 +233,40 @@ def load_model(request: ModelRequest) -> Any:
     for name in (*request.imports, request.source, request.map):
         if name is not None:
             importlib.import_module(name.partition(":")[0])
-    return keras.models.load_model(request.model)
+    try:
+        return keras.models.load_model(request.model)
+    except (TypeError, ValueError) as error:
+        found = shorten(str(error).partition("Full object config")[0], 500)
+        raise ConfigurationError(
+            f"Cannot load MODEL {request.model}: {found} If the model has classes of your own, "
+            "name the module that registers them with --import."
+        ) from error
 
 
 def open_source(request: ModelRequest, paths: list[str], kind: str) -> Source:
     """What `phalanx.data.pipeline` takes, from the files."""
-    function = named_function(request.source)
+    function = named_function("--source", request.source)
     if function is not None:
         return resolve_source(function(paths))
     return images(paths[0]) if kind == IMAGES else resolve_source(paths)
 
 
-def named_function(name: str | None) -> Callable[..., Any] | None:
-    """What `MODULE:FUNCTION` names; None for None."""
+def named_function(option: str, name: str | None) -> Callable[..., Any] | None:
+    """What the `MODULE:FUNCTION` of an option names; None for None.
+
+    Raises:
+        ConfigurationError: the module has no such function.
+    """
     if name is None:
         return None
-    module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    module_name, _, function_name = name.partition(":")
+    module = importlib.import_module(module_name)
+    found: Callable[..., Any] | None = getattr(module, function_name, None)
+    if not callable(found):
+        raise ConfigurationError(
+            f"{option} asks for the function {function_name!r} of {module.__file__}; found "
+            f"{'none of that name' if found is None else repr(found)}. Check the name."
+        )
     return found
 
 
