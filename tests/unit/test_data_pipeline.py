@@ -134,6 +134,48 @@ def test_a_cached_sample_is_read_once(tmp_path, cache):
         assert read == [3]
 
 
+@pytest.mark.parametrize("cache", ["memory", "disk"])
+@pytest.mark.parametrize("kind", ["sparse", "ragged"])
+def test_sparse_and_ragged_samples_are_cached(tmp_path, kind, cache):
+    def several(count):
+        if kind == "ragged":
+            return count, tf.RaggedTensor.from_row_lengths(tf.range(count), [count - 1, 1])
+        return count, tf.sparse.from_dense(tf.one_hot([count, 0], 6))
+
+    def batches(**options):
+        dataset = phalanx.data.pipeline(
+            np.arange(1, 6),
+            2,
+            map=several,
+            map_batches=lambda n, r: (n, r),
+            shuffle=False,
+            **options,
+        )
+        return [[(rows(n), plain(r)) for n, r in dataset] for _ in range(2)]
+
+    def plain(value):
+        return value.to_list() if kind == "ragged" else rows(tf.sparse.to_dense(value))
+
+    options = {"cache": "memory"}
+    if cache == "disk":
+        options = {"cache": f"disk:{tmp_path}", "cache_key": "several"}
+    expected = batches()
+    assert batches(**options) == expected
+    assert batches(**options) == expected  # from the files of before, where there are any
+
+
+def test_scalars_next_to_a_batch_are_everybodys():
+    dataset = phalanx.data.pipeline(
+        np.arange(7), 4, map_batches=lambda n: (n, tf.constant(2.0)), shuffle=False
+    )
+    assert [(rows(n), float(scale)) for n, scale in dataset][-1] == ([4, 5, 6], 2.0)
+    for rank in range(2):
+        topology = ReplicaTopology(first=rank * 2, local=2, total=4)
+        source = make_batch_source(dataset, topology=topology, seed=0)
+        _, parts = next(source.open(0))
+        assert [float(scale) for _, (_, scale) in parts] == [2.0, 2.0]
+
+
 def test_a_position_is_enough():
     dataset = phalanx.data.pipeline(np.arange(10), 4, seed=1)
     whole = shares(dataset, ALONE, 9)

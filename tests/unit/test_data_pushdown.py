@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -358,6 +359,19 @@ SHAPES = {
 }
 
 
+SHAPES |= {
+    "one part": lambda: (
+        tf.data.Dataset.from_tensor_slices((np.arange(7),)).map(lambda n: (n, n * 2)).batch(3)
+    ),
+    "zip of one": lambda: tf.data.Dataset.zip(
+        (tf.data.Dataset.range(7).map(lambda n: n + 1),)
+    ).batch(3),
+    "scalar": lambda: (
+        tf.data.Dataset.range(7).map(lambda n: n + 1).batch(3).map(lambda n: (n, tf.constant(2.0)))
+    ),
+}
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_elements_have_the_shapes_of_parts_of_whole_batches(name, monkeypatch):
     pushed = sources(SHAPES[name], 2)[1].open(0)
@@ -370,6 +384,29 @@ def test_elements_have_the_shapes_of_parts_of_whole_batches(name, monkeypatch):
             np.testing.assert_array_equal,
             tf.nest.flatten(one, expand_composites=True),
             tf.nest.flatten(other, expand_composites=True),
+        )
+
+
+class Named(NamedTuple):
+    a: object
+    b: object
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        lambda d: tf.data.Dataset.zip((d,)).batch(3),
+        lambda d: tf.data.Dataset.zip(((d, d),)).batch(3),
+        lambda d: d.map(lambda n: Named(n, n)).batch(3),
+    ],
+)
+def test_batches_that_are_cut_keep_their_structure(batches):
+    dataset = batches(tf.data.Dataset.range(7))
+    for source in sources(lambda: batches(tf.data.Dataset.range(7)), 2):
+        _, ((_, data),) = next(iter(source.open(0)))
+        tf.nest.assert_same_structure(data, dataset.element_spec)
+        assert tf.nest.map_structure(lambda one: one.dtype, data) == tf.nest.map_structure(
+            lambda one: one.dtype, dataset.element_spec
         )
 
 

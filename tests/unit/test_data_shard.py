@@ -43,6 +43,14 @@ def test_elements_keep_their_structure(on):
             assert len(list(each)) == 2
 
 
+def test_a_tuple_of_one_stays_one(on):
+    dataset = tf.data.Dataset.from_tensor_slices(([1, 2, 3, 4],)).filter(bool_of)
+    first, second = on(dataset, 2)
+    assert first.element_spec == dataset.element_spec
+    assert list(first.as_numpy_iterator()) == [(1,), (3,)]
+    assert list(second.as_numpy_iterator()) == [(2,), (4,)]
+
+
 def bool_of(_):
     return True
 

@@ -1,8 +1,12 @@
 """Each kind of source: its samples, where they stand, and what is said of what is broken."""
 
+import datetime
+import decimal
+import glob
 import gzip
 import struct
 
+import fsspec
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -149,6 +153,39 @@ def test_parquet(tmp_path):
         phalanx.data.parquet(tmp_path / "b.parquet")
 
 
+def test_decimals_of_parquet_are_numbers(tmp_path):
+    import pyarrow.parquet
+
+    file = tmp_path / "a.parquet"
+    values = [decimal.Decimal("1.50"), None, decimal.Decimal("-2.25")]
+    days = [datetime.time(1), datetime.time(2), datetime.time(3)]
+    columns = {"price": values, "time": days, "sold": [True, None, False]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    source = phalanx.data.parquet(file, columns=["price", "sold"], on_error="skip")
+    assert sample(source, 1) == {"price": -2.25, "sold": False}
+    assert sample(source, 1)["price"].dtype == np.float32
+    with pytest.raises(
+        DataError, match=r"column 'time' of .* values of type time64.* Make numbers"
+    ):
+        phalanx.data.parquet(file, columns=["time"])
+
+
+def test_a_name_with_brackets(tmp_path):
+    (tmp_path / "run[3]").mkdir()
+    file = tmp_path / "run[3]" / "a[1].csv"
+    file.write_text("x,y\n1,2\n")
+    (tmp_path / "run[3]" / "a1.csv").write_text("x,y\n3,4\n")
+    for name in (str(file), f"file://{file}", [str(file)]):
+        assert sample(phalanx.data.csv(name), 0) == {"x": 1, "y": 2}
+    pattern = f"{glob.escape(str(tmp_path / 'run[3]'))}/a[1].csv"
+    assert sample(phalanx.data.csv(pattern), 0) == {"x": 3, "y": 4}
+    with tf.io.gfile.GFile("ram://run[3]/a.csv", "w") as stream:
+        stream.write("x,y\n5,6\n")
+    assert sample(phalanx.data.csv("ram://run[3]/a.csv"), 0) == {"x": 5, "y": 6}
+    fsspec.filesystem("memory").pipe("/run[3]/a.csv", b"x,y\n7,8\n")
+    assert sample(phalanx.data.csv("memory://run[3]/a.csv"), 0) == {"x": 7, "y": 8}
+
+
 def idx_bytes(array, code):
     header = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape)
     return header + array.tobytes()
@@ -240,6 +277,69 @@ def test_any_object_with_a_length_and_items():
     assert batch(resolve_source([(1, 2.0), (3, 4.0)]), [1, 0]) == ([3, 1], [4.0, 2.0])
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([4, 3.0, 5, True, 1], [4, 3, 5, 1, 1]),
+        ([1.5, 2, 2.5], [1.5, 2.0, 2.5]),
+        ([np.uint8(1), np.int64(200), np.uint8(2), np.uint8(4), np.uint8(3)], [1, 200, 2, 4, 3]),
+        (["a", "b", "c", b"d", "e"], [b"a", b"b", b"c", b"d", b"e"]),
+    ],
+)
+def test_samples_have_the_dtype_of_those_that_were_looked_at(values, expected):
+    (found,) = phalanx.data.pipeline(values, 8, shuffle=False)
+    assert found.numpy().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            [{"n": 1, "rating": r} for r in (4, 3.5, 5, 2.5, 1)],
+            r"read sample 1; found: DataError: .*\['rating'\] of sample 1: 3\.5 \(float32\), which "
+            r"int64 does not hold\. Convert .* float\. Fix",
+        ),
+        ([np.uint8(1), np.int64(300), *map(np.uint8, range(3))], "300"),
+        ([1, "7", 2, 3, 4], "'7', which is no int64"),
+        (["a", 7, "b", "c", "d"], r"7 \(int64\), which is not text"),
+    ],
+)
+def test_values_that_would_change_are_refused(values, message):
+    with pytest.raises(tf.errors.OpError, match=message):
+        list(phalanx.data.pipeline(values, 8, shuffle=False))
+    dataset = phalanx.data.pipeline(values, 8, shuffle=False, on_error="skip")
+    list(dataset)
+    assert 1 in phalanx.data.skipped(dataset)
+
+
+def test_lists_next_to_arrays_are_arrays():
+    source = resolve_source((np.zeros((6, 2)), [[0, 1]] * 6))
+    assert source.num_samples == 6
+    x, y = sample(source, 5)
+    assert (x.shape, y.tolist(), y.dtype) == ((2,), [0, 1], np.int64)
+    source = resolve_source({"x": tf.zeros([2, 3]), "w": [0.5, 1.5], "name": ["a", "b\0"]})
+    found = sample(source, 1)
+    assert (found["w"], found["w"].dtype, found["name"]) == (1.5, np.float32, b"b\0")
+    source = resolve_source(((np.zeros(2), np.ones(2)), [3, 4]))
+    assert batch(source, [1]) == (([0.0], [1.0]), [4])
+    assert resolve_source((np.zeros(3), [0, 1, 0])).labels.tolist() == [0, 1, 0]
+    # Samples, as before, where each part of a tuple has a list.
+    assert resolve_source(((np.zeros(3), [1, 2]), (np.zeros(3), [3, 4]))).num_samples == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[1], [2, 3]], "rows of several shapes"),
+        ([None, 1], "neither numbers nor text"),
+        ([1, 2, 3], r"first axes of \[2, 3\]"),
+    ],
+)
+def test_lists_next_to_arrays_that_are_no_arrays(values, message):
+    with pytest.raises(DataError, match=message):
+        resolve_source((np.zeros(2), values))
+
+
 def test_bytes_keep_the_zeros_at_their_end():
     source = resolve_source([(b"a\0\0", [b"b\0", b"c"]), (b"", [b"\0", b""])])
     assert batch(source, [1, 0]) == ([b"", b"a\0\0"], [[b"\0", b""], [b"b\0", b"c"]])
@@ -283,8 +383,6 @@ def test_array_records(tmp_path):
 
 
 def test_files_in_another_storage():
-    import fsspec
-
     files = fsspec.filesystem("memory")
     files.pipe("/shop/a.csv", b"x,y\n1,2\n")
     for name in ("cat/a", "dog/b"):

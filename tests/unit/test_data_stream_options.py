@@ -117,6 +117,29 @@ def test_a_cached_sample_is_read_once_and_changed_again(files, tmp_path, where):
             epoch(later)
 
 
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("kind", ["sparse", "ragged"])
+def test_sparse_and_ragged_samples_are_kept(files, tmp_path, kind, where):
+    def several(record):
+        numbers = tf.range(tf.strings.length(record), dtype=tf.int64)
+        if kind == "ragged":
+            return {"r": tf.RaggedTensor.from_row_lengths(numbers, [tf.size(numbers)])}
+        return {"r": tf.sparse.from_dense(tf.one_hot(tf.size(numbers), 40))}
+
+    options = {"cache": "memory"}
+    if where == "disk":
+        options = {"cache": f"disk:{tmp_path / 'cache'}", "cache_key": "several"}
+
+    def batches(**options):
+        dataset = make(files, map=several, shuffle=False, **options)
+        return [[plain(batch["r"]) for batch in dataset] for _ in range(2)]
+
+    def plain(value):
+        return value.to_list() if kind == "ragged" else tf.sparse.to_dense(value).numpy().tolist()
+
+    assert batches(**options) == batches()
+
+
 def test_a_damaged_sample_is_read_again(files, tmp_path):
     dataset = make(files, map=first_byte, cache=f"disk:{tmp_path}/cache")
     expected = [epoch(dataset) for _ in range(2)]

@@ -206,6 +206,83 @@ def test_bytes_keep_the_zeros_at_their_end(tmp_path):
     assert found == texts
 
 
+def written(values, tmp_path):
+    """Samples, written and read again."""
+    files = write_tfrecords(values, str(tmp_path / "part"))
+    made = pipeline(tfrecords(files), len(values), shuffle=False).batches(ReplicaTopology())
+    return next(made.open(0))[1][0][1]
+
+
+def test_values_are_written_by_their_names(tmp_path):
+    found = written([{"a": 1, "b": 20}, {"b": 21, "a": 2}], tmp_path)
+    assert {name: values.numpy().tolist() for name, values in found.items()} == {
+        "a": [1, 2],
+        "b": [20, 21],
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([2.5, 3, 4.5], [2.5, 3.0, 4.5]),
+        ([2, 3.0, True], [2, 3, 1]),
+        ([np.float64(1.5), np.float32(2.5)], [1.5, 2.5]),
+        ([np.float32(1.5), np.float64(2.5)], [1.5, 2.5]),
+        ([np.uint8(1), np.int64(200)], [1, 200]),
+        ([False, 1], [False, True]),
+        (["a", b"b\0"], [b"a", b"b\0"]),
+    ],
+)
+def test_values_are_written_as_the_dtype_of_the_first(values, expected, tmp_path):
+    assert written(values, tmp_path).numpy().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            [{"r": 2}, {"r": 3.5}],
+            r"r is int64, .*sample 1: 3\.5 \(float64\), which int64 .* Convert",
+        ),
+        (
+            [np.uint8(1), np.int64(2), np.int64(400)],
+            r"sample 2: 400 \(int64\), which uint8 does not",
+        ),
+        ([True, 5], r"5 \(int64\), which bool does not"),
+        ([np.float32(1), np.float64(1e300)], r"1e\+300 \(float64\), which float32 does not"),
+        ([1, float("nan")], r"nan \(float64\), which int64 does not"),
+        ([1, "one"], "'one', which is no int64"),
+        (["one", 1], r"1 \(int64\), which is not text"),
+        ([{"r": None}], "None, which is neither a number nor text"),
+        (
+            [{"a": 1, "b": 2}, {"a": 1}],
+            r"with the keys \['a', 'b'\].*sample 1 with the keys \['a'\]",
+        ),
+        ([{"a": 1}, {"a": 1, "b": 2}], r"sample 1 with the keys \['a', 'b'\]"),
+        ([{"a": 1}, (1,)], "sample 1 with a tuple"),
+        ([(1, 2), (1, 2, 3)], "a tuple with 2 arrays.*sample 1 with 3 arrays"),
+    ],
+)
+def test_samples_that_differ_from_the_first_are_refused(values, message, tmp_path):
+    with pytest.raises(DataError, match=message):
+        write_tfrecords(values, str(tmp_path / "part"))
+    assert not list(tmp_path.glob("*.tfrecord"))
+
+
+def test_lists_next_to_arrays_are_written_as_arrays(tmp_path):
+    files = write_tfrecords((np.arange(3), [[1, 2], [3, 4], [5, 6]]), str(tmp_path / "part"))
+    source = tfrecords(files, index=True)
+    x, y = source.take(tf.constant([2], tf.int64))
+    assert (x.numpy().tolist(), y.numpy().tolist()) == ([2], [[5, 6]])
+
+
+def test_a_name_with_brackets(tmp_path):
+    (tmp_path / "run[3]").mkdir()
+    (file,) = write_tfrecords(samples(4), str(tmp_path / "run[3]" / "part"))
+    assert tfrecords(file).files == (file,)
+    assert tfrecords(file, index=True).num_samples == 4
+
+
 def test_the_index_is_remembered_next_to_the_file(tmp_path):
     (file,) = write_tfrecords(samples(9), str(tmp_path / "part"))
     assert tfrecords(file, index=True).num_samples == 9

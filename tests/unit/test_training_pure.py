@@ -58,6 +58,15 @@ def test_strings_as_tensorflow_gives_them_come_back(rows):
     assert [bytes(r) for r in back] == [r.encode() for r in rows]
 
 
+def test_strings_keep_their_type_and_the_zeros_at_their_end():
+    array = tf.constant([[b"a\0\0", b""], ["\u00e9".encode(), b"\0"]]).numpy()
+    arrays = [array, np.arange(3), tf.constant([b"z"]).numpy()]
+    text, numbers, last = exchange.unpack_bytes(exchange.pack_bytes(arrays))
+    assert (text.dtype, text.shape) == (array.dtype, array.shape) == (object, (2, 2))
+    assert text.tolist() == array.tolist()
+    assert (numbers.tolist(), last.tolist()) == ([0, 1, 2], [b"z"])
+
+
 def test_bfloat16_comes_back():
     array = tf.constant([1.5, -2.0], tf.bfloat16).numpy()
     (back,) = exchange.unpack_bytes(exchange.pack_bytes([array]))
@@ -83,26 +92,27 @@ def test_rows_of_workers_interleave_to_the_order_of_the_data(totals, workers, lo
     for batch, total in enumerate(totals):
         for replica in range(topology.total):
             start, count = rows_of(replica, topology.total, total)
-            by_worker[replica // local] += [(batch, start + i) for i in range(count)]
-    arrays = [np.array(rows, int).reshape(-1, 2) for rows in by_worker]
-    merged = predict._interleave(arrays, totals, topology)
-    expected = [[batch, row] for batch, total in enumerate(totals) for row in range(total)]
-    assert merged.tolist() == expected
+            rows = [(batch, start + i) for i in range(count)]
+            by_worker[replica // local].append(np.array(rows, int).reshape(-1, 2))
+    gathered = [predict._unpacked(*predict._packed(arrays)) for arrays in by_worker]
+    batches = predict._batches(gathered, totals, topology)
+    expected = [[[batch, row] for row in range(total)] for batch, total in enumerate(totals)]
+    assert [batch.tolist() for batch in batches] == expected
 
 
 def test_rows_that_only_stand_in_are_cut_from_every_output():
     output = {"a": tf.constant([[1], [2], [3]]), "b": (tf.constant([1, 2, 3]),)}
-    kept = predict._only_real_rows(tf.constant(2), output)
-    assert kept["a"].tolist() == [[1], [2]]
-    assert kept["b"][0].tolist() == [1, 2]
-    empty = predict._only_real_rows(tf.constant(0), output)
+    kept = predict._without_stand_ins(tf.constant(2), output, several=True)
+    assert kept["a"].tolist() == [[1], [2], [3]]
+    assert kept["b"][0].tolist() == [1, 2, 3]
+    empty = predict._without_stand_ins(tf.constant(0), output, several=True)
     assert empty["a"].shape == (0, 1)
 
 
 def test_an_output_that_cannot_be_gathered_is_named():
     ragged = tf.ragged.constant([[1], [2, 3]])
     with pytest.raises(TrainingError, match=r"RaggedTensor.*--workers 1"):
-        predict._only_real_rows(tf.constant(1), ragged)
+        predict._without_stand_ins(tf.constant(1), ragged, several=True)
 
 
 def test_a_difference_in_numbers_is_shown_by_worker():
@@ -162,5 +172,5 @@ def test_a_request_fits_an_int64_whatever_it_is(request):
 
 def test_the_structures_of_keras_trees_are_kept():
     output = [tf.constant([1]), {"z": tf.constant([2]), "a": tf.constant([3])}]
-    kept = predict._only_real_rows(tf.constant(1), output)
+    kept = predict._without_stand_ins(tf.constant(1), output, several=True)
     assert [a.tolist() for a in keras.tree.flatten(kept)] == [[1], [3], [2]]

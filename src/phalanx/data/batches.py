@@ -83,6 +83,14 @@ class BatchSource(Protocol):
         """Called after an epoch took its last batch."""
 
 
+def element_of(arguments: tuple[Any, ...], spec: Any) -> Any:
+    """The element of a dataset that `tf.data` has passed to a function as `arguments`.
+
+    It unpacks plain tuples, those of one part too, and no named ones.
+    """
+    return arguments if type(spec) is tuple else arguments[0]
+
+
 def rows_in(value: Any) -> tf.Tensor:
     """How many rows a tensor has along axis 0, sparse and ragged ones too; scalar int32."""
     if isinstance(value, tf.SparseTensor):
@@ -141,9 +149,14 @@ def cut(
 
 
 def slice_rows(data: Any, start: tf.Tensor, count: tf.Tensor, static: int | None = None) -> Any:
-    """Rows `start` to `start + count` of every tensor in `data`, sparse and ragged too."""
+    """Rows `start` to `start + count` of every tensor in `data`, sparse and ragged too.
+
+    Scalars have no rows and are everybody's.
+    """
 
     def one(value: Any) -> Any:
+        if value is None or value.shape.rank == 0:
+            return value
         if isinstance(value, tf.SparseTensor):
             begin = tf.concat([[start], tf.zeros_like(value.dense_shape[1:], tf.int32)], 0)
             shape = tf.concat([[tf.cast(count, tf.int64)], value.dense_shape[1:]], 0)

@@ -22,7 +22,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import no_autograph, slice_rows
+from phalanx.data.batches import element_of, no_autograph, slice_rows
 from phalanx.distributed.topology import ReplicaTopology, rows_of
 from phalanx.keras_compat.dataset_graph import Transformation, transformations
 from phalanx.keras_compat.dataset_rebuild import (
@@ -187,7 +187,7 @@ class Pushdown:
         assert size is not None
         memo = (topology, size, self.batch.drop_remainder)
         window = self.form.base.build().window(size, drop_remainder=self.batch.drop_remainder)
-        dataset = window.flat_map(no_autograph(_chooser(topology)))
+        dataset = window.flat_map(no_autograph(_chooser(topology, window.element_spec)))
         for link in self.form.links:
             dataset = _applied(link, dataset, memo)
         dataset = batch_like(self.batch, dataset, max(local_rows(topology, size)[1], 1))
@@ -219,9 +219,16 @@ def local_rows(topology: ReplicaTopology, total: Any) -> tuple[Any, Any]:
     return start, last + count - start
 
 
-def _chooser(topology: ReplicaTopology) -> Callable[..., tf.data.Dataset]:
+def _chooser(topology: ReplicaTopology, spec: Any) -> Callable[..., tf.data.Dataset]:
+    """Turns a window of samples into `(total, sample)` of this worker's rows.
+
+    Args:
+        topology: this process's replicas.
+        spec: of the windows.
+    """
+
     def choose(*window: Any) -> tf.data.Dataset:
-        parts: Any = window if len(window) > 1 else window[0]
+        parts = element_of(window, spec)
         total = tf.cast(tf.nest.flatten(parts)[0].cardinality(), tf.int32)
         start, count = local_rows(topology, total)
         start, count = tf.where(count > 0, start, 0), tf.maximum(count, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from phalanx.data.batches import element_of
 from phalanx.distributed.topology import topology_of
 
 
@@ -40,7 +41,8 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return dataset.shard(topology.workers, topology.rank)
 
     def own(*window: tf.data.Dataset) -> tf.data.Dataset:
-        parts = window if len(window) > 1 else window[0]
+        parts = element_of(window, windows.element_spec)
         return tf.data.Dataset.zip(parts).skip(topology.rank).take(1)
 
-    return dataset.window(topology.workers, drop_remainder=True).flat_map(own)
+    windows = dataset.window(topology.workers, drop_remainder=True)
+    return windows.flat_map(own)

@@ -87,14 +87,15 @@ def _described(row: Any) -> Tensor:
 
 
 def pack_bytes(arrays: Sequence[Any]) -> Any:
-    """The arrays as one int64 vector: a JSON header and the raw bytes."""
-    arrays = [np.asarray(a, "S") if a.dtype == object else a for a in arrays]
+    """The arrays as one int64 vector: a JSON header and the raw bytes.
+
+    Arrays of objects hold text, as TensorFlow's strings do, and come back as bytes.
+    """
     # TensorFlow's own dtypes, bfloat16 among them, are known to NumPy by name alone.
-    described = [[a.dtype.name if a.dtype.kind == "V" else a.dtype.str, a.shape] for a in arrays]
+    described = [[a.dtype.name if a.dtype.kind in "VO" else a.dtype.str, a.shape] for a in arrays]
     header = json.dumps(described).encode()
-    raw = b"".join(
-        [np.array([len(header)], _WORD).tobytes(), header, *(a.tobytes() for a in arrays)]
-    )
+    contents = [_joined(a) if a.dtype == object else a.tobytes() for a in arrays]
+    raw = b"".join([np.array([len(header)], _WORD).tobytes(), header, *contents])
     return np.frombuffer(raw + b"\0" * (-len(raw) % _WORD.itemsize), _WORD)
 
 
@@ -104,9 +105,28 @@ def unpack_bytes(words: Any) -> list[Any]:
     start = _WORD.itemsize + int(words[0])
     arrays = []
     for name, shape in json.loads(raw[_WORD.itemsize : start]):
-        dtype = np.dtype(name) if name[0] in "<>|=" else tf.as_dtype(name).as_numpy_dtype
         count = int(np.prod(shape))
+        if name == "object":
+            texts, start = _split(raw, start, count)
+            arrays.append(texts.reshape(shape))
+            continue
+        dtype = np.dtype(name) if name[0] in "<>|=" else tf.as_dtype(name).as_numpy_dtype
         array = np.frombuffer(raw, dtype, count, offset=start)
         arrays.append(array.reshape(shape))
         start += array.nbytes
     return arrays
+
+
+def _joined(texts: np.ndarray) -> bytes:
+    """Their lengths, then the texts: NumPy's arrays of bytes cut zeros off the end of each."""
+    flat = [v if isinstance(v, bytes) else str(v).encode() for v in texts.flat]
+    return b"".join([np.array([len(text) for text in flat], _WORD).tobytes(), *flat])
+
+
+def _split(raw: bytes, start: int, count: int) -> tuple[np.ndarray, int]:
+    """`count` texts that `_joined` wrote at `start`, and where they end."""
+    lengths = np.frombuffer(raw, _WORD, count, offset=start)
+    ends = start + lengths.nbytes + np.cumsum(lengths)
+    texts = np.empty(count, object)
+    texts[:] = [raw[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    return texts, int(ends[-1]) if count else start

@@ -51,7 +51,11 @@ def find_files(given: str, *, has_source: bool) -> tuple[InputFile, ...]:
     try:
         system, path = fsspec.core.url_to_fs(given)
         is_directory = system.isdir(path)
-        found = system.ls(path, detail=False) if is_directory else system.glob(path)
+        if is_directory:
+            found = system.ls(path, detail=False)
+        else:  # a name is no pattern where it is that of a file: it may hold [ and ]
+            is_name = "[" in path and system.isfile(path)
+            found = [path] if is_name else system.glob(path)
         files = [one for one in sorted(found) if system.isfile(one) and not _is_hidden(one)]
     except (OSError, ImportError, ValueError) as error:
         raise ConfigurationError(f"Cannot read INPUT {given!r}: {error}.") from error

@@ -199,11 +199,11 @@ def cached(cache: SampleCache, row: tf.Tensor, spec: Any, make: Callable[[], Any
     Args:
         cache: where it is kept.
         row: its number.
-        spec: `tf.TensorSpec`s of what `make` gives.
+        spec: of what `make` gives; sparse and ragged tensors are kept by their parts.
         make: reads the sample; traced.
     """
     content = cache.lookup(row)
-    specs = tf.nest.flatten(spec)
+    specs = tf.nest.flatten(spec, expand_composites=True)
 
     def kept() -> list[tf.Tensor]:
         parts = tf.io.parse_tensor(content, tf.string)
@@ -211,11 +211,11 @@ def cached(cache: SampleCache, row: tf.Tensor, spec: Any, make: Callable[[], Any
         return [tf.ensure_shape(v, one.shape) for v, one in zip(found, specs, strict=True)]
 
     def made() -> list[tf.Tensor]:
-        values = tf.nest.flatten(make())
+        values = tf.nest.flatten(make(), expand_composites=True)
         parts = tf.stack([tf.io.serialize_tensor(value) for value in values])
         with tf.control_dependencies([cache.put(row, tf.io.serialize_tensor(parts))]):
             return [tf.identity(value) for value in values]
 
     found = tf.cond(tf.strings.length(content) > 0, kept, made)
     found = [tf.ensure_shape(v, one.shape) for v, one in zip(found, specs, strict=True)]
-    return tf.nest.pack_sequence_as(spec, found)
+    return tf.nest.pack_sequence_as(spec, found, expand_composites=True)

@@ -90,7 +90,7 @@ def _problem(sample: Any, specs: list[Any], row: int, mark: Any) -> str | None:
     try:
         values = tf.nest.flatten(sample(tf.constant(row, tf.int64), tf.constant(mark)))
     except Exception as error:  # the user's functions may raise anything
-        return _first_line(error)
+        return _first_line(error).removesuffix(".")
     for value, spec in zip(values, specs, strict=True):
         if not spec.shape.is_compatible_with(value.shape):
             return f"shape {tuple(value.shape)}, where others have {tuple(spec.shape)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.data.batches import no_autograph
+from phalanx.data.batches import element_of, no_autograph
 
 
 def graph_function(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -24,9 +24,8 @@ def no_fusion() -> tf.data.Options:
 
 def map_dataset(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
     """`function(element)` of each element, whatever its structure."""
-    if isinstance(dataset.element_spec, tuple):
-        return dataset.map(no_autograph(lambda *element: function(element)))
-    return dataset.map(no_autograph(function))
+    spec = dataset.element_spec
+    return dataset.map(no_autograph(lambda *element: function(element_of(element, spec))))
 
 
 def apply(function: Callable[..., Any] | None, sample: Any) -> Any:

@@ -72,10 +72,76 @@ class ArraySource(IndexedSource):
 
 
 def from_arrays(given: Any) -> ArraySource | None:
-    """Of a NumPy array or a tensor, or a tuple or dict of such."""
-    leaves = tf.nest.flatten(given) if isinstance(given, (tuple, dict)) else [given]
-    is_arrays = leaves and all(isinstance(one, (np.ndarray, tf.Tensor)) for one in leaves)
-    return ArraySource(given) if is_arrays else None
+    """Of a NumPy array or a tensor, or a tuple or dict of such; lists next to them are arrays too.
+
+    Raises:
+        DataError: a list is none, or first axes differ.
+    """
+    if isinstance(given, list):
+        return None  # of samples
+    arrays = lists_as_arrays(given)
+    return ArraySource(arrays) if _is_arrays(arrays) else None
+
+
+def lists_as_arrays(given: Any) -> Any:
+    """`given`, with arrays in place of the lists that are next to arrays in a tuple or dict.
+
+    A tuple of which every part has lists is left as it is: its parts may be samples.
+
+    Raises:
+        DataError: a list has rows of several shapes, or holds neither numbers nor text.
+    """
+    leaves = _leaves(given)
+    if not any(map(_is_list, leaves)) or not all(_is_list(v) or _is_arrays(v) for v in leaves):
+        return given
+    parts = given if isinstance(given, tuple) else leaves
+    return _converted(given) if any(map(_is_arrays, parts)) else given
+
+
+def _leaves(given: Any) -> list[Any]:
+    """What tuples and dicts hold; a list is one leaf."""
+    if not isinstance(given, (tuple, dict)):
+        return [given]
+    parts = given.values() if isinstance(given, dict) else given
+    return [leaf for part in parts for leaf in _leaves(part)]
+
+
+def _is_arrays(given: Any) -> bool:
+    leaves = tf.nest.flatten(given) if isinstance(given, (tuple, dict, list)) else [given]
+    return bool(leaves) and all(isinstance(one, (np.ndarray, tf.Tensor)) for one in leaves)
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, list) and not _is_arrays(given)
+
+
+def _converted(given: Any) -> Any:
+    if isinstance(given, dict):
+        return {name: _converted(part) for name, part in given.items()}
+    if isinstance(given, tuple):
+        parts = [_converted(part) for part in given]
+        return type(given)(*parts) if hasattr(given, "_fields") else tuple(parts)
+    return _array_of(given) if _is_list(given) else given
+
+
+def _array_of(rows: list[Any]) -> np.ndarray:
+    try:
+        array = np.asarray(rows)
+    except ValueError as error:
+        raise DataError(
+            f"Asked for a pipeline from arrays and a list; found in the list rows of several "
+            f"shapes: {error}. Give rows of one shape, or all samples as one list of tuples."
+        ) from error
+    if array.dtype.kind == "f":
+        return array.astype(np.float32)
+    if array.dtype.kind in "US":  # which would cut zeros off the end of bytes
+        return np.array(rows, object)
+    if array.dtype.kind == "O" and not all(isinstance(v, (str, bytes)) for v in array.flat):
+        raise DataError(
+            "Asked for a pipeline from arrays and a list; found in the list values that are "
+            "neither numbers nor text. Give an array of numbers or text."
+        )
+    return array
 
 
 def checksum(arrays: list[np.ndarray]) -> int:

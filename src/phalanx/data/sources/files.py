@@ -142,17 +142,28 @@ def _stamp(name: str, *, by_tensorflow: bool) -> tuple[Any, ...]:
     return (path, size, *marks) if marks else (path, content_digest(read_whole(name)))
 
 
+def _is_tensorflows_file(name: str) -> bool:
+    return bool(tf.io.gfile.exists(name)) and not tf.io.gfile.isdir(name)
+
+
 def _glob(name: str) -> list[str]:
+    """The file of this name, or else those that it matches as a pattern: names may hold [ and ]."""
     if name.startswith(_TENSORFLOWS):
+        if _is_tensorflows_file(name):
+            return [name]
         return [one for one in tf.io.gfile.glob(name) if not tf.io.gfile.isdir(one)]
     if is_remote(name):
         scheme = name.split("://")[0]
         try:
             files, path = fsspec.core.url_to_fs(name)
+            if "[" in path and files.isfile(path):
+                return [name]
             return [f"{scheme}://{one}" for one in files.glob(path) if not files.isdir(one)]
         except OSError as error:
             raise DataError(
                 f"Asked to read the file {name}; it cannot be read: {error}."
             ) from error
     name = name.removeprefix("file://")
+    if os.path.isfile(name):
+        return [name]
     return [one for one in glob.glob(name, recursive=True) if os.path.isfile(one)]

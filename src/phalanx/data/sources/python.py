@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from phalanx.data.fingerprint import UnkeyableError
 from phalanx.data.py_function import python_call
+from phalanx.data.sources.lossless_cast import LossyCastError, cast_keeping_values
 from phalanx.data.sources.protocol import IndexedSource
 from phalanx.errors import DataError
 
@@ -25,8 +26,8 @@ _HELD = (list, tuple, range, collections.deque)
 class PythonSource(IndexedSource):
     """`source[i]` for each i, as tensors; several in one call where it has `__getitems__`.
 
-    Shapes are learned from the first, the middle and the last sample; an axis in which they
-    differ may have any size.
+    Shapes and dtypes are learned from the first, the middle and the last sample; an axis in which
+    they differ may have any size. A value that the dtype cannot hold is an error, not changed.
     """
 
     def __init__(self, source: Any) -> None:
@@ -43,6 +44,8 @@ class PythonSource(IndexedSource):
             _assert_same_structure(samples[0], sample)
         self.element_spec = tf.nest.map_structure(_spec, *samples)
         self._flat_spec = tf.nest.flatten(self.element_spec)
+        self._dtypes = [np.dtype(one.dtype.as_numpy_dtype) for one in self._flat_spec]
+        self._paths = [f"{path} of " if path else "" for path in _paths(self.element_spec)]
         self.gathers = all(one.shape.is_fully_defined() for one in self._flat_spec)
         # What a source with chance in it gives says nothing of whether workers see the same.
         again = samples[0] if not self.num_samples else self._at(0)
@@ -76,24 +79,27 @@ class PythonSource(IndexedSource):
         return tf.nest.pack_sequence_as(self.element_spec, shaped)
 
     def _one(self, row: Any) -> list[np.ndarray]:
-        return self._checked(self._at(int(row)))
+        return self._checked(int(row), self._at(int(row)))
 
     def _several(self, rows: Any) -> list[np.ndarray]:
         numbers = [int(row) for row in rows]
         at_once = getattr(self._source, "__getitems__", None)  # as torch and Hugging Face have it
         items = at_once(numbers) if at_once else (self._source[number] for number in numbers)
-        samples = [self._checked(_as_arrays(item)) for item in items]
+        samples = [
+            self._checked(number, _as_arrays(item))
+            for number, item in zip(numbers, items, strict=True)
+        ]
         return [np.stack(parts) for parts in zip(*samples, strict=True)]
 
-    def _checked(self, sample: Any) -> list[np.ndarray]:
+    def _checked(self, row: int, sample: Any) -> list[np.ndarray]:
         tf.nest.assert_same_structure(self.element_spec, sample)
         parts = tf.nest.flatten(sample)
         for part, spec in zip(parts, self._flat_spec, strict=True):
             if not spec.shape.is_compatible_with(part.shape):
                 raise ValueError(f"shape {part.shape}, where others have {tuple(spec.shape)}")
         return [
-            part.astype(spec.dtype.as_numpy_dtype)
-            for part, spec in zip(parts, self._flat_spec, strict=True)
+            part if part.dtype == dtype else _cast(part, dtype, f"{path}sample {row}")
+            for part, dtype, path in zip(parts, self._dtypes, self._paths, strict=True)
         ]
 
     def _at(self, row: int) -> Any:
@@ -142,6 +148,26 @@ def _assert_same_structure(one: Any, other: Any) -> None:
             "Asked for a pipeline from samples of one structure; found several, such as "
             f"{_shapes(one)} and {_shapes(other)}. Give all samples the same shape."
         )
+
+
+def _cast(part: np.ndarray, dtype: np.dtype[Any], where: str) -> np.ndarray:
+    try:
+        return cast_keeping_values(part, dtype)
+    except LossyCastError as error:
+        raise DataError(
+            f"Asked for samples of the dtypes that the first, the middle and the last one have; "
+            f"found in {where}: {error}. Convert the values of all samples to one dtype that holds "
+            "them, such as float."
+        ) from error
+
+
+def _paths(spec: Any, path: str = "") -> list[str]:
+    """For each array of a sample where it is in there, in the order of `tf.nest.flatten`."""
+    if isinstance(spec, dict):
+        return [found for name in sorted(spec) for found in _paths(spec[name], f"{path}[{name!r}]")]
+    if isinstance(spec, tuple):
+        return [found for i, one in enumerate(spec) for found in _paths(one, f"{path}[{i}]")]
+    return [path]
 
 
 def _raw(sample: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import importlib
 import io
 import logging
@@ -74,7 +75,7 @@ def joined(name: str, files: list[TableRows], kept: list[np.ndarray]) -> np.ndar
 
 
 def _numbers(name: str, column: Any, file: str) -> np.ndarray:
-    """A column as TensorFlow takes it: int64, float32, bool, or text as objects."""
+    """A column as TensorFlow takes it: int64, float32 (also of decimals), bool, or text."""
     values: np.ndarray = column.to_numpy()
     if values.dtype == object and len(values) and isinstance(values[0], np.ndarray):
         if len({one.shape for one in values}) > 1:
@@ -83,13 +84,25 @@ def _numbers(name: str, column: Any, file: str) -> np.ndarray:
                 "them one length, or take samples by an object with __getitem__ and Padding."
             )
         values = np.stack(list(values))
+    if values.dtype == object:
+        kinds = {type(value) for value in values.flat} - {type(None)}
+        if kinds == {decimal.Decimal}:
+            values = values.astype(np.float64)
+        elif kinds == {bool}:  # and rows without a value, which are left out
+            values = values.astype(bool)
+        elif not kinds <= {str, bytes}:
+            raise _unusable(name, column, file)
     if values.dtype.kind == "f":
         return values.astype(np.float32)
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
     if values.dtype.kind in "bOUS":
         return values
-    raise DataError(
+    raise _unusable(name, column, file)
+
+
+def _unusable(name: str, column: Any, file: str) -> DataError:
+    return DataError(
         f"Asked for column {name!r} of {file}; found values of type {column.type}, which a tensor "
         "does not hold. Make numbers or text of them, or name other columns=."
     )

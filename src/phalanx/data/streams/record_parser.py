@@ -121,6 +121,4 @@ def _array(value: Any) -> np.ndarray:
 
 def _spec_of(function: Any, *arguments: Any) -> Any:
     traced = tf.function(no_autograph(function)).get_concrete_function(*arguments)
-    return tf.nest.map_structure(
-        lambda one: tf.TensorSpec(one.shape, one.dtype), traced.structured_outputs
-    )
+    return tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from phalanx.data.sources.lossless_cast import LossyCastError, cast_keeping_values
 from phalanx.errors import DataError
 
 SCHEMA_FILE = "schema.json"
@@ -76,19 +77,42 @@ class Schema:
             )
         return cls(structure=structure, leaves=tuple(_leaf(n, v) for n, v in named.items()))
 
-    def example(self, sample: Any) -> bytes:
+    def example(self, sample: Any, number: int) -> bytes:
         """The sample as a serialized `tf.train.Example`.
 
+        Args:
+            sample: of the structure, the shapes and the dtypes of the first.
+            number: of the sample, for messages.
+
         Raises:
-            DataError: its shape is not that of the first.
+            DataError: it has other arrays, other shapes, or values that a dtype cannot hold.
         """
-        values = list(sample.values()) if isinstance(sample, dict) else sample
-        values = [values] if self.structure == "one" else values
-        features = {}
-        for leaf, value in zip(self.leaves, values, strict=True):
-            features[leaf.name] = _feature(leaf, value)
+        values = self._values(sample, number)
+        features = {leaf.name: _feature(leaf, values[leaf.name], number) for leaf in self.leaves}
         return bytes(
             tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+        )
+
+    def _values(self, sample: Any, number: int) -> dict[str, Any]:
+        """The arrays of a sample, by name."""
+        names = [leaf.name for leaf in self.leaves]
+        if self.structure == "one":
+            return {names[0]: sample}
+        if self.structure == "dict" and isinstance(sample, dict):
+            values = {str(name): value for name, value in sample.items()}
+            if values.keys() == set(names):
+                return values
+            found = f"the keys {list(values)}"
+        elif self.structure == "tuple" and isinstance(sample, (tuple, list)):
+            if len(sample) == len(names):
+                return dict(zip(names, sample, strict=True))
+            found = f"{len(sample)} arrays"
+        else:
+            found = f"a {type(sample).__name__}"
+        first = f"the keys {names}" if self.structure == "dict" else f"{len(names)} arrays"
+        raise DataError(
+            f"Asked to write samples that are each a {self.structure} with {first}, as the first "
+            f"is; found sample {number} with {found}. Give all samples the same structure."
         )
 
     def features(self) -> dict[str, Any]:
@@ -132,15 +156,27 @@ def _array(value: Any) -> np.ndarray:
     return np.array(value, object) if array.dtype.kind in "SU" else array
 
 
-def _feature(leaf: Leaf, value: Any) -> Any:
+def _feature(leaf: Leaf, value: Any, number: int) -> Any:
     array = _array(value)
     if array.shape != leaf.shape:
         raise DataError(
             f"Asked to write samples whose {leaf.name} has the shape {leaf.shape}; found one with "
-            f"{array.shape}. Make them in the same way, or give serialize=, a function to bytes."
+            f"{array.shape}: sample {number}. Make them in the same way, or give serialize=, a "
+            "function to bytes."
         )
+    try:
+        array = cast_keeping_values(
+            array, np.dtype(object if leaf.dtype == "string" else leaf.dtype)
+        )
+    except LossyCastError as error:
+        raise DataError(
+            f"Asked to write samples whose {leaf.name} is {leaf.dtype}, as in the first; found in "
+            f"sample {number}: {error}. Convert {leaf.name} of all samples to one dtype that holds "
+            "every value, or give serialize=, a function to bytes."
+        ) from error
     if leaf.kind == "ints":
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=array.ravel().tolist()))
+        numbers = array.astype(np.int64).ravel().tolist()  # protobuf takes no bool
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=numbers))
     if leaf.kind == "floats":
         return tf.train.Feature(float_list=tf.train.FloatList(value=array.ravel()))
     if leaf.kind == "strings":

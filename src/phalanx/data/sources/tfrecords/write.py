@@ -13,6 +13,7 @@ import cloudpickle
 import numpy as np
 import tensorflow as tf
 
+from phalanx.data.sources.arrays import lists_as_arrays
 from phalanx.data.sources.tfrecords.schema import SCHEMA_FILE, Schema
 from phalanx.errors import ConfigurationError, DataError
 from phalanx.monitoring.durable_files import move_durably
@@ -50,7 +51,8 @@ def write_tfrecords(
         The files' names.
 
     Raises:
-        DataError: there are fewer samples than shards, or samples differ in shape.
+        DataError: there are fewer samples than shards, or a sample differs from the first in its
+            keys or shapes, or has a value that the dtype of the first cannot hold.
         ConfigurationError: an argument is none of what it may be.
     """
     if compression not in _ENDINGS:
@@ -72,9 +74,9 @@ def write_tfrecords(
         )
     directory = os.path.dirname(path) or "."
     tf.io.gfile.makedirs(directory)
+    schema = None
     if serialize is None:
         schema = Schema.of(rows[0])
-        serialize = schema.example
         with tf.io.gfile.GFile(f"{directory}/{SCHEMA_FILE}", "w") as stream:
             stream.write(schema.to_json())
     tasks = [
@@ -85,6 +87,7 @@ def write_tfrecords(
             file=f"{path}-{shard:05d}-of-{shards:05d}.tfrecord{_ENDINGS[compression]}",
             compression=compression,
             serialize=serialize,
+            schema=schema,
         )
         for shard in range(shards)
     ]
@@ -99,6 +102,7 @@ class _Rows:
     """Samples by number."""
 
     def __init__(self, samples: Any) -> None:
+        samples = lists_as_arrays(samples)
         self._samples = samples
         self._is_arrays = isinstance(samples, (tuple, dict, np.ndarray))
         if not self._is_arrays and not hasattr(samples, "__getitem__"):
@@ -122,14 +126,22 @@ class _Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """The samples `first` to `end`, and the file for them."""
+    """The samples `first` to `end`, the file for them, and what makes records of them."""
 
     rows: _Rows
     first: int
     end: int
     file: str
     compression: str
-    serialize: Serialize
+    serialize: Serialize | None
+    schema: Schema | None
+
+    def record(self, row: int) -> bytes:
+        sample = self.rows[row]
+        if self.serialize is not None:
+            return self.serialize(sample)
+        assert self.schema is not None
+        return self.schema.example(sample, row)
 
 
 def _pool(parallel: Parallel, at_once: int) -> Executor:
@@ -146,7 +158,7 @@ def _write(task: _Task) -> str:
     partial = f"{task.file}.{os.getpid()}.part"
     with tf.io.TFRecordWriter(partial, task.compression) as writer:
         for row in range(task.first, task.end):
-            writer.write(task.serialize(task.rows[row]))
+            writer.write(task.record(row))
     if "://" in task.file:
         tf.io.gfile.rename(partial, task.file, overwrite=True)
     else:
