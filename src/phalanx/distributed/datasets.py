@@ -59,7 +59,7 @@ def own_rows(dataset: tf.data.Dataset, rank: int, size: int) -> ShardedDataset:
             start = rank * base + tf.minimum(rank, odd)
             return tensor[start : start + base + tf.cast(rank < odd, tf.int32)]
 
-        return _alone(tf.nest.map_structure(own, batch))
+        return _element(tf.nest.map_structure(own, batch), dataset.element_spec)
 
     return ShardedDataset(dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE))
 
@@ -75,13 +75,15 @@ def pad_to_longest(dataset: tf.data.Dataset, length: int, longest: int) -> Shard
         lambda spec: tf.zeros([0, *(d or 1 for d in spec.shape[1:])], spec.dtype),
         dataset.element_spec,
     )
-    free = dataset.map(lambda *batch: tf.nest.map_structure(_any_rows, _alone(batch)))
+    free = dataset.map(
+        lambda *batch: tf.nest.map_structure(_any_rows, _element(batch, dataset.element_spec))
+    )
     more = tf.data.Dataset.from_tensors(empty).repeat(longest - length)
     return ShardedDataset(free.concatenate(more), longest)
 
 
-def _alone(batch: tuple[Any, ...]) -> Any:
-    return batch if len(batch) > 1 else batch[0]
+def _element(batch: tuple[Any, ...], spec: Any) -> Any:
+    return batch if type(spec) is tuple else batch[0]  # tf.data unpacks plain tuples
 
 
 def _any_rows(value: Any) -> Any:
