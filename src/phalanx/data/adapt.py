@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import GeneratorType
 from typing import Any
 
 import tensorflow as tf
@@ -14,10 +15,11 @@ from phalanx.data.dataset_batches import DatasetBatches
 from phalanx.data.iterator_position import DataPosition
 from phalanx.data.pipelines.registry import is_transformed, pipeline_of
 from phalanx.data.prefetch_counter import Lookahead
+from phalanx.data.shared_generator import GeneratorPasses
 from phalanx.distributed.datasets import ShardedDataset
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
-from phalanx.keras_compat.data_adapters import adapt, arrays_of
+from phalanx.keras_compat.data_adapters import adapt, arrays_of, take_passes_from
 from phalanx.keras_compat.tf_distribute import spec_of_one_replica
 
 
@@ -68,15 +70,10 @@ def make_batch_source(
             "holds this worker's share alone. Give the steps to pipeline itself (map=, augment=, "
             "map_batches=), and fit what it returns."
         )
-    adapter = adapt(
-        x,
-        y,
-        sample_weight=sample_weight,
-        batch_size=batch_size,
-        steps=steps,
-        shuffle=_ignore_for_datasets(x, shuffle),
-        class_weight=class_weight,
-    )
+    options = {"steps": steps, "batch_size": batch_size, **other_arguments}
+    if isinstance(x, GeneratorType):
+        return _batches_of_generator(x, topology, only=only, shuffle=shuffle, **options)
+    adapter = adapt(x, shuffle=_ignore_for_datasets(x, shuffle), **options)
     arrays = arrays_of(adapter)
     if arrays is None:
         return DatasetBatches(adapter, topology, only=only)
@@ -86,6 +83,23 @@ def make_batch_source(
         samples = min(arrays.num_samples, only * arrays.batch_size)
         arrays = replace(arrays, num_samples=samples, shuffle=False)
     return ArrayBatches(arrays, topology, seed)
+
+
+def _batches_of_generator(
+    generator: GeneratorType[Any, Any, Any],
+    topology: ReplicaTopology,
+    *,
+    only: int | None,
+    **options: Any,
+) -> DatasetBatches:
+    passes = GeneratorPasses(generator)
+    try:
+        adapter = adapt(passes.peek(), **options)
+    except BaseException:
+        passes.close()  # what Keras refuses is left in the generator
+        raise
+    take_passes_from(adapter, passes)
+    return DatasetBatches(adapter, topology, only=only, passes=passes)
 
 
 def _ignore_for_datasets(x: Any, shuffle: bool | str) -> bool | str:

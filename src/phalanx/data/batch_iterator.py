@@ -130,6 +130,16 @@ class BatchIterator:
         batches = self.source.num_batches
         return batches is not None and batches > 0 and (self._position + since) % batches == 0
 
+    def took(self, steps: int) -> None:
+        """Note how many steps of the execution under way are done, before anything can end it.
+
+        A source with a method `took` gets the batches taken of its pass; it is needed only where
+        what was not taken is not made again.
+        """
+        took = getattr(self.source, "took", None)
+        if took is not None:
+            took(self._left_out + self._taken + steps)
+
     def reached_end(self, *, steps_done: int) -> None:
         """Note that the data ended after `steps_done` steps of the chunk just given."""
         self._ran_out = True

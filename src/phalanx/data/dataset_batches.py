@@ -14,6 +14,7 @@ import tensorflow as tf
 from phalanx.data.batches import (
     assert_same_split,
     cut,
+    element_of,
     no_autograph,
     total_rows,
     with_free_batch_axis,
@@ -23,6 +24,7 @@ from phalanx.data.iterator_position import DataPosition
 from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
 from phalanx.data.prefetch_counter import Lookahead
 from phalanx.data.pushdown import plan, shares
+from phalanx.data.shared_generator import GeneratorPasses
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
 from phalanx.keras_compat.dataset_graph import batch_size_of, calls_python, transformations
@@ -42,9 +44,26 @@ class DatasetBatches:
     order: str | None = None
     seed: int | None = None
 
-    def __init__(self, adapter: Any, topology: ReplicaTopology, *, only: int | None = None) -> None:
-        """Share out what `adapter` gives, or the first `only` batches of it, which are kept."""
+    def __init__(
+        self,
+        adapter: Any,
+        topology: ReplicaTopology,
+        *,
+        only: int | None = None,
+        passes: GeneratorPasses | None = None,
+    ) -> None:
+        """Share out what `adapter` gives.
+
+        Args:
+            adapter: gives the dataset of global batches.
+            topology: this process's replicas.
+            only: take the first so many batches, which are kept; None for all.
+            passes: from which `adapter` takes the elements of a Python generator.
+        """
         self._adapter = adapter
+        self._passes = passes
+        self.first_batches: list[Any] | None = None if passes is None else passes.first
+        """The first batches of a Python generator, which are known before training starts."""
         self._topology = topology
         self._dataset = adapter.get_tf_dataset()
         self.fingerprint: int | None = order_checksum(self._dataset, topology)
@@ -63,6 +82,12 @@ class DatasetBatches:
         is_counted = self.length_unknown and topology.has_peers  # in Python: see Lookahead
         self.has_state = only is None and not is_counted and not calls_python(self._dataset)
         self.ahead: Lookahead | None = None
+        if passes is not None and not passes.is_alone and topology.has_peers and topology.is_chief:
+            _log.warning(
+                "Two datasets of one call read the same Python generator, by turns that depend on "
+                "the speed of each worker, so workers use rows of different batches. Pass a "
+                "generator of its own to each, such as to validation_data."
+            )
 
     @cached_property
     def _local_rows(self) -> tf.data.Dataset | None:
@@ -110,6 +135,8 @@ class DatasetBatches:
         else:
             batches, cut_batch = self._local_rows, shares(self._topology, self._static_count())
         batches = batches.skip(skip) if skip else batches
+        if self._passes is not None:
+            self._passes.begin(skipped=skip)
         shared = batches.map(no_autograph(cut_batch), num_parallel_calls=tf.data.AUTOTUNE)
         if self.length_unknown and self._topology.has_peers:
             self.ahead = Lookahead()
@@ -128,8 +155,18 @@ class DatasetBatches:
         """Pass the word on: PyDatasets shuffle here."""
         self._adapter.on_epoch_end()
 
+    def took(self, batches: int) -> None:
+        """Note that steps took the first `batches` of the pass; the others stay in a generator."""
+        if self._passes is not None:
+            self._passes.took(batches)
+
+    def close(self) -> None:
+        """End the pass: nothing more is read from a generator."""
+        if self._passes is not None:
+            self._passes.close()
+
     def _shares(self, *batch: Any) -> Any:
-        data = batch if len(batch) > 1 else batch[0]
+        data = element_of(batch, self._dataset.element_spec)
         if self._topology.total > 1:
             data = assert_same_split(data, self._topology.total)
         parts = tuple(

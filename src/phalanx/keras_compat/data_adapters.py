@@ -2,12 +2,14 @@
 
 Private names used: `keras.src.trainers.data_adapters.get_data_adapter`, the attributes
 `_inputs`, `_num_samples`, `_batch_size`, `_shuffle` of its `ArrayDataAdapter`, and
-`array_slicing` (validation split; pandas, sparse and ragged arrays as tensors).
+`array_slicing` (validation split; pandas, sparse and ragged arrays as tensors). The adapter of a
+Python generator calls its attribute `generator` for the elements of each pass.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +50,17 @@ def adapt(
         shuffle=shuffle,
         class_weight=class_weight,
     )
+
+
+def take_passes_from(adapter: Any, passes: Callable[[], Iterator[Any]]) -> None:
+    """Let the adapter of a generator call `passes` for the elements of each pass.
+
+    Raises:
+        AttributeError: Keras keeps the generator elsewhere.
+    """
+    if not callable(adapter.generator):
+        raise AttributeError(f"{type(adapter).__name__}.generator is not called for each pass")
+    adapter.generator = passes
 
 
 def arrays_of(adapter: Any) -> Arrays | None:

@@ -28,11 +28,13 @@ from phalanx.keras_compat.model_access import (
     build,
     has_own_step,
     replicates_variables,
+    stateful_layers,
     strategy_of,
 )
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
 from phalanx.keras_compat.variable_conversion import convert_variables_to_numbers
 from phalanx.training.end_of_data import EndOfDataSync, UnevenInputs
+from phalanx.training.first_batches import assert_same_first_batches
 from phalanx.training.log_requirements import LogRequirements
 from phalanx.training.step_function import Kind, StepFunction, StepPlan, step_function, step_of
 
@@ -122,25 +124,44 @@ def open_source(
         WorkerMismatchError: workers were given different data, models or arguments.
         DataError: the data is invalid.
     """
-    source = make_batch_source(x, y, topology=stage.topology, seed=seed, **options)
+    source = _make_source(stage, x, y, seed=seed, **options)
     if uneven == "stop":
         _end_with_the_shortest(stage, source)
+    first_batches = getattr(source, "first_batches", None)
     requirements = {
         "call": call,
         "number of samples": source.num_samples,
         "number of batches": source.num_batches,
         "knowledge of the data's end": not source.length_unknown,
+        "use of a Python generator": first_batches is not None,
         "steps": options.get("steps"),
         "kind of data": keras.tree.flatten(source.batch_spec),
         "data": None if source.fingerprint is None else f"checksum {source.fingerprint:08x}",
         "model": [(v.path, tuple(v.shape)) for v in stage.model.trainable_variables],
     }
     agreed = assert_same_on_all_workers(stage.strategy, stage.topology, call, requirements, seed)
+    if first_batches is not None:
+        assert_same_first_batches(stage.strategy, stage.topology, call, first_batches)
     if agreed != seed:
-        source = make_batch_source(x, y, topology=stage.topology, seed=agreed, **options)
+        _close(source)  # a generator then gives its first batches again
+        source = _make_source(stage, x, y, seed=agreed, **options)
         if uneven == "stop":
             _end_with_the_shortest(stage, source)
     return source
+
+
+def _make_source(stage: CallContext, x: Any, y: Any, **options: Any) -> BatchSource:
+    """The global batches, of which nothing is read any more once the call ends."""
+    source = make_batch_source(x, y, topology=stage.topology, **options)
+    stage.exit.callback(_close, source)
+    return source
+
+
+def _close(source: BatchSource) -> None:
+    """Close a source that must be closed: that of a generator, which others read after it."""
+    close = getattr(source, "close", None)
+    if close is not None:
+        close()
 
 
 def _end_with_the_shortest(stage: CallContext, source: BatchSource) -> None:
@@ -164,9 +185,14 @@ def make_function(
         kind: what the function is for.
         source: the batches.
         built: whether everything that the first step would make must exist now.
+
+    Raises:
+        ConfigurationError: the model cannot be right on several replicas.
     """
     before = getattr(stage.model, f"{kind}_function")
     is_traced = isinstance(before, StepFunction) and before.is_traced
+    if stage.topology.total > 1 and not is_traced:
+        _refuse_stateful_layers(stage)
     if kind != "predict" and replicates_variables(stage.strategy) and not is_traced:
         if kind == "train" and has_own_step(stage.model, kind):
             build_by_step(step_of(stage.model, kind), source.batch_spec, stage.strategy)
@@ -187,6 +213,16 @@ def make_function(
     elif built:
         build(stage.model, source.batch_spec, stage.strategy)
     return function
+
+
+def _refuse_stateful_layers(stage: CallContext) -> None:
+    if names := stateful_layers(stage.model):
+        raise ConfigurationError(
+            f"Asked to run a model on {stage.topology.total} replicas, each of which gets its rows "
+            f"of a batch; found stateful=True in {', '.join(names)}, which keeps a state for each "
+            "row of the global batch. Set stateful=False there, or use one device: phalanx run "
+            "--workers 1."
+        )
 
 
 def make_stream(

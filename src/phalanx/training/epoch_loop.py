@@ -49,6 +49,7 @@ class BatchLoop:
             except StopIteration:
                 self.stream.reached_end(steps_done=0)
                 continue
+            self.stream.took(done)
             if done < size:
                 self.stream.reached_end(steps_done=done)
             if self.is_due(step + done):
