@@ -120,7 +120,7 @@ def _converted(given: Any) -> Any:
         return {name: _converted(part) for name, part in given.items()}
     if isinstance(given, tuple):
         parts = [_converted(part) for part in given]
-        return type(given)(*parts) if hasattr(given, "_fields") else tuple(parts)
+        return tuple(parts) if type(given) is tuple else type(given)(*parts)  # a named one
     return _array_of(given) if _is_list(given) else given
 
 
