@@ -29,7 +29,12 @@ from phalanx.gradients.clippers import (
     per_layer,
 )
 from phalanx.gradients.nonfinite import guard_of, install_guard
-from phalanx.keras_compat.optimizer_clippers import attach_clippers, clippers_of, innermost
+from phalanx.keras_compat.optimizer_clippers import (
+    attach_clippers,
+    clippers_of,
+    innermost,
+    parts_of,
+)
 
 __all__ = [
     "ClipInputs",
@@ -63,13 +68,19 @@ def attach(optimizer: Any, *clippers: Clipper, on_nonfinite: OnNonfinite | None 
             act under `phalanx.enable()` or after `phalanx.distribute_optimizer`.
 
     Raises:
-        ConfigurationError: not an optimizer, not a clipper, a second call for one optimizer, or a
-            pattern that matches no variable (as soon as the variables are known).
+        ConfigurationError: not an optimizer, a `MultiOptimizer`, not a clipper, a second call for
+            one optimizer, or a pattern that matches no variable (as soon as the variables are
+            known).
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ConfigurationError(
             "phalanx.clip.attach needs a keras.optimizers.Optimizer (Keras 3); found "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}."
+        )
+    if parts_of(innermost(optimizer)):
+        raise ConfigurationError(
+            f"Asked to give {optimizer.name!r} clippers, a MultiOptimizer, which updates nothing "
+            "itself. Attach them to each of its optimizers, before they are used."
         )
     if clippers_of(optimizer) is not None:
         raise ConfigurationError(

@@ -66,9 +66,16 @@ def optimizers():
         "loss_scale_clipped": lambda: O.LossScaleOptimizer(O.SGD(0.5, global_clipnorm=0.05)),
         "loss_scale_overflow": lambda: O.LossScaleOptimizer(O.SGD(0.1), initial_scale=2.0**127),
         "fixed_loss_scale": lambda: O.SGD(0.1, loss_scale_factor=64.0, clipnorm=0.05),
+        "multi_optimizer": lambda: several_optimizers(),
+        "multi_optimizer_scaled": lambda: O.LossScaleOptimizer(several_optimizers(), 4.0),
         "schedule": lambda: O.SGD(O.schedules.ExponentialDecay(0.2, 2, 0.5)),
     }
     return [trained(name, dense(make)) for name, make in made.items()]
+
+
+def several_optimizers():
+    biases = O.Adam(0.05, clipnorm=0.01)
+    return O.MultiOptimizer(O.OptimizerMap(O.SGD(0.5, momentum=0.9), {".*/bias": biases}))
 
 
 def shapes_of_data():
@@ -107,11 +114,43 @@ def losses():
             ),
         ),
         trained("constraint", dense(lambda: O.SGD(0.5), kernel_constraint="max_norm")),
+        case("root_of_mean_loss", dense(lambda: O.SGD(0.5), loss=root_of_mean)),
+        case(
+            "quotient_of_sums_loss",
+            dense(lambda: O.SGD(0.5), loss=with_dice, metrics=[root_of_column_means]),
+            arrays(n=17, sample_weight=weights[:17]),
+        ),
+        trained("rows_compared_loss", dense(lambda: O.SGD(0.1), loss=rows_compared)),
         case("two_inputs_two_outputs", two_in_two_out(), two_inputs, held_out=two_inputs_held_out),
         case(
             "masked_sequences", lstm_tagger(), tagged, held_out=lambda: without_epochs(tagged(13))
         ),
     ]
+
+
+def root_of_mean(y_true, y_pred):
+    return tf.sqrt(tf.reduce_mean((one_hot(y_true) - tf.nn.softmax(y_pred)) ** 2))
+
+
+def with_dice(y_true, y_pred):
+    """A value for each row, of which each holds the quotient of the batch."""
+    each = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+    return each + keras.losses.dice(one_hot(y_true), tf.nn.softmax(y_pred))
+
+
+def root_of_column_means(y_true, y_pred):
+    error = one_hot(y_true) - tf.nn.softmax(y_pred)
+    return tf.reduce_mean(tf.sqrt(tf.reduce_mean(error**2, axis=0)))
+
+
+def rows_compared(y_true, y_pred):
+    """Rows of one class attract each other."""
+    alike = tf.cast(tf.equal(tf.reshape(y_true, [-1, 1]), tf.reshape(y_true, [1, -1])), tf.float32)
+    return -tf.reduce_mean(tf.nn.log_softmax(tf.matmul(y_pred, y_pred, transpose_b=True)) * alike)
+
+
+def one_hot(y_true):
+    return tf.one_hot(tf.cast(tf.reshape(y_true, [-1]), tf.int32), 3)
 
 
 def two_inputs(n=29):
@@ -468,12 +507,12 @@ def own_steps():
     names = (
         "Adversaries", "GradientPenalty", "Unreduced", "SumOverRows", "FunctionsInside",
         "Contrast", "UnreducedContrast", "SumOfContrast", "MadeInTheStep", "MeanOfCounted",
-        "MeanOfSelected",
-        "UnderOtherNames",
+        "MeanOfSelected", "UnderOtherNames", "ClippedInTheStep", "SharpnessAware",
     )  # fmt: skip
     steps, square = equivalence_steps, keras.losses.MeanSquaredError
     return [
         *(trained(name, made(getattr(steps, name))) for name in names),
+        trained("EverySecond", made(steps.EverySecond), arrays(17, epochs=3)),
         trained("NamedBatchSize", made(steps.NamedBatchSize), arrays(28)),
         trained("NamedSizeOfEvenBatches", made(steps.NamedSizeOfEvenBatches), even),
         trained("Autoencoder", made(steps.Autoencoder, square), with_targets),

@@ -206,6 +206,29 @@ class MeanOfCounted(keras.Model):
         return {"loss": self.seen.result()}
 
 
+class EverySecond(Regression):
+    """A counter of steps decides whether one of them updates the weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.losses(*data))
+        weights = self.network.trainable_weights
+        gradients = tape.gradient(loss, weights)
+        self.optimizer.build(weights)
+        self.count.assign_add(1)
+
+        def update():
+            self.optimizer.apply(gradients, weights)
+            return 0
+
+        tf.cond(tf.equal(self.count.value % 2, 0), update, lambda: 0)
+        return self.note(loss)
+
+
 class UnderOtherNames(Regression):
     """Returns what metrics report under names that are not the metrics'."""
 
@@ -387,3 +410,38 @@ class ContrastOfTwoKinds(TwoKinds):
             loss += 0.1 * tf.reduce_sum(tokens) / tf.cast(rows * 3, tf.float32)
         self.descend(tape, loss, self.trainable_weights)
         return self.note(loss)
+
+
+class ClippedInTheStep(Regression):
+    """Clips the global norm itself, as many published steps do."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.network(x) - tf.cast(y, tf.float32)[:, None]) ** 2)
+        variables = self.trainable_weights
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), 0.1)
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return self.note(loss)
+
+
+class SharpnessAware(Regression):
+    """Takes the gradient where the loss is largest nearby (SAM, arXiv:2010.01412)."""
+
+    def train_step(self, data):
+        x, y = data
+        gradients, loss = self.at_these_weights(x, y)
+        norm = tf.linalg.global_norm(gradients) + 1e-12
+        moves = [0.3 * gradient / norm for gradient in gradients]
+        for variable, move in zip(self.trainable_weights, moves, strict=True):
+            variable.assign_add(move)
+        gradients, _ = self.at_these_weights(x, y)
+        for variable, move in zip(self.trainable_weights, moves, strict=True):
+            variable.assign_sub(move)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return self.note(loss)
+
+    def at_these_weights(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.network(x) - tf.cast(y, tf.float32)[:, None]) ** 2)
+        return tape.gradient(loss, self.trainable_weights), loss

@@ -16,7 +16,7 @@ from equivalence_cases import CASES, FAMILIES
 ON_COPIES = {
     "adam", "accumulation_clipped", "loss_scale_clipped", "remainder_1", "only_1_samples",
     "batchnorm_synchronized_few", "embedding_clipped", "lazy_subclass", "steps_per_execution_3",
-    "own_train_step", "optimizer_outside_scope", "Adversaries", "dropout",
+    "own_train_step", "optimizer_outside_scope", "Adversaries", "dropout", "multi_optimizer",
 }  # fmt: skip
 """The cases that `make test` trains on two replicas in one process: what their copies of variables,
 uneven parts and readings can make different from two workers."""
@@ -29,14 +29,16 @@ ON_ONE = {
 LATER = {
     "remainder_2", "remainder_3", "remainder_4", "remainder_5", "remainder_6", "adafactor", "lion",
     "rmsprop", "sgd", "ema", "fixed_loss_scale", "accumulation", "conv", "embedding_sgd",
-    "masked_sequences", "initial_epoch", "drop_remainder", "restores_best",
-    "steps_per_execution_4", "Adversaries_averaged", "SumOfActivity", "validation_split", "nadam",
+    "root_of_mean_loss", "rows_compared_loss", "masked_sequences", "initial_epoch",
+    "drop_remainder", "restores_best",
+    "multi_optimizer_scaled", "steps_per_execution_4", "Adversaries_averaged", "SumOfActivity",
+    "validation_split", "nadam",
     "steps_per_execution_unknown_length", "embedding_adam", "batchnorm_synchronized",
     "dropout_odd_width", "dropout_eagerly", "dropout_steps", "spatial_dropout",
 }  # fmt: skip
 """The cases that `make test` does not train on two workers, beside others that are like them."""
 
-ON_THREE = {"adam", "remainder_1", "only_2_samples"}
+ON_THREE = {"adam", "remainder_1", "only_2_samples", "quotient_of_sums_loss"}
 """The cases that `make test` trains on three replicas, of which some may be without samples."""
 
 
@@ -50,9 +52,9 @@ def counts(names, of_one, of_two, of_three):
     ]
 
 
-ON_WORKERS_ONLY = {"MadeInTheStep", "FunctionsInside"}
+ON_WORKERS_ONLY = {"MadeInTheStep", "FunctionsInside", "EverySecond"}
 """What replicas of one process cannot do: make variables in a step; call a function of TensorFlow's
-in each replica, which would take the first one's variables."""
+in each replica, which would take the first one's variables; add up gradients in a condition."""
 
 
 @functools.cache

@@ -22,6 +22,7 @@ def everything():
 
     import phalanx
     from phalanx.errors import ConfigurationError, DataError
+    from phalanx.training.batch_methods import predict_on_batch
     from phalanx.training.parameter_server.scheduler import StepScheduler
 
     class Seen(keras.metrics.Metric):
@@ -46,6 +47,21 @@ def everything():
         def on_train_batch_end(self, batch, logs=None):
             self.batches.append(batch)
             self.losses.append(logs["loss"])
+
+    class OwnEvaluate(keras.Sequential):
+        def evaluate(self, *args, **options):
+            return {"own": 1.0, **super().evaluate(*args, **options)}
+
+    def repeating():
+        inputs = keras.Input((None, 1))
+        found = keras.Model(inputs, keras.ops.repeat(inputs, 2, axis=-1))
+        found.compile("sgd", "mse")
+        return found
+
+    def of_lengths():
+        """Batches of two rows, of lengths that differ."""
+        rows = tf.data.Dataset.range(1, 6).map(lambda n: tf.fill((n, 1), tf.cast(n, tf.float32)))
+        return rows.padded_batch(2)
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(SAMPLES, 4)).astype("float32")
@@ -89,6 +105,8 @@ def everything():
     output["predicted"] = phalanx.predict(made, x, batch_size=30, verbose=0)
     by_dataset = tf.data.Dataset.from_tensor_slices((x,)).batch(10)
     output["predicted from a dataset"] = phalanx.predict(made, by_dataset, verbose=0)
+    output["predicted a batch"] = predict_on_batch(made, x[:5])
+    output["predicted lengths"] = phalanx.predict(repeating(), of_lengths(), verbose=0)
     output["by hand"] = x @ made.layers[0].kernel.numpy() + made.layers[0].bias.numpy()
     output["y"] = y[:, :1]
     output["evaluated on a dataset"] = [
@@ -96,6 +114,10 @@ def everything():
     ]
     trained("dataset", dataset(), validation_data=dataset())
     trained("function", of_context)
+    own = OwnEvaluate([keras.Input((4,)), keras.layers.Dense(1)])
+    own.compile(keras.optimizers.SGD(0.01), loss, metrics=[Seen()])
+    held_out = {"validation_data": (x, y), "validation_batch_size": 20}
+    output["own evaluate"] = phalanx.fit(own, x, y, epochs=2, verbose=0, **held_out).history
     trained("endless", dataset().repeat(), steps_per_epoch=9, epochs=3)
     pace = phalanx.callbacks.ThroughputMonitor(every_n_seconds=0.1, log=False)
     shown = io.StringIO()
@@ -235,6 +257,22 @@ def test_evaluation_is_exact(output):
 def test_predictions_come_in_order(output):
     for name in ("predicted", "predicted from a dataset", "predicted, unknown length"):
         np.testing.assert_allclose(output[name], output["by hand"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_is_predicted(output):
+    np.testing.assert_allclose(output["predicted a batch"], output["by hand"][:5], rtol=1e-4)
+
+
+def test_predictions_of_different_lengths_are_ragged(output):
+    rows = output["predicted lengths"].to_list()
+    assert [len(row) for row in rows] == [2, 2, 4, 4, 5]
+    assert rows[0] == [[1.0, 1.0], [0.0, 0.0]]
+
+
+def test_an_own_evaluate_validates(output):
+    history = output["own evaluate"]
+    assert history["val_own"] == [1.0, 1.0]
+    assert history["val_seen"] == [SAMPLES] * 2
 
 
 def test_validation_is_in_the_logs(output):

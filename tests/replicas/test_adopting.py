@@ -12,11 +12,18 @@ OPTIMIZERS = {
     "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(0.1, momentum=0.9), initial_scale=64.0
     ),
+    "several": lambda: keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(
+            keras.optimizers.SGD(0.1, momentum=0.9), {".*/bias": keras.optimizers.Adam(0.01)}
+        )
+    ),
 }
 OPTIONS = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
 
-@pytest.mark.parametrize("name", ["adam", pytest.param("loss_scale", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "name", ["adam", "several", pytest.param("loss_scale", marks=pytest.mark.full)]
+)
 def test_a_trained_model_keeps_its_values_and_continues_as_on_one_device(name, mirrored2):
     x, y = features(19), targets(19)
     expected, model = small_model(OPTIMIZERS[name]()), small_model(OPTIMIZERS[name]())

@@ -15,6 +15,7 @@ from packaging.version import Version
 from small_models import features, on_replicas, small_model, targets, values
 
 from phalanx.distributed.tensorflow import no_heartbeat_timeout
+from phalanx.keras_compat.data_adapters import take_passes_from
 from phalanx.keras_compat.dataset_graph import transformations
 from phalanx.keras_compat.dataset_rebuild import rebuild
 from phalanx.keras_compat.loss_patches import backend_nn
@@ -60,6 +61,19 @@ class TestAdapters:
         adapter = ADAPTERS.get_data_adapter(x=tf.data.Dataset.range(3))
         assert not isinstance(adapter, ADAPTERS.ArrayDataAdapter)
         assert isinstance(adapter.get_tf_dataset(), tf.data.Dataset)
+
+    def test_the_adapter_of_a_generator_peeks_at_two_batches_and_asks_for_each_pass(self):
+        numbered = ((np.full((1, 1), n),) for n in range(9))
+        adapter = ADAPTERS.get_data_adapter(x=numbered)
+        take_passes_from(adapter, lambda: iter([(np.full((1, 1), 7),)]))
+        dataset = adapter.get_tf_dataset()
+        for _ in range(2):
+            assert [batch[0].numpy().item() for batch in dataset] == [7]
+        assert next(numbered)[0].item() == 2
+        with pytest.raises(AttributeError):
+            take_passes_from(
+                ADAPTERS.get_data_adapter(x=tf.data.Dataset.range(3)), lambda: iter(())
+            )
 
     def test_slicing_takes_rows_of_sparse_tensors(self):
         dense = np.eye(4, dtype="float32")
@@ -144,6 +158,18 @@ class TestModels:
     def test_the_trainer_predicts(self):
         assert keras_trainer().__module__ == "keras.src.backend.tensorflow.trainer"
         assert keras.Model.predict is keras_trainer().predict
+        assert keras.Model.predict_on_batch is keras_trainer().predict_on_batch
+
+    def test_predictions_of_batches_are_put_together(self):
+        together = importlib.import_module(
+            "keras.src.backend.tensorflow.trainer"
+        ).potentially_ragged_concat
+        rows = together([tf.zeros([2, 3]), tf.zeros([1, 3])])
+        assert rows.shape == (3, 3)
+        assert together([tf.constant(1.0), tf.constant(2.0)]).shape == (2,)
+        ragged = together([tf.zeros([2, 3, 1]), tf.zeros([1, 4, 1])])
+        assert isinstance(ragged, tf.RaggedTensor)
+        assert ragged.shape.as_list() == [3, None, 1]
 
 
 class TestOptimizers:
@@ -172,6 +198,18 @@ class TestOptimizers:
             "trainable_variables",
         ]
         assert "inner_optimizer" in vars(OPTIMIZERS.LossScaleOptimizer(OPTIMIZERS.SGD()))
+
+    def test_a_multi_optimizer_knows_the_optimizer_of_each_variable(self):
+        inner = [OPTIMIZERS.SGD(), OPTIMIZERS.Adam()]
+        variables = [keras.Variable(0.0, name="a"), keras.Variable(0.0, name="b")]
+        mapped = OPTIMIZERS.OptimizerMap(inner[0], {"b": inner[1]})
+        optimizer = OPTIMIZERS.MultiOptimizer(mapped)
+        assert "apply" in vars(OPTIMIZERS.MultiOptimizer)
+        optimizer.build(variables)
+        numbers = optimizer._var_to_optimizer_idx
+        assert list(numbers) == [optimizer._var_key(v) for v in variables]
+        assert [optimizer.optimizers[i] for i in numbers.values()] == inner
+        assert optimizer._trainable_variables == variables
 
     def test_the_step_counter_is_assigned_by_the_first_replica_only(self, mirrored2):
         with mirrored2.scope():

@@ -252,3 +252,39 @@ def test_a_pattern_that_matches_nothing_is_refused_at_once_for_a_built_optimizer
     model.optimizer.build(model.trainable_variables)
     with pytest.raises(ConfigurationError, match=r"'\*/nothing'"):
         clip.attach(model.optimizer, clip.per_layer({"*/nothing": clip.clip_by_value(1.0)}))
+
+
+def several(when):
+    """A MultiOptimizer, both of whose optimizers clip; and of its own it can clip nothing."""
+    parts = [
+        clip.attach(kind(0.1), clip.clip_by_global_norm(0.02, when=when)) for kind in (SGD, Adam)
+    ]
+    mapped = keras.optimizers.OptimizerMap(parts[0], {".*/bias": parts[1]})
+    return keras.optimizers.MultiOptimizer(mapped)
+
+
+def test_the_optimizers_of_a_multi_optimizer_clip_the_total(mirrored2):
+    x, y = features(19), targets(19)
+    expected = small_model(several("after"))
+    expected.fit(x, y, **FIT)
+    with mirrored2.scope():
+        model = small_model(several("after"))
+    phalanx.fit(model, x, y, **FIT)
+    assert_close(everything(model), everything(expected))
+
+
+def test_the_optimizers_of_a_multi_optimizer_clip_before_too(mirrored2):
+    x = np.repeat(features(8), 2, axis=0)  # both replicas hold the same rows
+    x, y = np.concatenate([x[::2], x[::2]]), np.concatenate([targets(8), targets(8)])
+    expected = small_model(several("after"))
+    expected.fit(x, y, **{**FIT, "batch_size": 16})
+    with mirrored2.scope():
+        model = small_model(several("before"))
+    phalanx.fit(model, x, y, **{**FIT, "batch_size": 16})
+    assert_close(everything(model), everything(expected))
+
+
+def test_a_multi_optimizer_itself_is_refused():
+    mapped = keras.optimizers.OptimizerMap(SGD(0.1))
+    with pytest.raises(ConfigurationError, match="MultiOptimizer"):
+        clip.attach(keras.optimizers.MultiOptimizer(mapped), clip.clip_by_value(1.0))

@@ -101,6 +101,77 @@ def test_every_row_is_predicted_once_in_order_on_every_worker(workers, pool):
             assert predicted["pair"][1][:, 0].tolist() == (rows * 2).tolist()
 
 
+def test_outputs_of_other_shapes_come_together_on_every_worker(pool):
+    def function():
+        import keras
+        import tensorflow as tf
+
+        import phalanx
+
+        class Shapes(keras.Model):
+            def call(self, x):
+                twice = keras.ops.repeat(x, 2, axis=0)
+                return {"twice": twice, "same": x, "sum": keras.ops.sum(x)}
+
+        model = Shapes()
+        model.compile("sgd", "mse")
+        lengths = tf.data.Dataset.range(1, 8).map(lambda n: tf.fill((n, 1), tf.cast(n, "float32")))
+        predicted = phalanx.predict(model, lengths.padded_batch(3), verbose=0)
+        ragged = [predicted[name].to_list() for name in ("twice", "same")]
+        return *ragged, predicted["sum"].tolist()
+
+    results = pool(2).run(function, deadline=600)
+    assert_all_equal(results)
+    twice, same, sums = results[0]
+    assert [len(row) for row in same] == [3, 3, 3, 6, 6, 6, 7]
+    assert [row[0] for row in same] == [[float(n)] for n in range(1, 8)]
+    assert twice == [row for row in same for _ in range(2)]
+    assert sums == [1 + 4 + 9, 16 + 25 + 36, 49]
+
+
+def test_every_workers_metrics_hold_what_all_have_counted(pool):
+    def function(plain=False):
+        import keras
+
+        import phalanx
+        from phalanx.training.batch_methods import train_on_batch
+
+        methods = keras.Model if plain else phalanx
+        states = []
+
+        class Asks(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if batch == 1:  # Keras has one set of metrics, and counts on from here
+                    methods.evaluate(self.model, features(5), targets(5), verbose=0)
+                    ask(self.model)
+
+            def on_epoch_end(self, epoch, logs=None):
+                ask(self.model)
+                states.append(list(logs.values()))
+
+        def ask(model):
+            states.append([float(value) for value in model.get_metrics_result().values()])
+            states.append([float(v.numpy()) for m in model.metrics for v in m.variables])
+
+        model = small_model()
+        methods.fit(
+            model, features(19), targets(19), batch_size=4, epochs=2, verbose=0, callbacks=[Asks()],
+            shuffle=False, validation_data=(features(7), targets(7)), validation_freq=2,
+        )  # fmt: skip
+        ask(model)
+        methods.evaluate(model, features(7), targets(7), batch_size=3, verbose=0)
+        ask(model)
+        on_batch = keras.Model.train_on_batch if plain else train_on_batch
+        on_batch(model, features(3), targets(3))
+        ask(model)
+        return states
+
+    results = pool(2).run(function, deadline=600)
+    assert_all_equal(results)
+    for got, expected in zip(results[0], function(plain=True), strict=True):
+        assert sorted(got) == pytest.approx(sorted(expected), rel=1e-5)
+
+
 def test_arrays_of_different_lengths_are_named_by_worker(pool):
     def function():
         import phalanx

@@ -65,10 +65,15 @@ class Rows:
         return np.asarray(first.read_value() if rows is Ellipsis else first[rows])
 
 
+def local_key(replica: int, name: str) -> str:
+    """The name of a replica's copy of a variable: "local/2/metrics/0/total"."""
+    return f"{LOCAL}/{replica}/{name}"
+
+
 def local_arrays(variables: Mapping[str, Any], topology: ReplicaTopology) -> dict[str, np.ndarray]:
     """The copies of this process by name and replica: "local/2/metrics/0/total"."""
     return {
-        f"{LOCAL}/{topology.first + i}/{name}": np.array(copy.read_value().numpy())
+        local_key(topology.first + i, name): np.array(copy.read_value().numpy())
         for name, variable in variables.items()
         for i, copy in enumerate(replica_components(variable))
     }
@@ -83,7 +88,7 @@ def assign_local(
     """
     replicas = sorted({int(key.split("/")[1]) for key in arrays if key.startswith(f"{LOCAL}/")})
     for name, variable in variables.items():
-        of_each = [arrays.get(f"{LOCAL}/{replica}/{name}") for replica in replicas]
+        of_each = [arrays.get(local_key(replica, name)) for replica in replicas]
         values = [value for value in of_each if value is not None]
         if not values:
             continue

@@ -20,6 +20,7 @@ from phalanx.gradients.reduced_dtype import (
     sum_reduced,
 )
 from phalanx.gradients.sparse_rows import Travel, sum_rows
+from phalanx.gradients.step_context import current_replica_batch
 from phalanx.monitoring.events import ReductionPlan
 
 Gradient = Any
@@ -125,6 +126,9 @@ def all_reduce_packed(
             continue
         for i, tensor in zip(group, unpack(total, [values[i] for i in group]), strict=True):
             results[i] = tensor
+    if (replica_batch := current_replica_batch()) is not None:
+        for total in results:
+            replica_batch.record_total(total)
     return PackedGradients(
         values=results,
         buckets=[_entries(total) for total in totals],

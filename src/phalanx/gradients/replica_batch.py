@@ -20,6 +20,7 @@ import tensorflow as tf
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.row_sums import RowSums, Term
+from phalanx.gradients.tape_gradients import TapeGradients
 
 CaptureFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 """Gets the step (int64), the position of the first bad variable (int64), whether this replica's own
@@ -55,7 +56,8 @@ class ReplicaBatch:
         weight: count / total, scalar float32.
         may_be_empty: whether `count` can be 0; False saves the guards against it.
         is_replica_invariant: whether every replica assigns a Keras variable the same value in
-            a step, so that one without samples does too.
+            a step, so that one without samples does too. Other variables keep their values there,
+            unless the graph shows that a new value does not depend on samples.
         assigned: Keras variables that the step assigned before its gradient was applied,
             by id, in order of first assignment.
         loss: the replica's loss as its optimizer was given it, scalar, once that is known.
@@ -65,6 +67,7 @@ class ReplicaBatch:
             where such draws keep a counter of their own.
         batch_size_in_shapes: decides which constant shapes of the step name the batch; None where
             the size of a global batch is unknown.
+        tape_gradients: what tapes have given in the step.
         row_sums: finds the sums over rows among the scalars of the step.
         wants_before: whether to fill `before`.
         before: by id, what the variables in `assigned` were before.
@@ -95,6 +98,7 @@ class ReplicaBatch:
         self.wants_before = False
         self.results: dict[int, tuple[Any, MetricResult]] = {}
         self.row_sums = RowSums(())
+        self.tape_gradients = TapeGradients()
         self._is_published = False
         self.loss: tf.Tensor | None = None
         self.keep: CaptureFn | None = None
@@ -103,6 +107,7 @@ class ReplicaBatch:
         self._weighted_losses: set[int] = set()
         self._counted: dict[tuple[int, str], Any] = {}
         self._gathered: set[tuple[int, str]] = set()
+        self._totals: set[tuple[int, str]] = set()
 
     @property
     def count(self) -> tf.Tensor:
@@ -166,6 +171,12 @@ class ReplicaBatch:
         if tf.is_symbolic_tensor(tensor):
             self._gathered.add(key_of(tensor))
 
+    def record_total(self, value: Any) -> None:
+        """Remember that replicas have added up `value`, so that all have the same."""
+        value = value.values if isinstance(value, tf.IndexedSlices) else value
+        if value is not None and tf.is_symbolic_tensor(value):
+            self._totals.add(key_of(value))
+
     def record_weighted_loss(self, optimizer: object) -> None:
         """Remember that `optimizer`'s loss, so its gradients, already carry the weight."""
         self._weighted_losses.add(id(optimizer))
@@ -191,7 +202,8 @@ class ReplicaBatch:
     def looking_at(self, data: Any) -> Iterator[None]:
         """Find sums over the rows of `data`, this replica's part, in what is traced meanwhile."""
         previous = self.row_sums
-        self.row_sums = RowSums(data, (self.count, self.total, self.weight), self._gathered)
+        counts = (self.count, self.total, self.weight)
+        self.row_sums = RowSums(data, counts, self._gathered, self._totals)
         try:
             yield
         finally:

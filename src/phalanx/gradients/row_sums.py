@@ -33,6 +33,12 @@ _OF_SHAPE = re.compile(r"(?:.*/)?(Shape|Size)(?:_\d+)?")
 """The names of the constants that `tf.shape` and `tf.size` become where a shape is known."""
 _OF_DIVERGENCE = -0.5
 """The factor of the KL divergence of a normal distribution, as of a VAE; not 1 by two rows."""
+_TOTALS = (
+    "CollectiveReduce", "CollectiveReduceV2", "CollectiveReduceV3", "CollectiveGather",
+    "CollectiveGatherV2", "NcclAllReduce", "CrossReplicaSum", "HorovodAllreduce",
+    "HorovodAllgather",
+)  # fmt: skip
+"""Operations whose result is the same on all replicas: what a script's own step adds up by."""
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 
 
@@ -78,6 +84,7 @@ class RowSums:
         data: Any,
         counts: Sequence[Any] = (),
         gathered: Collection[tuple[int, str]] = frozenset(),
+        totals: Collection[tuple[int, str]] = frozenset(),
     ) -> None:
         """Look at the step on this part of a batch.
 
@@ -85,14 +92,17 @@ class RowSums:
             data: tensors with the rows along axis 0.
             counts: tensors that know how many rows there are, scalars.
             gathered: keys of tensors with the rows of all replicas.
+            totals: keys of what replicas have added up.
         """
         self._gathered = gathered
+        self._totals = totals
         rows = [t for t in tf.nest.flatten(data) if _is_symbolic(t)]
         self._sizes = {t.shape[0] for t in rows if t.shape.rank}
         self._known = {key_of(t) for t in [*rows, *counts] if _is_symbolic(t)}
         self._axes = AxisSizes({key_of(t) for t in rows}, self._sizes)
         self._depends: dict[tuple[int, str], bool] = {}
         self._means: set[tuple[int, str]] = set()
+        self._differs: dict[tuple[int, str], bool] = {}
 
     def take_for_mean(self, tensor: Any) -> None:
         """Remember that `tensor` is a mean, whatever its graph says."""
@@ -124,6 +134,44 @@ class RowSums:
     def depends_on_batch(self, tensor: Any) -> bool:
         """Whether a tensor is computed from the batch, or this is unknown."""
         return not _is_symbolic(tensor) or self._knows_batch(tensor)
+
+    def may_differ(self, tensor: Any) -> bool:
+        """Whether a tensor is computed from this replica's rows, other than by a total of all.
+
+        If this is unknown, as for the argument of a function that the step calls, it may. What
+        variables hold is taken for the same on all replicas.
+        """
+        if not _is_symbolic(tensor):
+            return True
+        stack, seen = [tensor], set()
+        while stack:
+            one = stack.pop()
+            name = key_of(one)
+            if self._differs.get(name) or name in self._known or self._is_shape(one):
+                self._differs[key_of(tensor)] = True
+                return True
+            is_total = name in self._totals or one.op.type in _TOTALS or name in self._gathered
+            if name in seen or name in self._differs or is_total or self._is_other_axis(one):
+                continue
+            seen.add(name)
+            if one.op.type == "Placeholder" and one.dtype != tf.resource:
+                outer = _captured(one)
+                if outer is None:
+                    self._differs[key_of(tensor)] = True
+                    return True
+                stack.extend([outer] if _is_symbolic(outer) else [])
+            else:
+                stack.extend(one.op.inputs)
+        self._differs |= dict.fromkeys(seen, False)
+        return False
+
+    def is_data(self, tensor: Any) -> bool:
+        """Whether a symbolic tensor is part of the batch itself, or tells how many rows it has."""
+        return key_of(tensor) in self._known
+
+    def divides_by_count(self, operation: Any) -> bool:
+        """Whether an operation divides a sum over rows by a count of entries."""
+        return self._counted(operation) is not None
 
     def _terms(self, tensor: Any, factor: Any) -> Iterator[Term]:
         operation = tensor.op
@@ -296,6 +344,12 @@ class RowSums:
         value = tf.get_static_value(tensor).reshape(-1)
         rows = self._sizes - {None, 1}
         return bool(value.size) and any(int(value[0]) % size == 0 for size in rows)
+
+
+def _captured(placeholder: Any) -> Any:
+    """What a function or a branch takes from around it by a placeholder; None for an argument."""
+    captures, name = getattr(placeholder.graph, "captures", ()), key_of(placeholder)
+    return next((outer for outer, inner in captures if key_of(inner) == name), None)
 
 
 def _counts_entries(total: Any, factor: Any) -> bool:

@@ -9,11 +9,15 @@ step that Phalanx does not run is left alone. What is replaced, and why:
   a mean over sample weights or over unmasked entries must see the global batch.
 - `Layer.activity_regularizer` is a sum over samples in older Keras 3; likewise. Newer
   Keras divides it by the batch, and then nothing is replaced.
-- `Mean.update_state` counts every value of one batch as one, whoever holds how much.
+- `Loss.__call__` and `MeanMetricWrapper.update_state` give a function the rows of all replicas
+  where its result is neither a value for each row nor a sum or mean of such values.
+- `Mean.update_state` counts every value of one batch as one, whoever holds how much, and
+  `Sum.update_state` adds such a value once.
 - `_compute_moments_sync` of the backend (synchronized BatchNormalization) uses
   E[x^2] - E[x]^2, which cancels in float32, and counts stand-in rows. In a local step it gives
   way to `_compute_moments`.
-- `Variable.assign`: a replica without samples runs on a stand-in row, and keeps its state.
+- `Variable.assign`: a replica without samples runs on a stand-in row, and keeps the state that
+  depends on its rows.
 - `result` of every class of metrics: a step returns it under any name, and what it reports is
   computed from the counts of all replicas.
 - `Variable._initialize` draws an initial value, on every replica the same.
@@ -34,9 +38,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.all_reduce import reduce_sum, scale
 from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
+from phalanx.keras_compat.all_rows import loss_over_all_rows, metric_over_all_rows
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
 from phalanx.keras_compat.optimizer_patches import adds_up, in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
@@ -74,17 +79,17 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (nn, "_compute_moments_sync"): _global_moments(
             nn._compute_moments_sync, nn._compute_moments
         ),
+        (keras.Loss, "__call__"): loss_over_all_rows(keras.Loss.__call__, _share_to_add_up),
+        (keras.metrics.MeanMetricWrapper, "update_state"): metric_over_all_rows(
+            keras.metrics.MeanMetricWrapper.update_state, _share_to_add_up
+        ),
         (keras.metrics.Mean, "update_state"): _weighted_mean(keras.metrics.Mean.update_state),
+        (keras.metrics.Sum, "update_state"): _weighted_sum(keras.metrics.Sum.update_state),
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
         **draws_by_rows(_rows_of_share, _draw_counter),
         **constant_shapes_by_rows(_constants_of_share),
-        **{
-            (kind, "result"): _noted_result(kind.result)
-            for kind in _subclasses(keras.Metric)
-            if inspect.isfunction(vars(kind).get("result"))
-        },
     }
     if "batch_size" not in inspect.getsource(keras.layers.Layer.__call__):
         replacements[keras.layers.Layer, "activity_regularizer"] = _ActivityRegularizer()
@@ -185,6 +190,30 @@ def _weighted_mean(original: Callable[..., Any]) -> Callable[..., Any]:
     return update_state
 
 
+def _weighted_sum(original: Callable[..., Any]) -> Callable[..., Any]:
+    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        replica_batch = _replica_batch_of_many()
+        is_number = len(getattr(values, "shape", ())) == 0 and not isinstance(values, (list, tuple))
+        if replica_batch is not None and is_number and sample_weight is None:
+            if _is_count_of_rows(replica_batch, values):  # all replicas' make that of the batch
+                present = tf.cast(replica_batch.count > 0, tf.float32)
+                return original(self, values, present)
+            # One number a batch: each replica adds its part of it.
+            values, sample_weight = replica_batch.for_mean(values), replica_batch.weight
+        return original(self, values, sample_weight)
+
+    return update_state
+
+
+def _is_count_of_rows(replica_batch: ReplicaBatch, value: Any) -> bool:
+    """Whether a scalar of the step is a whole number that depends on the batch."""
+    while isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value) and value.op.type == "Cast":
+        value = value.op.inputs[0]
+    if not isinstance(value, tf.Tensor) or not value.dtype.is_integer:
+        return False
+    return replica_batch.row_sums.depends_on_batch(value)
+
+
 def _subclasses(kind: Any) -> Iterator[Any]:
     one: Any
     for one in kind.__subclasses__():
@@ -212,14 +241,26 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        replica_batch = _share_to_add_up()
-        if replica_batch is not None and output_gradients is None and _are_variables(sources):
+        replica_batch = _share_to_add_up() if _are_variables(sources) else None
+        if replica_batch is not None and output_gradients is None:
             known = [_for_mean(replica_batch, one) for one in tf.nest.flatten(target)]
             target = [one for targets, _ in known for one in targets]
             output_gradients = [one for _, factors in known for one in factors]
-        return original(self, target, sources, output_gradients, *args, **kwargs)
+        gradients = original(self, target, sources, output_gradients, *args, **kwargs)
+        if replica_batch is not None and replica_batch.in_own_strategy():
+            if replica_batch.tape_gradients.are_totals:
+                gradients = _totals(replica_batch, gradients)
+            replica_batch.tape_gradients.record(gradients)
+        return gradients
 
     return gradient
+
+
+def _totals(replica_batch: ReplicaBatch, gradients: Any) -> Any:
+    flat = tf.nest.flatten(gradients)
+    if not replica_batch.any_loss_is_weighted:
+        flat = scale(flat, replica_batch.weight)
+    return tf.nest.pack_sequence_as(gradients, reduce_sum(flat, what="gradients"))
 
 
 def _are_variables(sources: Any) -> bool:
@@ -265,6 +306,8 @@ def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
         replica_batch = current_replica_batch()
         if replica_batch is None or current_step().applies_total:
             return original(self, value)
+        if self.trainable and adds_up() and replica_batch.in_own_strategy():
+            replica_batch.tape_gradients.take_assigned(value)
         if id(self) not in replica_batch.assigned:
             replica_batch.assigned[id(self)] = self
             if replica_batch.wants_before:
@@ -272,12 +315,26 @@ def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
         if (
             in_many_replicas()
             and replica_batch.may_be_empty
-            and not replica_batch.is_replica_invariant(self)
+            and not _is_same_on_all(replica_batch, self, value)
         ):
             value = tf.where(replica_batch.count > 0, tf.cast(value, self.value.dtype), self.value)
         return original(self, value)
 
     return assign
+
+
+def _is_same_on_all(replica_batch: ReplicaBatch, variable: Any, value: Any) -> bool:
+    """Whether replicas assign a variable the same value, so that one without samples does too.
+
+    A counter, an average of weights, weights that the step clips: they must not stay behind. A
+    metric counts a replica's own rows.
+    """
+    if replica_batch.is_replica_invariant(variable):
+        return True
+    if tf.executing_eagerly() or variable.aggregation == "sum":
+        return False
+    value = tf.convert_to_tensor(value)
+    return not tf.is_symbolic_tensor(value) or not replica_batch.row_sums.may_differ(value)
 
 
 def _outside_of_steps(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -319,6 +376,20 @@ def _constants_of_share() -> tuple[ReplicaRows, BatchSizeInShapes] | None:
     rows = None if constants is None else _rows_of_share()
     return None if constants is None or rows is None else (rows, constants)
 
+
+def _result_replacements() -> Mapping[tuple[Any, str], Any]:
+    return {
+        (kind, "result"): _noted_result(kind.result)
+        for kind in _subclasses(keras.Metric)
+        if inspect.isfunction(vars(kind).get("result"))
+    }
+
+
+results_are_noted = Patches(_result_replacements)
+"""Enter it for one step, which then knows what metrics reported in it.
+
+The classes are looked up on entry: a script may define its own after Phalanx was enabled.
+"""
 
 weighted_loss_patch = Patches(_replacements)
 """Enter it, and what Keras computes in a step of ours is right for the global batch."""

@@ -5,14 +5,16 @@ batch), `Model._distribute_strategy`, `Model._flatten_metrics_in_order`,
 `Model._initial_epoch`, `Model._should_eval`, `Model._assert_compile_called`,
 `Model._compute_loss`, `Model._loss_tracker`, `Model._flatten_layers`,
 `Variable._value`, `Optimizer._distribution_strategy`, `Optimizer._learning_rate`,
-`Optimizer._trainable_variables_indices`, `Optimizer._var_key`, `Optimizer._iterations`.
+`Optimizer._trainable_variables_indices`, `Optimizer._var_key`, `Optimizer._iterations`,
+`MultiOptimizer._var_to_optimizer_idx`, and `potentially_ragged_concat` of the TensorFlow
+backend's trainer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -20,6 +22,7 @@ import tensorflow as tf
 
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.gradients.replica_batch import is_seed
+from phalanx.keras_compat.optimizer_clippers import optimizers_in, parts_of
 
 _REPLICATES = (tf.distribute.MirroredStrategy, tf.distribute.TPUStrategy)
 """Strategies whose variables are replicated, be it over a single replica."""
@@ -74,10 +77,8 @@ def adopt(model: Any, strategy: tf.distribute.Strategy) -> None:
         return
     model._distribute_strategy = strategy
     moved = _move([*model.variables, *_metric_variables(model)], strategy)
-    optimizer = getattr(model, "optimizer", None)
-    while optimizer is not None:
+    for optimizer in optimizers_in(getattr(model, "optimizer", None)):
         adopt_optimizer(optimizer, strategy, variables_moved=moved)
-        optimizer = getattr(optimizer, "inner_optimizer", None)
     if moved:
         model.train_function = model.test_function = model.predict_function = None
 
@@ -92,6 +93,14 @@ def adopt_optimizer(
         optimizer._trainable_variables_indices = {
             optimizer._var_key(v): i for i, v in enumerate(optimizer._trainable_variables)
         }
+        if parts_of(optimizer):  # in the order of the variables, too
+            optimizer._var_to_optimizer_idx = dict(
+                zip(
+                    optimizer._trainable_variables_indices,
+                    optimizer._var_to_optimizer_idx.values(),
+                    strict=True,
+                )
+            )
 
 
 def build(model: Any, element_spec: Any, strategy: tf.distribute.Strategy) -> None:
@@ -105,6 +114,13 @@ def build(model: Any, element_spec: Any, strategy: tf.distribute.Strategy) -> No
     """
     with strategy.scope():
         model._symbolic_build(data_batch=element_spec)
+
+
+def stateful_layers(model: Any) -> list[str]:
+    """The names of recurrent layers that keep a state for each row of the batch."""
+    kinds = (keras.layers.RNN, keras.layers.Bidirectional)
+    layers = model._flatten_layers()
+    return [layer.name for layer in layers if isinstance(layer, kinds) and layer.stateful]
 
 
 def ordered_metrics(model: Any, logs: dict[str, float]) -> Any:
@@ -181,6 +197,12 @@ def has_own_function(model: Any, kind: str) -> bool:
     return getattr(type(model), name) is not getattr(keras.Model, name)
 
 
+def has_own_evaluate(model: Any) -> bool:
+    """Whether the user overrode `evaluate`, which Keras's `fit` calls to validate."""
+    known = (keras.Model.evaluate, keras_trainer().evaluate)
+    return "evaluate" in vars(model) or type(model).evaluate not in known
+
+
 def has_own_step(model: Any, kind: str) -> bool:
     """Whether the user overrode `train_step` (or test, predict)."""
     name = f"{kind}_step"
@@ -245,6 +267,23 @@ def track_loss(model: Any, loss: Any, x: Any) -> None:
 def keras_predict(model: Any, *args: Any, **kwargs: Any) -> Any:
     """Keras's own `predict`, whatever `keras.Model.predict` is now."""
     return keras_trainer().predict(model, *args, **kwargs)
+
+
+def keras_predict_on_batch(model: Any, x: Any) -> Any:
+    """Keras's own `predict_on_batch`, whatever `keras.Model.predict_on_batch` is now."""
+    return keras_trainer().predict_on_batch(model, x)
+
+
+def concat_batches(batches: Sequence[Any]) -> Any:
+    """The arrays that a model gave for some batches, put together as Keras's `predict` does.
+
+    Returns:
+        A NumPy array; a RaggedTensor where they differ in another axis than the first.
+    """
+    trainer = importlib.import_module("keras.src.backend.tensorflow.trainer")
+    with tf.device("CPU:0"):  # they come from the host and go there
+        whole = trainer.potentially_ragged_concat([tf.convert_to_tensor(b) for b in batches])
+    return whole if isinstance(whole, tf.RaggedTensor) else whole.numpy()
 
 
 def class_weights_of(y: Any, class_weight: dict[int, float]) -> Any:

@@ -5,12 +5,13 @@ so the clippers see what Keras's own would see. It is replaced on the instance a
 works on one device without anything else of Phalanx.
 
 Private names used: `Optimizer._clip_gradients`, `_backend_apply_gradients`, `_trainable_variables`,
-`_distribution_strategy`; guarded by tests/replicas/test_canaries.py.
+`_distribution_strategy`, `_var_key`; `MultiOptimizer._var_to_optimizer_idx`; guarded by
+tests/replicas/test_canaries.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -29,6 +30,32 @@ def innermost(optimizer: Any) -> Any:
     while getattr(optimizer, "inner_optimizer", None) is not None:
         optimizer = optimizer.inner_optimizer
     return optimizer
+
+
+def parts_of(optimizer: Any) -> list[Any]:
+    """The optimizers among which a `MultiOptimizer` divides the variables; else none."""
+    return list(getattr(optimizer, "optimizers", None) or [])
+
+
+def optimizers_in(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, if any, and those that it wraps, the outermost first."""
+    if optimizer is not None:
+        yield optimizer
+        for one in (getattr(optimizer, "inner_optimizer", None), *parts_of(optimizer)):
+            yield from optimizers_in(one)
+
+
+def _appliers(optimizer: Any, variables: Sequence[Any]) -> list[tuple[Any, list[int]]]:
+    """The optimizers that update variables, and the places of the variables of each."""
+    inner = innermost(optimizer)
+    parts = parts_of(inner)
+    if not parts:
+        return [(inner, list(range(len(variables))))]
+    numbers = [inner._var_to_optimizer_idx[inner._var_key(v)] for v in variables]
+    return [
+        (part, [i for i, number in enumerate(numbers) if number == j])
+        for j, part in enumerate(parts)
+    ]
 
 
 _ADDING = (keras.optimizers.SGD, keras.optimizers.Lion)
@@ -87,23 +114,34 @@ def clip_local(
     optimizer: Any, variables: Sequence[Any]
 ) -> Callable[[Sequence[Gradient]], list[Gradient]] | None:
     """The clippers for a replica's own gradient, None where there are none."""
-    rules = clippers_of(optimizer)
-    if rules is None or _adds_up_nothing():
+    clipping = [
+        (rules, vars(inner)[_STATE], places)
+        for inner, places in _appliers(optimizer, variables)
+        if (rules := clippers_of(inner)) and any(one.when == "before" for one in rules.clippers)
+    ]
+    if not clipping or _adds_up_nothing():
         return None
-    if not any(clipper.when == "before" for clipper in rules.clippers):
-        return None
-    state = vars(innermost(optimizer))[_STATE]
-    return lambda gradients: rules.clip("before", gradients, variables, state)
+
+    def clip(gradients: Sequence[Gradient]) -> list[Gradient]:
+        clipped = list(gradients)
+        for rules, state, places in clipping:
+            own, known = [clipped[i] for i in places], [variables[i] for i in places]
+            for i, one in zip(places, rules.clip("before", own, known, state), strict=True):
+                clipped[i] = one
+        return clipped
+
+    return clip
 
 
 def local_clipper_state(optimizer: Any) -> list[Any]:
     """The variables in which clippers with `when="before"` remember a replica's own gradients."""
-    rules = None if optimizer is None else clippers_of(optimizer)
-    if rules is None:
-        return []
-    state = vars(innermost(optimizer))[_STATE]
-    own = [f"clipper_{i}_" for i, one in enumerate(rules.clippers) if one.when == "before"]
-    return [v for name, v in state.items() if name.startswith(tuple(own))]
+    found: list[Any] = []
+    for inner in optimizers_in(optimizer):
+        if rules := vars(inner).get(_RULES):
+            own = [f"clipper_{i}_" for i, one in enumerate(rules.clippers) if one.when == "before"]
+            state = vars(inner)[_STATE]
+            found += [v for name, v in state.items() if name.startswith(tuple(own))]
+    return found
 
 
 def clip_total(
@@ -113,7 +151,16 @@ def clip_total(
 
     Where it accumulates gradients it clips their mean; a single one is given back as is.
     """
-    inner = innermost(optimizer)
+    clipped: list[Gradient] = []
+    for inner, places in _appliers(optimizer, variables):
+        own, known = [total[i] for i in places], [variables[i] for i in places]
+        clipped += _clip_own_total(inner, own, known)
+    return clipped
+
+
+def _clip_own_total(
+    inner: Any, total: Sequence[Gradient], variables: Sequence[Any]
+) -> Sequence[Gradient]:
     if inner.gradient_accumulation_steps:
         return total
     present = [(g, v) for g, v in zip(total, variables, strict=True) if g is not None]

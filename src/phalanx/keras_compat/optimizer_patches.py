@@ -33,7 +33,14 @@ from phalanx.gradients.apply_gradients import OptimizerHooks, reduce_and_apply
 from phalanx.gradients.nonfinite import guard_of
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
 from phalanx.keras_compat.horovod_compat import is_distributed
-from phalanx.keras_compat.optimizer_clippers import adds_rows, clip_local, clip_total, innermost
+from phalanx.keras_compat.optimizer_clippers import (
+    adds_rows,
+    clip_local,
+    clip_total,
+    innermost,
+    optimizers_in,
+    parts_of,
+)
 from phalanx.keras_compat.patches import Patches
 
 _LOCAL_METHODS = (
@@ -44,6 +51,8 @@ _LOCAL_METHODS = (
 )
 _Optimizer = keras.optimizers.Optimizer
 _LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
+_MultiOptimizer = getattr(keras.optimizers, "MultiOptimizer", None)
+"""Keras 3.12 has none."""
 _log = logging.getLogger("phalanx")
 
 
@@ -101,14 +110,17 @@ def _reduce_and_apply(
     """
     strategy = tf.distribute.get_strategy()
     replicas = strategy.num_replicas_in_sync if adds_up() else 1
+    replica_batch = current_replica_batch()
+    if replicas > 1 and replica_batch is not None and replica_batch.in_own_strategy():
+        replicas = 1 if replica_batch.tape_gradients.take_applied(gradients) else replicas
     if not optimizer.built and variables is not None:
         optimizer.build(list(variables))
     if in_a_replica():
         _let_counters_be_local(optimizer)
     known = list(innermost(optimizer)._trainable_variables if variables is None else variables)
     context = tf.distribute.get_replica_context()
-    replica_batch = current_replica_batch()
-    guard = guard_of(optimizer)
+    watched = (optimizer, *parts_of(innermost(optimizer)))
+    guard = next((found for one in watched if (found := guard_of(one)) is not None), None)
     if guard is not None:
         guard.paths = tuple(getattr(v, "path", v.name) for v in known)
 
@@ -178,8 +190,11 @@ def _loss_scale(optimizer: Any) -> Any:
 
 def _count_step(optimizer: Any) -> None:
     """Count a step that updates nothing, as the other workers count theirs."""
+    inner = innermost(optimizer)
     with step_scope(applies_total=True):
-        innermost(optimizer)._iterations.assign_add(1)
+        for one in (inner, *parts_of(inner)):
+            if one.built:
+                one._iterations.assign_add(1)
 
 
 def _let_counters_be_local(optimizer: Any) -> None:
@@ -188,13 +203,12 @@ def _let_counters_be_local(optimizer: Any) -> None:
     Keras declares `iterations` "only first replica", whose assignment is a merge_call;
     the count is the same everywhere, so each replica may assign its own copy.
     """
-    while optimizer is not None:
-        variable = optimizer._iterations.value
+    for one in optimizers_in(optimizer):
+        variable = one._iterations.value
         if isinstance(variable, tf.distribute.DistributedValues):
             variable._aggregation = tf.VariableAggregation.NONE
             for component in variable.values:
                 component._aggregation = tf.VariableAggregation.NONE
-        optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 def _replacements() -> Mapping[tuple[Any, str], Any]:
@@ -205,6 +219,8 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (_Optimizer, "scale_loss"): _routed_scale_loss(_Optimizer.scale_loss),
         (_LossScaleOptimizer, "scale_loss"): _routed_scale_loss(_LossScaleOptimizer.scale_loss),
     }
+    if _MultiOptimizer is not None:  # all gradients are added up before its parts get theirs
+        made[_MultiOptimizer, "apply"] = _routed_apply(_MultiOptimizer.apply)
     for name in _LOCAL_METHODS:
         made[_Optimizer, name] = _routed(getattr(_Optimizer, name), getattr(plain, name))
     return made

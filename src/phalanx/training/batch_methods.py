@@ -10,14 +10,24 @@ import tensorflow as tf
 
 from phalanx.data.batches import shard_batch, static_rows, with_free_batch_axis
 from phalanx.errors import ConfigurationError
-from phalanx.keras_compat.model_access import assert_compiled, class_weights_of, ordered_metrics
+from phalanx.keras_compat.model_access import (
+    assert_compiled,
+    class_weights_of,
+    keras_predict_on_batch,
+    ordered_metrics,
+)
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.broadcast_initial_state import broadcast_on_first_build
-from phalanx.training.context import call_context, make_function
-from phalanx.training.metrics import reader_of
+from phalanx.training.context import (
+    CallContext,
+    assert_same_on_all_workers,
+    call_context,
+    make_function,
+)
+from phalanx.training.metrics import reader_of, share_out
 from phalanx.training.parameter_server.on_batch import on_batch_of_servers
 from phalanx.training.parameter_server.ps_context import trains_on_servers
-from phalanx.training.predict import predict
+from phalanx.training.predict import Predictions, predict
 from phalanx.training.replica_local_state import LocalState
 from phalanx.training.step_function import Kind, StepFunction
 
@@ -50,38 +60,64 @@ def test_on_batch(
 
 def predict_on_batch(model: Any, x: Any) -> Any:
     """Predictions for one global batch: every row, in order, on every worker."""
-    return predict(model, tf.data.Dataset.from_tensors(x), verbose=0)
+    data = (_tensors(keras.tree.lists_to_tuples(x)),)
+    if trains_on_servers(model):
+        return predict(model, tf.data.Dataset.from_tensors(data), verbose=0)
+    with call_context(model) as stage, phase_tracker.during("compute"):
+        if not tf.distribute.has_strategy():
+            return keras_predict_on_batch(model, x)
+        total, parts = shard_batch(stage.topology, data)
+        requirements = {
+            "number of samples": int(total),
+            "kind of data": keras.tree.flatten(keras.tree.map_structure(_spec, data)),
+        }
+        assert_same_on_all_workers(
+            stage.strategy, stage.topology, "predict_on_batch", requirements, None
+        )
+        predictions = Predictions(stage.topology)
+        function = _function_for(stage, "predict", data)
+        predictions.add(int(total), function.on_batch((total, parts)))
+        return predictions.merge(stage)
 
 
 def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return_dict: bool) -> Any:
     assert_compiled(model, f"{kind}_on_batch")
-    data = keras.tree.map_structure(
-        lambda v: None if v is None else tf.convert_to_tensor(v),
-        keras.utils.pack_x_y_sample_weight(x, y, sample_weight),
-    )
-    data = data if isinstance(data, tuple) else (data,)
+    # Keras gives a step all three, None for what there is not.
+    data = _tensors((x, y, sample_weight))
     if trains_on_servers(model):
         logs = on_batch_of_servers(model, kind, data)
         return logs if return_dict else ordered_metrics(model, logs)
     with call_context(model) as stage, phase_tracker.during("compute"):
-        before = getattr(model, f"{kind}_function")
-        known = before.batch_size if isinstance(before, StepFunction) else None
-        full = max(known or 0, static_rows(data) or 0)
-        spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
-        function = make_function(stage, kind, _OneBatch(spec, full))
+        function = _function_for(stage, kind, data)
         if kind == "train":
             function.add_up(is_local=False)
             broadcast_on_first_build(stage, function)
+        share_out(model, stage.topology)  # some metrics are never reset
         model.reset_metrics()
         outputs = function.on_batch(shard_batch(stage.topology, data))
-        logs, _ = reader_of(model, function).read(outputs)
+        logs, _ = reader_of(model, function).read(outputs, is_last=True)
         if kind == "train":
             LocalState.of(model, function).average()
     return logs if return_dict else ordered_metrics(model, logs)
 
 
+def _function_for(stage: CallContext, kind: Kind, data: Any) -> StepFunction:
+    """The model's step function for `data`, one batch."""
+    before = getattr(stage.model, f"{kind}_function")
+    known = before.batch_size if isinstance(before, StepFunction) else None
+    full = max(known or 0, static_rows(data) or 0)
+    spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
+    return make_function(stage, kind, _OneBatch(spec, full))
+
+
+def _tensors(data: Any) -> Any:
+    return keras.tree.map_structure(
+        lambda v: v if v is None or tf.is_tensor(v) else tf.convert_to_tensor(v), data
+    )
+
+
 def _spec(value: Any) -> Any:
-    return None if value is None else tf.TensorSpec(value.shape, value.dtype)
+    return None if value is None else tf.type_spec_from_value(value)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
-from phalanx.keras_compat.loss_patches import weighted_loss_patch
+from phalanx.keras_compat.loss_patches import results_are_noted, weighted_loss_patch
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
 from phalanx.training.step_function import as_in_a_function
 
@@ -122,6 +122,7 @@ def _run_on_worker(step: Callable[..., Any], strategy: Any, args: Any, kwargs: A
             step_scope(replica_batch=replica_batch),
             replica_batch.published(),
             replica_batch.looking_at((args, kwargs)),
+            results_are_noted,
         ):
             result = step(*args, **kwargs)
             result = keras.tree.map_structure(replica_batch.for_mean, result)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from functools import partial
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from typing import Any
+
+import keras
 
 from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.data.batches import BatchSource
 from phalanx.errors import DataError
 from phalanx.keras_compat.model_access import assert_compiled, ordered_metrics
+from phalanx.keras_compat.patches import Patches
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.callbacks import callback_list
 from phalanx.training.context import (
@@ -23,9 +27,9 @@ from phalanx.training.context import (
 )
 from phalanx.training.epoch_loop import BatchLoop
 from phalanx.training.error_context import annotate_errors
-from phalanx.training.metrics import reader_of
+from phalanx.training.metrics import reader_of, share_out
 from phalanx.training.metrics_schedule import MetricsSchedule
-from phalanx.training.parameter_server.evaluate import evaluation_on_servers
+from phalanx.training.parameter_server.evaluate import ServerEvaluation, evaluation_on_servers
 from phalanx.training.parameter_server.ps_context import ps_call_context, trains_on_servers
 from phalanx.training.replica_local_state import LocalState
 from phalanx.training.run_switches import steps_of_trial
@@ -42,6 +46,8 @@ def evaluate(
     steps: int | None = None,
     callbacks: Any = None,
     return_dict: bool = False,
+    *,
+    _use_cached_eval_dataset: bool = False,
 ) -> Any:
     """What `keras.Model.evaluate` does, right under every synchronous strategy.
 
@@ -66,21 +72,29 @@ def evaluate(
     assert_compiled(model, "evaluate")
     options = {"sample_weight": sample_weight, "batch_size": batch_size, "steps": steps}
     on_servers = trains_on_servers(model)
+    validation = _validations.get(model)
+    of_fit = validation is not None and callbacks is validation.callbacks
     with ps_call_context(model) if on_servers else call_context(model) as stage:
-        evaluation = (
-            evaluation_on_servers(stage, x, y, **options)
-            if on_servers
-            else Evaluation(stage, open_source(stage, "evaluate", 0, x, y, **options), steps)
-        )
-        listed = callback_list(
-            stage,
-            callbacks,
-            verbose=verbose,
-            epochs=1,
-            steps=evaluation.steps,
-            display=EvaluationProgress,
-        )
-        logs = evaluation.run(listed, shows_progress=bool(verbose))
+        evaluation: Evaluation | ServerEvaluation
+        if validation is not None and _use_cached_eval_dataset:
+            evaluation = validation.evaluation  # of fit's own data, as in Keras
+        elif on_servers:
+            evaluation = evaluation_on_servers(stage, x, y, **options)
+        else:
+            source = open_source(stage, "evaluate", 0, x, y, **options)
+            evaluation = Evaluation(stage, source, steps)
+        if of_fit:
+            listed = callbacks  # they are prepared for this worker
+        else:
+            listed = callback_list(
+                stage,
+                callbacks,
+                verbose=verbose,
+                epochs=1,
+                steps=evaluation.steps,
+                display=EvaluationProgress,
+            )
+        logs = evaluation.run(listed, shows_progress=bool(verbose) and not of_fit)
     return logs if return_dict else ordered_metrics(model, logs)
 
 
@@ -120,6 +134,7 @@ class Evaluation:
         )
         model.stop_evaluating = False
         callbacks.on_test_begin()
+        share_out(model, self._stage.topology)  # some metrics are never reset
         model.reset_metrics()
         self._stream.start(0)  # each time the same samples, wherever the last one stopped
 
@@ -134,6 +149,7 @@ class Evaluation:
             callbacks.on_test_batch_begin(batch)
 
         def execute(iterator: Any, steps: int) -> tuple[int, Outputs]:
+            share_out(model, self._stage.topology)  # a hook may have evaluated
             with annotate_errors("test", self._stage.topology, phase_tracker.beat().step):
                 return self._function.on_iterator(iterator, steps)
 
@@ -150,7 +166,68 @@ class Evaluation:
         if not outputs:
             raise DataError("Asked to evaluate, but the data gave no batch. Pass at least one.")
         LocalState.of(model, self._function).average()
-        logs, _ = self._reader.read(outputs)
+        logs, _ = self._reader.read(outputs, is_last=True)
         logs = dict(sorted(logs.items()))  # as Keras's `pythonify_logs`
         callbacks.on_test_end(logs)
         return logs
+
+
+class OwnValidation:
+    """The validation of a `fit` by the `evaluate` that the model overrides, as Keras's `fit` does.
+
+    Attributes:
+        callbacks: those of the `fit`, while it validates.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        batch_size: int | None,
+        steps: int | None,
+        open_data: Callable[..., Evaluation | ServerEvaluation],
+    ) -> None:
+        """Prepare; nothing is opened yet, since the model may make other data of it.
+
+        Args:
+            model: the model.
+            data: the `validation_data`.
+            batch_size: of the global batch, for arrays.
+            steps: batches of a validation; all where None.
+            open_data: gives the evaluation on x, y and the options of `evaluate`.
+        """
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        options = {"sample_weight": weight, "batch_size": batch_size, "steps": steps}
+        self._model = model
+        self._arguments = {"x": x, "y": y, **options}
+        self._open = partial(open_data, x, y, **options)
+        self.callbacks: Any = None
+
+    @cached_property
+    def evaluation(self) -> Evaluation | ServerEvaluation:
+        """The one on the data as `fit` was given it."""
+        return self._open()
+
+    def run(self, callbacks: Any) -> dict[str, float]:
+        """Validate once, from fresh metrics."""
+        self.callbacks = callbacks
+        _validations[self._model] = self
+        try:
+            with _ours, phase_tracker.during("validation"):
+                logs: dict[str, float] = self._model.evaluate(
+                    **self._arguments,
+                    callbacks=callbacks,
+                    return_dict=True,
+                    _use_cached_eval_dataset=True,
+                )
+        finally:
+            del _validations[self._model]
+        return logs
+
+
+_validations: weakref.WeakKeyDictionary[Any, OwnValidation] = weakref.WeakKeyDictionary()
+"""By model, the validation under way."""
+
+_ours = Patches(lambda: {(keras.Model, "evaluate"): evaluate})
+"""Has `super().evaluate` be ours, also where `phalanx.enable()` is not in force."""

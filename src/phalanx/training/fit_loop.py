@@ -13,7 +13,12 @@ from phalanx.callbacks.replica_check import find_replica_check
 from phalanx.data.batches import BatchSource
 from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.errors import DataError
-from phalanx.keras_compat.model_access import first_epoch, is_validation_epoch, steps_trained
+from phalanx.keras_compat.model_access import (
+    first_epoch,
+    has_own_evaluate,
+    is_validation_epoch,
+    steps_trained,
+)
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.callback_sync import CallbackSync
 from phalanx.training.checkpoint_manager import (
@@ -23,10 +28,10 @@ from phalanx.training.checkpoint_manager import (
 )
 from phalanx.training.context import CallContext, gather_log_requirements, open_source
 from phalanx.training.epoch_loop import BatchLoop
-from phalanx.training.evaluate import Evaluation
+from phalanx.training.evaluate import Evaluation, OwnValidation
 from phalanx.training.instrumentation import FitInstrumentation, FitReporter
 from phalanx.training.local_steps import local_steps_of
-from phalanx.training.metrics import reader_of
+from phalanx.training.metrics import reader_of, share_out
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.replica_consistency import ReplicaChecks
 from phalanx.training.replica_local_state import LocalState
@@ -74,6 +79,7 @@ class FitLoop(ABC):
         if begin >= epochs:
             checkpoints.restore_state()
         for epoch in range(begin, epochs):
+            self._before_reset()
             model.reset_metrics()
             reporter.begin_epoch(epoch)
             self._epoch = epoch
@@ -101,6 +107,9 @@ class FitLoop(ABC):
     @abstractmethod
     def _train_epoch(self, done: int) -> dict[str, Any]:
         """Train this epoch from its batch `done` on; returns its logs."""
+
+    def _before_reset(self) -> None:  # noqa: B027 (nothing to do where one process counts)
+        """Prepare metrics that hold what all workers have counted, and are never reset."""
 
     def _sync_stop(self) -> None:  # noqa: B027 (nothing to do where one process decides)
         """Let all workers stop if one does."""
@@ -170,11 +179,26 @@ class SyncFitLoop(FitLoop):
     def validate_on(
         self, data: Any, *, batch_size: int | None, steps: int | None, freq: Any
     ) -> None:
-        """Validate on `data` every `freq` epochs."""
+        """Validate on `data` every `freq` epochs, by the model's `evaluate` if it has its own."""
+        if has_own_evaluate(self._stage.model):
+            self.evaluation = OwnValidation(
+                self._stage.model,
+                data,
+                batch_size=batch_size,
+                steps=steps,
+                open_data=self._evaluation,
+            )
+            self.validation_freq = freq
+            return
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        options = {"sample_weight": weight, "batch_size": batch_size, "steps": steps}
+        self.evaluation = self._evaluation(
+            x, y, sample_weight=weight, batch_size=batch_size, steps=steps
+        )
+        self.validation_freq = freq
+
+    def _evaluation(self, x: Any, y: Any, **options: Any) -> Evaluation:
         source = open_source(self._stage, "validation of fit", 0, x, y, **options)
-        self.validate_as(source, steps=steps, freq=freq)
+        return Evaluation(self._stage, source, options["steps"])
 
     def validate_as(self, source: BatchSource, *, steps: int | None, freq: Any) -> None:
         """Validate on the batches of `source` every `freq` epochs."""
@@ -219,7 +243,11 @@ class SyncFitLoop(FitLoop):
             self._local_state.average()
         return logs
 
+    def _before_reset(self) -> None:
+        share_out(self._model, self._stage.topology)
+
     def _execute(self, watch: FitInstrumentation, iterator: Any, steps: int) -> tuple[int, Outputs]:
+        share_out(self._model, self._stage.topology)  # a hook may have evaluated
         done, outputs = watch.execute(self._executor, iterator, steps)
         self._done += done
         if (local := self._local) is not None:

@@ -242,7 +242,7 @@ class FitInstrumentation(FitReporter):
         if self._local_metrics_readers:
             self._own.keep()  # a validation begins with fresh ones
         notes = (0.0, *self._keeper.propose(epoch_ends=True), self._sizes.propose(outputs))
-        logs, (_, *others, size) = reader.read(outputs, notes)
+        logs, (_, *others, size) = reader.read(outputs, notes, is_last=True)
         self._keeper.agree(*others)
         self._sizes.agree(size)
         return logs

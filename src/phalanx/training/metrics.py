@@ -3,18 +3,26 @@
 Each replica keeps its own counts. A reading adds the counts up in one packed all-reduce
 per dtype and lets Keras compute the results from the sums: exact, not a mean of means.
 Every worker must read at the same step; `phalanx.training.metrics_schedule` sees to that.
+
+After the last reading of an epoch, an evaluation or a single batch the sums are assigned to the
+metrics themselves, for code that asks them. Then every worker holds the whole, which must not be
+added up again: `share_out` comes before the metrics count on.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from phalanx.distributed.topology import replica_id_in_group
+from phalanx.checkpoint.replica_values import local_key, replica_components
+from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.training.step_function import Outputs, StepFunction, flat_logs
@@ -41,7 +49,7 @@ class MetricReader:
         self._own_variables: tuple[int, ...] = ()
 
     def read(
-        self, outputs: Outputs, notes: Notes = NO_NOTES
+        self, outputs: Outputs, notes: Notes = NO_NOTES, *, is_last: bool = False
     ) -> tuple[dict[str, float], tuple[float, ...]]:
         """The logs of the step that returned `outputs`, equal on every worker.
 
@@ -52,19 +60,33 @@ class MetricReader:
         Args:
             outputs: the last step's, from `StepFunction`.
             notes: numbers that the chief broadcasts in the same collective, as float32.
+            is_last: whether the metrics count nothing more before they are reset, and are to hold
+                what all replicas have counted.
 
         Returns:
             The logs, and the chief's notes.
         """
+        share_out(self._model, self._topology)
         variables = self._metric_variables()
         identity = tuple(id(v) for v in variables)
         if self._function is None or identity != self._read_variables:
             self._function = self._build(variables)
             self._read_variables = identity
         with self._reading(variables):
-            logs, of_chief = self._function(outputs, tf.constant(notes, tf.float32))
+            logs, of_chief, states = self._function(outputs, tf.constant(notes, tf.float32))
             notes_of_chief = tuple(float(note) for note in of_chief.numpy())
+        if is_last and self._topology.total > 1:
+            self._hold(variables, states)
         return {name: _number(value) for name, value in logs.items()}, notes_of_chief
+
+    def _hold(self, variables: list[Any], states: list[Any]) -> None:
+        """Have the metrics that the steps update hold the sums over all replicas."""
+        held = []
+        for variable, state in zip(variables, states, strict=True):
+            if id(variable) in self._steps.assigned:
+                _assign_whole(variable, state)
+                held.append(variable)
+        _wholes[self._model] = held
 
     def read_local(self, outputs: Outputs) -> dict[str, float]:
         """The same over the replicas of this process alone; no peer is asked.
@@ -72,6 +94,7 @@ class MetricReader:
         Args:
             outputs: the last step's, from `StepFunction`.
         """
+        share_out(self._model, self._topology)
         variables = self._metric_variables()
         identity = tuple(id(v) for v in variables)
         if self._own_function is None or identity != self._own_variables:
@@ -91,13 +114,13 @@ class MetricReader:
         return list(found.values())
 
     def _build(self, variables: list[Any]) -> Any:
-        def on_replica(outputs: Outputs, notes: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        def on_replica(outputs: Outputs, notes: tf.Tensor) -> tuple[Any, tf.Tensor, list[Any]]:
             count, returned = outputs[replica_id_in_group() - self._topology.first]
             return self._combine(variables, count, returned, notes)
 
-        def read(outputs: Outputs, notes: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        def read(outputs: Outputs, notes: tf.Tensor) -> tuple[Any, tf.Tensor, list[Any]]:
             per_replica = self._strategy.run(on_replica, args=(outputs, notes))
-            first: tuple[Any, tf.Tensor] = tf.nest.map_structure(
+            first: tuple[Any, tf.Tensor, list[Any]] = tf.nest.map_structure(
                 lambda v: self._strategy.experimental_local_results(v)[0], per_replica
             )
             return first
@@ -123,7 +146,7 @@ class MetricReader:
 
     def _combine(
         self, variables: list[Any], count: tf.Tensor, returned: Any, notes: tf.Tensor
-    ) -> tuple[dict[str, Any], tf.Tensor]:
+    ) -> tuple[dict[str, Any], tf.Tensor, list[Any]]:
         weight, weighted, states = self._counted(variables, count, returned)
         if self._topology.total > 1:
             chief = 1.0 if self._topology.is_chief else 0.0
@@ -135,7 +158,7 @@ class MetricReader:
             )
             weighted = dict(zip(weighted, sums[: len(weighted)], strict=True))
             states = _aggregate(variables, sums[len(weighted) :], self._topology.total)
-        return self._results(variables, weight, weighted, states), notes
+        return self._results(variables, weight, weighted, states), notes, states
 
     def _counted(
         self, variables: list[Any], count: tf.Tensor, returned: Any
@@ -176,6 +199,59 @@ class MetricReader:
             is_updated = any(id(v) in self._steps.assigned for v in metric.variables)
             updated = updated | names if is_updated else updated - names
         return updated
+
+
+_wholes: weakref.WeakKeyDictionary[Any, Sequence[Any]] = weakref.WeakKeyDictionary()
+"""By model, the variables of its metrics that hold the sums over all replicas on every worker."""
+
+
+def share_out(model: Any, topology: ReplicaTopology) -> None:
+    """Have the first replica alone hold what every worker holds, before the metrics count on.
+
+    Nothing happens where metrics hold each replica's own counts.
+    """
+    for variable in _wholes.pop(model, ()):
+        for replica, copy in enumerate(replica_components(variable), start=topology.first):
+            if replica > 0 and variable.aggregation != "mean":
+                copy.assign(tf.zeros_like(copy))
+
+
+def forget_wholes(model: Any) -> None:
+    """Each replica's own counts were assigned to the model's metrics."""
+    _wholes.pop(model, None)
+
+
+def own_shares(
+    model: Any,
+    named: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    topology: ReplicaTopology,
+) -> dict[str, np.ndarray]:
+    """`arrays`, the replicas' copies, such that they add up where each worker holds the whole.
+
+    Args:
+        model: the model.
+        named: the variables of its metrics, by name.
+        arrays: the copies of this process, from `local_arrays`.
+        topology: this process's replicas.
+    """
+    wholes = {id(v) for v in _wholes.get(model, ()) if v.aggregation != "mean"}
+    shares = dict(arrays)
+    for name, variable in named.items():
+        for replica in range(topology.first, topology.first + topology.local):
+            key = local_key(replica, name)
+            if replica > 0 and id(variable) in wholes and key in shares:
+                shares[key] = np.zeros_like(shares[key])
+    return shares
+
+
+def _assign_whole(variable: Any, state: Any) -> None:
+    """Have every reading of a metric's variable on this process give `state`."""
+    copies = replica_components(variable)
+    is_added_up = variable.synchronization == "on_read" and variable.aggregation == "sum"
+    for i, copy in enumerate(copies):
+        value = tf.cast(state, copy.dtype)
+        copy.assign(tf.zeros_like(value) if i and is_added_up else value)
 
 
 def reader_of(model: Any, function: StepFunction) -> MetricReader:

@@ -23,8 +23,15 @@ from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, r
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
+from phalanx.gradients.tape_gradients import TapeGradients
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
-from phalanx.keras_compat.model_access import compute_loss, is_assigned_on_all, track_loss
+from phalanx.keras_compat.loss_patches import results_are_noted
+from phalanx.keras_compat.model_access import (
+    compute_loss,
+    has_own_step,
+    is_assigned_on_all,
+    track_loss,
+)
 from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.monitoring.recorded_spans import RecordedSpan
@@ -36,8 +43,15 @@ from phalanx.training.run_switches import runs_eagerly
 
 Kind = Literal["train", "test", "predict"]
 
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf")
+"""Operations that run a function of the step's, a `tf.function` or the branch of a condition."""
+
 Outputs = tuple[tuple[tf.Tensor, Any], ...]
 """Per local replica: (samples it held, scalar int32; what the model's step returned)."""
+
+
+class _TapesGiveTotals:
+    """Among a step function's extensions if its step uses gradients before it applies them."""
 
 
 def nothing_trained(local: int) -> Outputs:
@@ -108,6 +122,9 @@ class StepFunction:
             if kind == "train" and compile_without_collectives(model):
                 self._step = compiled_train_step(model)
         self._whole = whole
+        own = kind == "train" and has_own_step(model, kind) and not (self._eager or whole)
+        self._tapes_are_known = not own or plan.topology.total == 1
+        self._needs_totals = False
         self._arrivals = GraphBatchProbe.for_recorder(plan.strategy)
         self.version = 0
         self.retrace()
@@ -159,8 +176,24 @@ class StepFunction:
         """Run one step on one element."""
         arrival = HostBatchProbe(self._data_of(element)) if flight.is_open else None
         with flight.execution(self._kind, 1, arrival):
+            self.find_use_of_gradients(element)
             outputs: Outputs = self._apart(element) if self._whole else self._one(element)
         return outputs
+
+    def find_use_of_gradients(self, element: Any) -> None:
+        """Before the first step: see whether tapes must give totals, by tracing one.
+
+        Args:
+            element: a batch, or its spec.
+        """
+        if self._tapes_are_known:
+            return
+        self._tapes_are_known = True
+        if not self._needs_totals:
+            self._one.get_concrete_function(element)
+        if self._needs_totals:
+            self.extensions[_TapesGiveTotals] = _TapesGiveTotals()
+            self.retrace()
 
     def on_iterator(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
         """Run up to `steps` steps.
@@ -171,6 +204,7 @@ class StepFunction:
         Raises:
             StopIteration: there was no batch left at all.
         """
+        self.find_use_of_gradients(iterator.element_spec)
         one = steps == 1 and self.plan.known_length
         with flight.execution(self._kind, steps, self._arrivals) as execution:
             apart = self.has_dynamic_collectives and self.plan.known_length
@@ -270,7 +304,8 @@ class StepFunction:
         outputs = strategy.run(self._on_replica, args=arguments)
         flat = [strategy.experimental_local_results(v) for v in tf.nest.flatten(outputs)]
         return tuple(
-            tf.nest.pack_sequence_as(outputs, [values[i] for values in flat])
+            # A number of Python's that all replicas return comes back as one.
+            tf.nest.pack_sequence_as(outputs, [v[min(i, len(v) - 1)] for v in flat])
             for i in range(topology.local)
         )
 
@@ -289,6 +324,9 @@ class StepFunction:
             is_local=self.is_local,
             may_be_empty=self.plan.may_be_empty,
             is_replica_invariant=partial(is_assigned_on_all, self._model),
+        )
+        replica_batch.tape_gradients = TapeGradients(
+            are_totals=_TapesGiveTotals in self.extensions
         )
         kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and not self._whole:
@@ -309,13 +347,16 @@ class StepFunction:
             step_scope(replica_batch=replica_batch),
             replica_batch.published() if plain and topology.total > 1 else nullcontext(),
             replica_batch.looking_at(data),
+            results_are_noted,
             replica_scope(replica),
             axis_0_explained(data, topology.total),
         ):
             logs = self._step(data)
             if isinstance(logs, dict):
                 self.results |= _results_in(flat_logs(logs), replica_batch)
+            if isinstance(logs, dict) or self._kind == "predict":
                 logs = tf.nest.map_structure(replica_batch.for_mean, logs)
+        self._needs_totals |= replica_batch.tape_gradients.need_totals
         self.assigned.update(replica_batch.assigned)
         if self.samples is not None:
             self.samples.assign_add(tf.cast(tf.stack([count, total]), tf.int64))
@@ -334,18 +375,45 @@ def _shapes_of_variables(model: Any) -> set[tuple[int, ...]]:
 def _results_in(logs: dict[str, Any], replica_batch: ReplicaBatch) -> dict[str, MetricResult]:
     """The entries of logs that are results of metrics.
 
-    One that comes as another value, such as from a function in the step, has the metric's name.
+    A function that the step calls returns another tensor for a result that it computes. Such an
+    entry is found by the metric's name.
     """
-    noted = [result for _, result in replica_batch.results.values()]
     found = {
         n: replica_batch.results[id(v)][1]
         for n, v in logs.items()
         if id(v) in replica_batch.results
     }
     known = [result.metric for result in found.values()]
-    others = [result for result in noted if not any(result.metric is one for one in known)]
-    names = {result.names[-1] if result.names else result.metric.name: result for result in others}
-    return {name: names[name] for name in logs if name in names} | found
+    by_name = {
+        name: result
+        for noted, result in replica_batch.results.values()
+        if not any(result.metric is one for one in known)
+        and (name := result.names[-1] if result.names else result.metric.name) in logs
+        and _may_come_from_function(logs[name], noted)
+    }
+    return by_name | found
+
+
+def _may_come_from_function(value: Any, noted: Any) -> bool:
+    """Whether a step may have `value` from a function or a branch that computed `noted`.
+
+    A script may give its own value the name of a metric: a loss beside the tracker of `compile`.
+    """
+    if not isinstance(value, tf.Tensor):
+        return False
+    graph = noted.graph if _is_symbolic(noted) else None
+    if not _is_symbolic(value):  # in an eager step only functions have graphs
+        return graph is not None
+    if graph is value.graph:
+        return False
+    operation = value.op
+    while operation.type == "Identity":
+        operation = operation.inputs[0].op
+    return operation.type in _CALLS
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value)
 
 
 def flat_logs(logs: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from phalanx.gradients.clipper_chain import OnNonfinite
 from phalanx.gradients.gradient_probe import GradientProbe, ProbeConfig
 from phalanx.gradients.nonfinite import NonFiniteGuard, NonFiniteStep, install_guard
 from phalanx.gradients.step_context import all_replicas_scope
-from phalanx.keras_compat.optimizer_clippers import clippers_of, innermost
+from phalanx.keras_compat.optimizer_clippers import clippers_of, innermost, optimizers_in
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.training.gradient_sampling import GradientSampler, TraceCache
 from phalanx.training.local_steps import LocalSteps
@@ -188,9 +188,10 @@ def _nonfinite_capture(
 
 
 def _policy(optimizer: Any, callbacks: list[Any]) -> OnNonfinite:
-    rules = clippers_of(optimizer)
-    if rules is not None and rules.on_nonfinite is not None:
-        return rules.on_nonfinite
+    for one in optimizers_in(optimizer):
+        rules = clippers_of(one)
+        if rules is not None and rules.on_nonfinite is not None:
+            return rules.on_nonfinite
     if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
         return "ignore"  # the user has chosen how such a run ends
     return "raise"
@@ -266,6 +267,7 @@ class SampledSteps:
                 raise StopIteration from None
             return outputs, seen
 
+        self._function.find_use_of_gradients(iterator.element_spec)
         with flight.execution("train"):
             outputs: Outputs = self._sampler.sample(
                 step, _sampled_traces(self._model, self._function), on_next, lambda: self._topology

@@ -32,6 +32,7 @@ from phalanx.gradients.nonfinite import NonFiniteGuard, guard_of
 from phalanx.keras_compat.optimizer_clippers import innermost
 from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.training.local_steps import LocalSteps
+from phalanx.training.metrics import forget_wholes, own_shares
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.step_function import StepFunction
 
@@ -217,6 +218,7 @@ class TrainState:
                 assign(variable, arrays.get(name, np.zeros(variable.shape)))
         if self.position(loaded).batch:  # else an epoch begins, and counts from 0
             assign_local(metric_variables(self._model), arrays, self._topology)
+            forget_wholes(self._model)
 
     def write(self, loaded: LoadedCheckpoint) -> None:
         """Restore everything: variables, chance, callbacks, the place in the data."""
@@ -245,6 +247,7 @@ class TrainState:
         """What this worker alone knows."""
         prefix = f"{_WORKER}/{self._topology.rank}"
         own = local_arrays(self._local_variables(), self._topology)
+        own = own_shares(self._model, metric_variables(self._model), own, self._topology)
         own |= {f"{prefix}/{_RNG_STATE}/{name}": array for name, array in read_rng_state().items()}
         own[f"{prefix}/{_CALLBACKS}"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
         held = self._stream.iterator_state(position) if self._keeps_iterator else None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy as np
 
 from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.errors import DataError
+from phalanx.keras_compat.model_access import concat_batches
 from phalanx.keras_compat.tf_distribute import num_ps_workers
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.callbacks import callback_list
@@ -78,5 +78,5 @@ def _number(result: StepResult, workers: int) -> int:
 
 def _in_order(batches: dict[int, list[Any]], structure: Any) -> Any:
     rows = [batches[number] for number in sorted(batches)]
-    flat = [np.concatenate(leaf) for leaf in zip(*rows, strict=True)]
+    flat = [concat_batches(leaf) for leaf in zip(*rows, strict=True)]
     return keras.tree.pack_sequence_as(structure, flat)

@@ -1,0 +1,200 @@
+"""Whether what a loss or a metric computes of a batch can be added up from parts of the batch.
+
+A loss for each row can, and so can a sum or a mean over rows. The root of a mean (RMSE), a quotient
+of sums (Dice) or a comparison of rows with each other cannot: the average of the workers' values is
+another number. The graph of the function says which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.gradients.axis_sizes import key_of
+from phalanx.gradients.origin_of_rows import is_selection
+from phalanx.gradients.row_sums import RowSums
+
+
+class Additivity(Enum):
+    """How a tensor depends on the rows of the batch.
+
+    `NONE`: it does not, or on their number alone. `ROWS`: each row on its own. `TOTAL`: a sum or
+    a mean over rows, or several, each times what is `NONE`. `OPAQUE`: by a function, which is not
+    looked into. `MIXED`: in any other way.
+    """
+
+    NONE = "none"
+    ROWS = "rows"
+    TOTAL = "total"
+    OPAQUE = "opaque"
+    MIXED = "mixed"
+
+
+_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+_PASSES = """
+CheckNumerics Cast EnsureShape ExpandDims Identity Neg PreventGradient Reshape Snapshot Squeeze
+StopGradient
+""".split()  # noqa: SIM905 - as a list it would be ten lines
+_ADDS = ("Add", "AddN", "AddV2", "ConcatV2", "Pack", "Sub")
+_DIVIDES = ("Div", "DivNoNan", "RealDiv", "TrueDiv")
+_REDUCES = ("All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum")
+_FUNCTIONS = """
+Case EagerPyFunc If PartitionedCall PyFunc PyFuncStateless StatefulPartitionedCall StatelessCase
+StatelessIf StatelessWhile While
+""".split()  # noqa: SIM905
+_MIXES = """
+Bincount DenseBincount DynamicPartition DynamicStitch L2Loss RandomShuffle Roll ScatterNd
+SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum TensorScatterAdd TensorScatterUpdate
+Unique UniqueV2 UniqueWithCounts Unpack UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
+UnsortedSegmentSum
+""".split()  # noqa: SIM905
+
+
+def additivity_of(
+    result: Any, rows: Sequence[Any], row_sums: RowSums
+) -> tuple[Additivity, frozenset[tuple[int, str]]]:
+    """How `result` depends on the tensors `rows`, which have the batch along axis 0.
+
+    Args:
+        result: a symbolic tensor.
+        rows: symbolic tensors, what the function was given.
+        row_sums: of the step.
+
+    Returns:
+        The answer, and the keys of tensors of the batch that it was made of besides `rows`.
+    """
+    known = {key_of(one): Additivity.ROWS for one in rows}
+    others: set[tuple[int, str]] = set()
+    stack = [result]
+    while stack:
+        tensor = stack[-1]
+        key, operation = key_of(tensor), tensor.op
+        if key in known:
+            stack.pop()
+        elif operation.type in _SHAPES or not operation.inputs:
+            known[key] = Additivity.NONE
+            if operation.type not in _SHAPES and row_sums.is_data(tensor):
+                others.add(key)
+        elif missing := [one for one in operation.inputs if key_of(one) not in known]:
+            stack += missing
+        else:
+            of_inputs = [known[key_of(one)] for one in operation.inputs]
+            known[key] = _of_operation(tensor, of_inputs, row_sums)
+    return known[key_of(result)], frozenset(others)
+
+
+def _of_operation(tensor: Any, of_inputs: list[Additivity], row_sums: RowSums) -> Additivity:
+    operation = tensor.op
+    kind, found = operation.type, set(of_inputs) - {Additivity.NONE}
+    if not found:
+        return Additivity.NONE
+    if Additivity.MIXED in found:
+        return Additivity.MIXED
+    if kind in _REDUCES:
+        return _of_reduction(tensor, of_inputs[0])
+    if kind in _FUNCTIONS:
+        return Additivity.OPAQUE if found <= {Additivity.ROWS, Additivity.OPAQUE} else _MIXED
+    if kind == "IdentityN":
+        return of_inputs[int(tensor.value_index)]
+    if kind in _PASSES:
+        return of_inputs[0]
+    if kind in _ADDS:
+        return _of_sum(found)
+    if Additivity.TOTAL in found:
+        return Additivity.TOTAL if _scales(operation, of_inputs, row_sums) else _MIXED
+    if kind in _MIXES or _mixes_rows(operation, of_inputs):
+        return Additivity.MIXED
+    return Additivity.OPAQUE if Additivity.OPAQUE in found else Additivity.ROWS
+
+
+_MIXED = Additivity.MIXED
+
+
+def _of_sum(found: Iterable[Additivity]) -> Additivity:
+    kinds = set(found)
+    if len(kinds) == 1:
+        return kinds.pop()
+    return Additivity.OPAQUE if kinds == {Additivity.OPAQUE, Additivity.ROWS} else _MIXED
+
+
+def _of_reduction(tensor: Any, of_values: Additivity) -> Additivity:
+    operation = tensor.op
+    is_linear = operation.type in ("Mean", "Sum")
+    if of_values is Additivity.TOTAL:
+        return Additivity.TOTAL if is_linear else _MIXED
+    values, axes = operation.inputs
+    if _keeps_axis_0(values, axes):
+        return of_values
+    if not is_linear or (operation.type == "Sum" and tensor.shape.rank != 0):
+        return _MIXED  # what is added up of such sums later would be taken for a mean
+    return Additivity.TOTAL
+
+
+def _keeps_axis_0(values: Any, axes: Any) -> bool:
+    reduced = tf.get_static_value(axes)
+    if reduced is None or values.shape.rank in (None, 0):
+        return False
+    return 0 not in {int(axis) % values.shape.rank for axis in reduced.reshape(-1)}
+
+
+def _scales(operation: Any, of_inputs: list[Additivity], row_sums: RowSums) -> bool:
+    """Whether an operation multiplies a total, or divides it by what all replicas add up too."""
+    if operation.type == "Mul":
+        return Additivity.NONE in of_inputs
+    if operation.type not in _DIVIDES:
+        return False
+    return of_inputs[1] is Additivity.NONE or row_sums.divides_by_count(operation)
+
+
+def _mixes_rows(operation: Any, of_inputs: list[Additivity]) -> bool:
+    kind, inputs = operation.type, list(operation.inputs)
+    first_is_none = of_inputs[0] is Additivity.NONE
+    several = sum(one is not Additivity.NONE for one in of_inputs) > 1
+    match kind:
+        case "MatMul":
+            return several or first_is_none or bool(operation.get_attr("transpose_a"))
+        case "BatchMatMul" | "BatchMatMulV2" | "BatchMatMulV3":
+            return several and any((one.shape.rank or 0) < 3 for one in inputs)
+        case "Einsum":
+            return _einsum_mixes(operation.get_attr("equation").decode(), of_inputs)
+        case "Transpose":
+            order = tf.get_static_value(inputs[1])
+            return order is None or int(order[0]) != 0
+        case "StridedSlice":
+            whole = operation.get_attr("begin_mask") & operation.get_attr("end_mask") & 1
+            others = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+            is_whole = whole and not any(operation.get_attr(one) & 1 for one in others)
+            return not is_whole and not operation.get_attr("ellipsis_mask") & 1
+        case "Slice":
+            begin, size = (tf.get_static_value(one) for one in inputs[1:])
+            return begin is None or size is None or int(begin[0]) != 0 or int(size[0]) != -1
+        case "GatherV2" | "GatherNd":
+            if first_is_none or operation.get_attr("batch_dims"):
+                return False
+            axis = tf.get_static_value(inputs[2]) if kind == "GatherV2" else 0
+            return axis in (0, None) and not is_selection(operation.outputs[0])
+        case "Split" | "SplitV":
+            axis = tf.get_static_value(inputs[0 if kind == "Split" else 2])
+            return axis is None or int(axis) == 0
+        case "Cumsum" | "Cumprod":
+            axis = tf.get_static_value(inputs[1])
+            return axis is None or int(axis) % (inputs[0].shape.rank or 1) == 0
+        case "ReverseV2":
+            axes = tf.get_static_value(inputs[1])
+            return axes is None or 0 in {int(axis) for axis in axes}
+        case "TopK" | "TopKV2":
+            return bool(inputs[0].shape.rank == 1)
+    return False
+
+
+def _einsum_mixes(equation: str, of_inputs: list[Additivity]) -> bool:
+    operands, _, output = equation.partition("->")
+    first = {
+        letters[:1]
+        for letters, one in zip(operands.split(","), of_inputs, strict=True)
+        if one is not Additivity.NONE
+    }
+    return first != {output[:1]}

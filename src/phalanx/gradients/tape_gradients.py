@@ -1,0 +1,95 @@
+"""Gradients that a step of the script's own uses before an optimizer applies them.
+
+A tape gives a replica the gradient of its own rows, and the optimizer adds replicas up. That is
+early enough for what is linear in the gradient. It is too late for a step that clips the gradient
+itself, takes its sign, or moves weights by it (SAM): this must see the total. Where the graph of a
+step shows such a use, the step is traced again, and its tapes give totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.gradients.axis_sizes import key_of
+
+_LINEAR = ("AddN", "AddV2", "Add", "Cast", "Identity", "Neg", "Reshape", "StopGradient", "Sub")
+_SCALES = ("Div", "DivNoNan", "Mul", "RealDiv", "TrueDiv")
+
+
+class _Use(Enum):
+    NONE = "none"
+    LINEAR = "linear"
+    OTHER = "other"
+
+
+class TapeGradients:
+    """What the tapes of one step have given for variables.
+
+    Attributes:
+        are_totals: whether tapes give what all replicas have added up.
+        need_totals: whether they ought to, as the step uses what they give before it is applied.
+    """
+
+    def __init__(self, *, are_totals: bool = False) -> None:
+        self.are_totals = are_totals
+        self.need_totals = False
+        self._uses: dict[tuple[int, str], _Use] = {}
+        self._is_empty = True
+
+    def record(self, gradients: Any) -> None:
+        """Remember what a tape gave."""
+        for one in _dense(gradients):
+            self._uses[key_of(one)] = _Use.LINEAR
+            self._is_empty = False
+
+    def take_applied(self, gradients: Sequence[Any]) -> bool:
+        """Whether these gradients, which an optimizer is given, are totals already."""
+        if self._is_empty:
+            return False
+        uses = [self._use_of(one) for one in _dense(gradients)]
+        self.need_totals = self.need_totals or _Use.OTHER in uses
+        return self.are_totals and bool(uses) and _Use.NONE not in uses
+
+    def take_assigned(self, value: Any) -> None:
+        """Look at what a step assigns to a trainable variable."""
+        if not (self._is_empty or self.need_totals):
+            self.need_totals = any(self._use_of(one) is not _Use.NONE for one in _dense(value))
+
+    def _use_of(self, tensor: Any) -> _Use:
+        stack = [tensor]
+        while stack:
+            one = stack[-1]
+            if key_of(one) in self._uses:
+                stack.pop()
+            elif missing := [i for i in one.op.inputs if key_of(i) not in self._uses]:
+                stack += missing
+            else:
+                of_inputs = [self._uses[key_of(i)] for i in one.op.inputs]
+                self._uses[key_of(one)] = _of_operation(one.op, of_inputs)
+        return self._uses[key_of(tensor)]
+
+
+def _of_operation(operation: Any, of_inputs: list[_Use]) -> _Use:
+    found = set(of_inputs) - {_Use.NONE}
+    if not found:
+        return _Use.NONE
+    if found == {_Use.LINEAR} and operation.type in _LINEAR:
+        return _Use.LINEAR
+    if found == {_Use.LINEAR} and operation.type in _SCALES:
+        is_scaled = of_inputs[1] is _Use.NONE or (
+            operation.type == "Mul" and of_inputs[0] is _Use.NONE
+        )
+        return _Use.LINEAR if is_scaled else _Use.OTHER
+    return _Use.OTHER
+
+
+def _dense(values: Any) -> list[Any]:
+    """The symbolic tensors among gradients; of a sparse one its values."""
+    flat = [
+        one.values if isinstance(one, tf.IndexedSlices) else one for one in tf.nest.flatten(values)
+    ]
+    return [one for one in flat if isinstance(one, tf.Tensor) and tf.is_symbolic_tensor(one)]

@@ -1,0 +1,125 @@
+"""Losses and metrics that need the rows of all replicas at once get them.
+
+`tf.sqrt(tf.reduce_mean(...))`, Dice and Tversky losses, or a loss that compares the rows of a batch
+with each other are not the average of what replicas compute of their own rows. Where the graph of a
+function of `(y_true, y_pred)` shows that (`phalanx.gradients.additivity`), the function is called
+again on the rows of all replicas. This costs an all-gather of both, for such functions only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from phalanx.gradients.additivity import Additivity, additivity_of
+from phalanx.gradients.gathered_batch import all_gather_batch
+from phalanx.gradients.replica_batch import ReplicaBatch
+
+_log = logging.getLogger("phalanx")
+ShareOf = Callable[[], ReplicaBatch | None]
+"""Gives the share of this replica where replicas add up their losses, else None."""
+
+
+def loss_over_all_rows(original: Callable[..., Any], share: ShareOf) -> Callable[..., Any]:
+    """`keras.Loss.__call__`, whose `call` sees all rows where it must."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if share() is None or tf.executing_eagerly():
+            return original(self, *args, **kwargs)
+        return original(_With(self, call=_over_all_rows(self.call, share)), *args, **kwargs)
+
+    return call
+
+
+def metric_over_all_rows(original: Callable[..., Any], share: ShareOf) -> Callable[..., Any]:
+    """`MeanMetricWrapper.update_state`, whose function sees all rows where it must."""
+
+    def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if share() is None or tf.executing_eagerly():
+            return original(self, *args, **kwargs)
+        return original(_With(self, _fn=_over_all_rows(self._fn, share)), *args, **kwargs)
+
+    return update_state
+
+
+class _With:
+    """An object, with other values of some attributes."""
+
+    def __init__(self, target: Any, **attributes: Any) -> None:
+        self.__dict__.update(attributes, _target=target)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # `super()` looks at it
+        return type(self._target)
+
+
+def _over_all_rows(function: Callable[..., Any], share: ShareOf) -> Callable[..., Any]:
+    def call(y_true: Any, y_pred: Any, **kwargs: Any) -> Any:
+        result = function(y_true, y_pred, **kwargs)
+        replica_batch = share()
+        given = keras.tree.flatten((y_true, y_pred))
+        if replica_batch is None or not _needs_all_rows(result, given, replica_batch):
+            return result
+        everywhere = keras.tree.map_structure(_gathered, (y_true, y_pred))
+        whole = function(*everywhere, **kwargs)
+        if not whole.shape.rank:
+            replica_batch.row_sums.take_for_mean(whole)
+            return whole
+        if whole.shape[0] is not None:  # an axis of another kind
+            replica_batch.record_gathered(whole)
+            return whole
+        return _own_rows(whole, tf.shape(given[-1])[0], replica_batch)
+
+    return call
+
+
+def _needs_all_rows(result: Any, given: list[Any], replica_batch: ReplicaBatch) -> bool:
+    tensors = [one for one in given if one is not None]
+    if not _is_symbolic(result) or not all(_has_rows(one) for one in tensors):
+        return False
+    row_sums = replica_batch.row_sums
+    found, others = additivity_of(result, tensors, row_sums)
+    if found is Additivity.MIXED or (found is Additivity.OPAQUE and result.shape.rank == 0):
+        if others:
+            _warn_of_other_rows()
+        return not others and not any(map(row_sums.is_gathered, tensors))
+    return found is Additivity.TOTAL and result.shape.rank != 0 and not others
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value)
+
+
+def _has_rows(value: Any) -> bool:
+    return _is_symbolic(value) and bool(value.shape.rank) and value.dtype != tf.string
+
+
+def _gathered(tensor: Any) -> Any:
+    if tensor is None:
+        return None
+    if tensor.dtype == tf.bool:
+        return tf.cast(all_gather_batch(tf.cast(tensor, tf.int32)), tf.bool)
+    return all_gather_batch(tensor)
+
+
+def _own_rows(whole: Any, number: Any, replica_batch: ReplicaBatch) -> Any:
+    """Of one value for each row of the global batch, those of this replica's rows."""
+    total = tf.shape(whole)[0]
+    begin = replica_batch.start * (total // replica_batch.total)
+    begin = tf.minimum(begin, total - number)  # a stand-in row, where it has none
+    return whole[begin : begin + number]
+
+
+def _warn_of_other_rows() -> None:
+    _log.warning(
+        "A loss or a metric combines rows of the batch with each other, and uses tensors of the "
+        "batch besides y_true and y_pred. Each worker computes it of its own rows, so it differs "
+        "from one device. Gather what it needs by phalanx.all_gather_batch."
+    )
