@@ -325,9 +325,7 @@ class StepFunction:
             may_be_empty=self.plan.may_be_empty,
             is_replica_invariant=partial(is_assigned_on_all, self._model),
         )
-        replica_batch.tape_gradients = TapeGradients(
-            are_totals=_TapesGiveTotals in self.extensions
-        )
+        replica_batch.tape_gradients = TapeGradients(are_totals=_TapesGiveTotals in self.extensions)
         kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and not self._whole:
             replica_batch.keep = partial(kept.keep, replica, total, (count, data))
