@@ -145,8 +145,8 @@ def root_of_column_means(y_true, y_pred):
 
 def rows_compared(y_true, y_pred):
     """Rows of one class attract each other."""
-    alike = tf.cast(tf.equal(tf.reshape(y_true, [-1, 1]), tf.reshape(y_true, [1, -1])), tf.float32)
-    return -tf.reduce_mean(tf.nn.log_softmax(tf.matmul(y_pred, y_pred, transpose_b=True)) * alike)
+    same = tf.cast(tf.equal(tf.reshape(y_true, [-1, 1]), tf.reshape(y_true, [1, -1])), tf.float32)
+    return -tf.reduce_mean(tf.nn.log_softmax(tf.matmul(y_pred, y_pred, transpose_b=True)) * same)
 
 
 def one_hot(y_true):

@@ -112,7 +112,7 @@ def test_after_evaluations_and_batches(mirrored2):
 
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_an_evaluation_within_an_epoch_counts_on_as_in_keras(at_the_end, mirrored2):
-    """Keras has one set of metrics, so a training goes on from what the evaluation left."""
+    """Keras has one set of metrics, so a training continues with what the evaluation left."""
 
     class Evaluates(keras.callbacks.Callback):
         def __init__(self, evaluate):

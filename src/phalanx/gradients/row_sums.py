@@ -166,7 +166,7 @@ class RowSums:
         return False
 
     def is_data(self, tensor: Any) -> bool:
-        """Whether a symbolic tensor is part of the batch itself, or tells how many rows it has."""
+        """Whether a symbolic tensor is part of the batch itself, or the number of its rows."""
         return key_of(tensor) in self._known
 
     def divides_by_count(self, operation: Any) -> bool:

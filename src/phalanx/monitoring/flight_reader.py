@@ -51,7 +51,7 @@ def read_flight(path: Path) -> Flight | None:
 
 
 def current_phase(path: Path) -> tuple[object, ...] | None:
-    """What differs whenever the worker has begun another phase; None where that is unknown.
+    """What differs whenever the worker has started another phase; None where that is unknown.
 
     Reads the header alone. Unlike event logs, a flight file has its room from the start, so this
     also answers on a full disk.
