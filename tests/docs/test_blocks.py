@@ -6,6 +6,7 @@ out only where the page says so and why: `<!-- not run: why -->` in the line bef
 """
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -158,7 +159,7 @@ def computed(command, options, place, monkeypatch):
     (block,) = (b for b in PYTHON if b.page == "docs/predict.md" and "# inputs.py" in b.body)
     (place / "inputs.py").write_text(block.body)
     with zipfile.ZipFile(place / "model.keras", "w") as model:
-        model.writestr("config.json", "{}")
+        model.writestr("config.json", json.dumps({"compile_config": {"loss": "mse"}}))
     for name in ("rows/0.npy", "test.npz", "rows-1.csv", "photos/cat/1.png"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(b"1")
