@@ -192,7 +192,7 @@ def test_workers_that_have_ended_are_not_asked(tmp_path):
 def test_a_worker_on_another_host_is_asked_there(tmp_path, monkeypatch):
     scene, sent = Scene(tmp_path), []
     wire = SimpleNamespace(is_lost=False, send=sent.append)
-    home = SimpleNamespace(code_of=lambda number: None)
+    home = SimpleNamespace(code_of=lambda channel, number: None)
     # Its process id there is this process's here.
     scene.handles[1] = RemoteWorker(home, wire, number=7, pid=os.getpid())
     killed = []
