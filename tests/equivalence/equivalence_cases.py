@@ -74,6 +74,8 @@ def optimizers():
 
 
 def several_optimizers():
+    if not hasattr(O, "MultiOptimizer"):  # before Keras 3.15
+        return O.SGD(0.5, momentum=0.9)
     biases = O.Adam(0.05, clipnorm=0.01)
     return O.MultiOptimizer(O.OptimizerMap(O.SGD(0.5, momentum=0.9), {".*/bias": biases}))
 

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 
 
 def features(n, seed=0, width=4):
@@ -35,6 +36,11 @@ class OwnStep(keras.Sequential):
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return {"loss": loss}
+
+
+needs_multi_optimizer = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="new in Keras 3.15"
+)
 
 
 def values(variables):

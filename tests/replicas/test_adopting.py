@@ -3,7 +3,14 @@
 import keras
 import numpy as np
 import pytest
-from small_models import assert_close, features, small_model, targets, values
+from small_models import (
+    assert_close,
+    features,
+    needs_multi_optimizer,
+    small_model,
+    targets,
+    values,
+)
 
 import phalanx
 
@@ -22,7 +29,12 @@ OPTIONS = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
 
 @pytest.mark.parametrize(
-    "name", ["adam", "several", pytest.param("loss_scale", marks=pytest.mark.full)]
+    "name",
+    [
+        "adam",
+        pytest.param("several", marks=needs_multi_optimizer),
+        pytest.param("loss_scale", marks=pytest.mark.full),
+    ],
 )
 def test_a_trained_model_keeps_its_values_and_continues_as_on_one_device(name, mirrored2):
     x, y = features(19), targets(19)

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from packaging.version import Version
-from small_models import features, on_replicas, small_model, targets, values
+from small_models import (
+    features,
+    needs_multi_optimizer,
+    on_replicas,
+    small_model,
+    targets,
+    values,
+)
 
 from phalanx.distributed.tensorflow import no_heartbeat_timeout
 from phalanx.keras_compat.data_adapters import take_passes_from
@@ -199,6 +206,7 @@ class TestOptimizers:
         ]
         assert "inner_optimizer" in vars(OPTIMIZERS.LossScaleOptimizer(OPTIMIZERS.SGD()))
 
+    @needs_multi_optimizer
     def test_a_multi_optimizer_knows_the_optimizer_of_each_variable(self):
         inner = [OPTIMIZERS.SGD(), OPTIMIZERS.Adam()]
         variables = [keras.Variable(0.0, name="a"), keras.Variable(0.0, name="b")]

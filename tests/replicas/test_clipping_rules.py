@@ -6,7 +6,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import OwnStep, assert_close, features, small_model, targets, values
+from small_models import (
+    OwnStep,
+    assert_close,
+    features,
+    needs_multi_optimizer,
+    small_model,
+    targets,
+    values,
+)
 
 import phalanx
 from phalanx import clip
@@ -263,6 +271,7 @@ def several(when):
     return keras.optimizers.MultiOptimizer(mapped)
 
 
+@needs_multi_optimizer
 def test_the_optimizers_of_a_multi_optimizer_clip_the_total(mirrored2):
     x, y = features(19), targets(19)
     expected = small_model(several("after"))
@@ -273,6 +282,7 @@ def test_the_optimizers_of_a_multi_optimizer_clip_the_total(mirrored2):
     assert_close(everything(model), everything(expected))
 
 
+@needs_multi_optimizer
 def test_the_optimizers_of_a_multi_optimizer_clip_before_too(mirrored2):
     x = np.repeat(features(8), 2, axis=0)  # both replicas hold the same rows
     x, y = np.concatenate([x[::2], x[::2]]), np.concatenate([targets(8), targets(8)])
@@ -284,6 +294,7 @@ def test_the_optimizers_of_a_multi_optimizer_clip_before_too(mirrored2):
     assert_close(everything(model), everything(expected))
 
 
+@needs_multi_optimizer
 def test_a_multi_optimizer_itself_is_refused():
     mapped = keras.optimizers.OptimizerMap(SGD(0.1))
     with pytest.raises(ConfigurationError, match="MultiOptimizer"):

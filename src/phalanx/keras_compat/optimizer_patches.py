@@ -52,7 +52,7 @@ _LOCAL_METHODS = (
 _Optimizer = keras.optimizers.Optimizer
 _LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 _MultiOptimizer = getattr(keras.optimizers, "MultiOptimizer", None)
-"""Keras 3.12 has none."""
+"""None before Keras 3.15."""
 _log = logging.getLogger("phalanx")
 
 
