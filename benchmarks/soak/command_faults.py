@@ -21,6 +21,7 @@ from typing import Protocol
 from phalanx.checkpoint.manifest import is_manifest
 from phalanx.checkpoint.reader import verify
 from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.errors import UnavailableError
 
 
 class RunningCommand(Protocol):
@@ -110,7 +111,7 @@ class SecondLauncher(CommandFault):
 
     def inject(self, command: RunningCommand) -> str | None:
         code = command.start_second()
-        return None if code == 69 else f"a second launcher: code {code}"
+        return None if code == UnavailableError.exit_code else f"a second launcher: code {code}"
 
 
 @dataclass(frozen=True, kw_only=True)

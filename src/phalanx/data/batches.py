@@ -83,14 +83,6 @@ class BatchSource(Protocol):
         """Called after an epoch took its last batch."""
 
 
-def element_of(arguments: tuple[Any, ...], spec: Any) -> Any:
-    """The element of a dataset that `tf.data` has passed to a function as `arguments`.
-
-    It unpacks plain tuples, those of one part too, and no named ones.
-    """
-    return arguments if type(spec) is tuple else arguments[0]
-
-
 def rows_in(value: Any) -> tf.Tensor:
     """How many rows a tensor has along axis 0, sparse and ragged ones too; scalar int32."""
     if isinstance(value, tf.SparseTensor):

@@ -14,7 +14,6 @@ import tensorflow as tf
 from phalanx.data.batches import (
     assert_same_split,
     cut,
-    element_of,
     no_autograph,
     total_rows,
     with_free_batch_axis,
@@ -25,6 +24,7 @@ from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
 from phalanx.data.prefetch_counter import Lookahead
 from phalanx.data.pushdown import plan, shares
 from phalanx.data.shared_generator import GeneratorPasses
+from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
 from phalanx.keras_compat.dataset_graph import batch_size_of, calls_python, transformations

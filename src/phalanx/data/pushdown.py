@@ -22,7 +22,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import element_of, no_autograph, slice_rows
+from phalanx.data.batches import no_autograph, slice_rows
+from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology, rows_of
 from phalanx.keras_compat.dataset_graph import Transformation, transformations
 from phalanx.keras_compat.dataset_rebuild import (

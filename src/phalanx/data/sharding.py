@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from phalanx.data.batches import element_of
+from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import topology_of
 
 

@@ -59,7 +59,7 @@ def own_rows(dataset: tf.data.Dataset, rank: int, size: int) -> ShardedDataset:
             start = rank * base + tf.minimum(rank, odd)
             return tensor[start : start + base + tf.cast(rank < odd, tf.int32)]
 
-        return _element(tf.nest.map_structure(own, batch), dataset.element_spec)
+        return element_of(tf.nest.map_structure(own, batch), dataset.element_spec)
 
     return ShardedDataset(dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE))
 
@@ -76,14 +76,18 @@ def pad_to_longest(dataset: tf.data.Dataset, length: int, longest: int) -> Shard
         dataset.element_spec,
     )
     free = dataset.map(
-        lambda *batch: tf.nest.map_structure(_any_rows, _element(batch, dataset.element_spec))
+        lambda *batch: tf.nest.map_structure(_any_rows, element_of(batch, dataset.element_spec))
     )
     more = tf.data.Dataset.from_tensors(empty).repeat(longest - length)
     return ShardedDataset(free.concatenate(more), longest)
 
 
-def _element(batch: tuple[Any, ...], spec: Any) -> Any:
-    return batch if type(spec) is tuple else batch[0]  # tf.data unpacks plain tuples
+def element_of(arguments: tuple[Any, ...], spec: Any) -> Any:
+    """The element of a dataset that `tf.data` has passed to a function as `arguments`.
+
+    It unpacks plain tuples, those of one part too, and no named ones.
+    """
+    return arguments if type(spec) is tuple else arguments[0]
 
 
 def _any_rows(value: Any) -> Any:

@@ -14,7 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.gradients.axis_sizes import key_of
-from phalanx.gradients.origin_of_rows import is_selection
+from phalanx.gradients.graph_walk import judged
+from phalanx.gradients.origin_of_rows import is_selection, keeps_axis_0, takes_all_rows
 from phalanx.gradients.row_sums import RowSums
 
 
@@ -66,24 +67,17 @@ def additivity_of(
     Returns:
         The answer, and the keys of tensors of the batch that it was made of besides `rows`.
     """
-    known = {key_of(one): Additivity.ROWS for one in rows}
     others: set[tuple[int, str]] = set()
-    stack = [result]
-    while stack:
-        tensor = stack[-1]
-        key, operation = key_of(tensor), tensor.op
-        if key in known:
-            stack.pop()
-        elif operation.type in _SHAPES or not operation.inputs:
-            known[key] = Additivity.NONE
-            if operation.type not in _SHAPES and row_sums.is_data(tensor):
-                others.add(key)
-        elif missing := [one for one in operation.inputs if key_of(one) not in known]:
-            stack += missing
-        else:
-            of_inputs = [known[key_of(one)] for one in operation.inputs]
-            known[key] = _of_operation(tensor, of_inputs, row_sums)
-    return known[key_of(result)], frozenset(others)
+
+    def judge(tensor: Any, of_inputs: list[Additivity]) -> Additivity:
+        if of_inputs:
+            return _of_operation(tensor, of_inputs, row_sums)
+        if tensor.op.type not in _SHAPES and row_sums.is_data(tensor):
+            others.add(key_of(tensor))
+        return Additivity.NONE
+
+    known = {key_of(one): Additivity.ROWS for one in rows}
+    return judged(result, known, judge, leaves=_SHAPES), frozenset(others)
 
 
 def _of_operation(tensor: Any, of_inputs: list[Additivity], row_sums: RowSums) -> Additivity:
@@ -126,18 +120,11 @@ def _of_reduction(tensor: Any, of_values: Additivity) -> Additivity:
     if of_values is Additivity.TOTAL:
         return Additivity.TOTAL if is_linear else _MIXED
     values, axes = operation.inputs
-    if _keeps_axis_0(values, axes):
+    if values.shape.rank and keeps_axis_0(values, axes):
         return of_values
     if not is_linear or (operation.type == "Sum" and tensor.shape.rank != 0):
         return _MIXED  # what is added up of such sums later would be taken for a mean
     return Additivity.TOTAL
-
-
-def _keeps_axis_0(values: Any, axes: Any) -> bool:
-    reduced = tf.get_static_value(axes)
-    if reduced is None or values.shape.rank in (None, 0):
-        return False
-    return 0 not in {int(axis) % values.shape.rank for axis in reduced.reshape(-1)}
 
 
 def _scales(operation: Any, of_inputs: list[Additivity], row_sums: RowSums) -> bool:
@@ -164,10 +151,7 @@ def _mixes_rows(operation: Any, of_inputs: list[Additivity]) -> bool:
             order = tf.get_static_value(inputs[1])
             return order is None or int(order[0]) != 0
         case "StridedSlice":
-            whole = operation.get_attr("begin_mask") & operation.get_attr("end_mask") & 1
-            others = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-            is_whole = whole and not any(operation.get_attr(one) & 1 for one in others)
-            return not is_whole and not operation.get_attr("ellipsis_mask") & 1
+            return not takes_all_rows(operation) and not operation.get_attr("ellipsis_mask") & 1
         case "Slice":
             begin, size = (tf.get_static_value(one) for one in inputs[1:])
             return begin is None or size is None or int(begin[0]) != 0 or int(size[0]) != -1

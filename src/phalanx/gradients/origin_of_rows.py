@@ -34,13 +34,23 @@ def _keeps_rows(operation: Any, tensor: Any) -> bool:
         axis = tf.get_static_value(operation.inputs[-1])
         return axis is not None and int(axis) % tensor.shape.rank != 0
     if operation.type in _REDUCES:
-        axes = tf.get_static_value(operation.inputs[1])
-        return axes is not None and all(axis % tensor.shape.rank for axis in axes.reshape(-1))
+        return keeps_axis_0(tensor, operation.inputs[1])
     if operation.type == "StridedSlice":
-        keeps_all = operation.get_attr("begin_mask") & operation.get_attr("end_mask") & 1
-        others = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-        return bool(keeps_all and not any(operation.get_attr(mask) & 1 for mask in others))
+        return takes_all_rows(operation)
     return operation.type in _KEEPS_ROWS
+
+
+def keeps_axis_0(tensor: Any, axes: Any) -> bool:
+    """Whether a reduction of a tensor with a rank over `axes` is known to leave its rows."""
+    reduced = tf.get_static_value(axes)
+    return reduced is not None and all(axis % tensor.shape.rank for axis in reduced.reshape(-1))
+
+
+def takes_all_rows(strided_slice: Any) -> bool:
+    """Whether a slice takes all of axis 0, by `:` or nothing but other axes."""
+    keeps_all = strided_slice.get_attr("begin_mask") & strided_slice.get_attr("end_mask") & 1
+    others = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    return bool(keeps_all and not any(strided_slice.get_attr(mask) & 1 for mask in others))
 
 
 def is_selection(tensor: Any) -> bool:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from phalanx.gradients.axis_sizes import AxisSizes, key_of
+from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.origin_of_rows import is_selection, origin_of_rows
 
 _PASSES = ("Identity", "Cast", "Neg", "Reshape", "Squeeze", "StopGradient", "Sum", "Mean")
@@ -96,9 +97,9 @@ class RowSums:
         """
         self._gathered = gathered
         self._totals = totals
-        rows = [t for t in tf.nest.flatten(data) if _is_symbolic(t)]
+        rows = [t for t in tf.nest.flatten(data) if is_symbolic(t)]
         self._sizes = {t.shape[0] for t in rows if t.shape.rank}
-        self._known = {key_of(t) for t in [*rows, *counts] if _is_symbolic(t)}
+        self._known = {key_of(t) for t in [*rows, *counts] if is_symbolic(t)}
         self._axes = AxisSizes({key_of(t) for t in rows}, self._sizes)
         self._depends: dict[tuple[int, str], bool] = {}
         self._means: set[tuple[int, str]] = set()
@@ -106,7 +107,7 @@ class RowSums:
 
     def take_for_mean(self, tensor: Any) -> None:
         """Remember that `tensor` is a mean, whatever its graph says."""
-        if _is_symbolic(tensor):
+        if is_symbolic(tensor):
             self._means.add(key_of(tensor))
 
     def terms(self, scalar: Any) -> list[Term]:
@@ -114,7 +115,7 @@ class RowSums:
 
         Empty where nothing is, where it is unknown, or where `scalar` is not a symbolic scalar.
         """
-        if not _is_symbolic(scalar) or scalar.shape.rank != 0:
+        if not is_symbolic(scalar) or scalar.shape.rank != 0:
             return []
         terms = list(self._terms(scalar, 1.0))
         return terms if any(term.is_sum for term in terms) else []
@@ -124,7 +125,7 @@ class RowSums:
 
         What each replica computes of them is the whole, so its sums are weighed as means are.
         """
-        if not self._gathered or not _is_symbolic(tensor) or not tensor.shape.rank:
+        if not self._gathered or not is_symbolic(tensor) or not tensor.shape.rank:
             return False
         operation = origin_of_rows(tensor)
         if operation.type == "ConcatV2":
@@ -133,7 +134,7 @@ class RowSums:
 
     def depends_on_batch(self, tensor: Any) -> bool:
         """Whether a tensor is computed from the batch, or this is unknown."""
-        return not _is_symbolic(tensor) or self._knows_batch(tensor)
+        return not is_symbolic(tensor) or self._knows_batch(tensor)
 
     def may_differ(self, tensor: Any) -> bool:
         """Whether a tensor is computed from this replica's rows, other than by a total of all.
@@ -141,29 +142,24 @@ class RowSums:
         If this is unknown, as for the argument of a function that the step calls, it may. What
         variables hold is taken for the same on all replicas.
         """
-        if not _is_symbolic(tensor):
+        if not is_symbolic(tensor):
             return True
-        stack, seen = [tensor], set()
-        while stack:
-            one = stack.pop()
-            name = key_of(one)
-            if self._differs.get(name) or name in self._known or self._is_shape(one):
-                self._differs[key_of(tensor)] = True
-                return True
-            is_total = name in self._totals or one.op.type in _TOTALS or name in self._gathered
-            if name in seen or name in self._differs or is_total or self._is_other_axis(one):
-                continue
-            seen.add(name)
-            if one.op.type == "Placeholder" and one.dtype != tf.resource:
-                outer = _captured(one)
-                if outer is None:
-                    self._differs[key_of(tensor)] = True
-                    return True
-                stack.extend([outer] if _is_symbolic(outer) else [])
-            else:
-                stack.extend(one.op.inputs)
-        self._differs |= dict.fromkeys(seen, False)
-        return False
+        own = key_of(tensor)
+        if own not in self._differs:
+            self._differs[own] = self._is_reached(tensor, self._differs, self._own_inputs)
+        return self._differs[own]
+
+    def _own_inputs(self, tensor: Any) -> Sequence[Any] | None:
+        """What may make a tensor another one on each replica; None where that is unknown."""
+        operation, name = tensor.op, key_of(tensor)
+        if operation.type in _TOTALS or name in self._totals or name in self._gathered:
+            return ()
+        if operation.type != "Placeholder" or tensor.dtype == tf.resource:
+            return tuple(operation.inputs)
+        outer = _captured(tensor)
+        if outer is None:
+            return None
+        return (outer,) if is_symbolic(outer) else ()
 
     def is_data(self, tensor: Any) -> bool:
         """Whether a symbolic tensor is part of the batch itself, or the number of its rows."""
@@ -231,7 +227,7 @@ class RowSums:
 
     def selects(self, values: Any) -> bool:
         """Whether the rows of a tensor are those that a mask, made of the batch, selects."""
-        if not _is_symbolic(values) or not values.shape.rank or values.shape[0] is not None:
+        if not is_symbolic(values) or not values.shape.rank or values.shape[0] is not None:
             return False
         return is_selection(values) and self._knows_batch(values)
 
@@ -313,19 +309,35 @@ class RowSums:
         """Whether a tensor is computed from the batch, the number of its rows included."""
         own = key_of(tensor)
         if own not in self._depends:
-            self._depends[own] = self._is_reached_from(tensor)
+            self._depends[own] = self._is_reached(tensor, self._depends, lambda t: t.op.inputs)
         return self._depends[own]
 
-    def _is_reached_from(self, tensor: Any) -> bool:
+    def _is_reached(
+        self,
+        tensor: Any,
+        known: dict[tuple[int, str], bool],
+        inputs: Callable[[Any], Iterable[Any] | None],
+    ) -> bool:
+        """Whether a walk back from a tensor comes to the batch, or to what is unknown.
+
+        Args:
+            tensor: where the walk begins.
+            known: answers of earlier walks of this kind; those of this one are added.
+            inputs: gives the tensors that it goes to from one; None where that is unknown.
+        """
         stack, seen = [tensor], set()
         while stack:
             one = stack.pop()
             name = key_of(one)
-            if name in self._known or self._depends.get(name) or self._is_shape(one):
+            if name in self._known or known.get(name) or self._is_shape(one):
                 return True
-            if name not in seen and name not in self._depends and not self._is_other_axis(one):
-                seen.add(name)
-                stack.extend(one.op.inputs)
+            if name in seen or name in known or self._is_other_axis(one):
+                continue
+            seen.add(name)
+            if (following := inputs(one)) is None:
+                return True
+            stack.extend(following)
+        known.update(dict.fromkeys(seen, False))
         return False
 
     def _is_other_axis(self, tensor: Any) -> bool:
@@ -401,7 +413,3 @@ def _added(operation: Any) -> list[Any]:
     elif operation.type not in _ADDS:
         return []
     return inputs if all(one.shape.rank == 0 for one in inputs) else []
-
-
-def _is_symbolic(value: Any) -> bool:
-    return isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value)

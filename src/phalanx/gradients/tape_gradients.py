@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.gradients.axis_sizes import key_of
+from phalanx.gradients.graph_walk import is_symbolic, judged
 
 _LINEAR = ("AddN", "AddV2", "Add", "Cast", "Identity", "Neg", "Reshape", "StopGradient", "Sub")
 _SCALES = ("Div", "DivNoNan", "Mul", "RealDiv", "TrueDiv")
@@ -50,31 +51,21 @@ class TapeGradients:
         """Whether these gradients, which an optimizer is given, are totals already."""
         if self._is_empty:
             return False
-        uses = [self._use_of(one) for one in _dense(gradients)]
+        uses = self._uses_in(gradients)
         self.need_totals = self.need_totals or _Use.OTHER in uses
         return self.are_totals and bool(uses) and _Use.NONE not in uses
 
     def take_assigned(self, value: Any) -> None:
         """Look at what a step assigns to a trainable variable."""
         if not (self._is_empty or self.need_totals):
-            self.need_totals = any(self._use_of(one) is not _Use.NONE for one in _dense(value))
+            self.need_totals = any(use is not _Use.NONE for use in self._uses_in(value))
 
-    def _use_of(self, tensor: Any) -> _Use:
-        stack = [tensor]
-        while stack:
-            one = stack[-1]
-            if key_of(one) in self._uses:
-                stack.pop()
-            elif missing := [i for i in one.op.inputs if key_of(i) not in self._uses]:
-                stack += missing
-            else:
-                of_inputs = [self._uses[key_of(i)] for i in one.op.inputs]
-                self._uses[key_of(one)] = _of_operation(one.op, of_inputs)
-        return self._uses[key_of(tensor)]
+    def _uses_in(self, values: Any) -> list[_Use]:
+        return [judged(one, self._uses, _use_of) for one in _dense(values)]
 
 
-def _of_operation(operation: Any, of_inputs: list[_Use]) -> _Use:
-    found = set(of_inputs) - {_Use.NONE}
+def _use_of(tensor: Any, of_inputs: list[_Use]) -> _Use:
+    operation, found = tensor.op, set(of_inputs) - {_Use.NONE}
     if not found:
         return _Use.NONE
     if found == {_Use.LINEAR} and operation.type in _LINEAR:
@@ -92,4 +83,4 @@ def _dense(values: Any) -> list[Any]:
     flat = [
         one.values if isinstance(one, tf.IndexedSlices) else one for one in tf.nest.flatten(values)
     ]
-    return [one for one in flat if isinstance(one, tf.Tensor) and tf.is_symbolic_tensor(one)]
+    return [one for one in flat if is_symbolic(one)]

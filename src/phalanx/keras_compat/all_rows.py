@@ -17,33 +17,31 @@ import tensorflow as tf
 
 from phalanx.gradients.additivity import Additivity, additivity_of
 from phalanx.gradients.gathered_batch import all_gather_batch
+from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.replica_batch import ReplicaBatch
 
 _log = logging.getLogger("phalanx")
-ShareOf = Callable[[], ReplicaBatch | None]
-"""Gives the share of this replica where replicas add up their losses, else None."""
 
 
-def loss_over_all_rows(original: Callable[..., Any], share: ShareOf) -> Callable[..., Any]:
-    """`keras.Loss.__call__`, whose `call` sees all rows where it must."""
+def over_all_rows(
+    original: Callable[..., Any], name: str, share: Callable[[], ReplicaBatch | None]
+) -> Callable[..., Any]:
+    """A method that calls a function of `(y_true, y_pred)`, which sees all rows where it must.
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if share() is None or tf.executing_eagerly():
+    Args:
+        original: the method.
+        name: of its object's attribute that is the function.
+        share: gives the share of this replica where replicas add up their losses, else None.
+    """
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        replica_batch = share()
+        if replica_batch is None or tf.executing_eagerly():
             return original(self, *args, **kwargs)
-        return original(_With(self, call=_over_all_rows(self.call, share)), *args, **kwargs)
+        function = _over_all_rows(getattr(self, name), replica_batch)
+        return original(_With(self, **{name: function}), *args, **kwargs)
 
-    return call
-
-
-def metric_over_all_rows(original: Callable[..., Any], share: ShareOf) -> Callable[..., Any]:
-    """`MeanMetricWrapper.update_state`, whose function sees all rows where it must."""
-
-    def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if share() is None or tf.executing_eagerly():
-            return original(self, *args, **kwargs)
-        return original(_With(self, _fn=_over_all_rows(self._fn, share)), *args, **kwargs)
-
-    return update_state
+    return method
 
 
 class _With:
@@ -60,12 +58,11 @@ class _With:
         return type(self._target)
 
 
-def _over_all_rows(function: Callable[..., Any], share: ShareOf) -> Callable[..., Any]:
+def _over_all_rows(function: Callable[..., Any], replica_batch: ReplicaBatch) -> Callable[..., Any]:
     def call(y_true: Any, y_pred: Any, **kwargs: Any) -> Any:
         result = function(y_true, y_pred, **kwargs)
-        replica_batch = share()
         given = keras.tree.flatten((y_true, y_pred))
-        if replica_batch is None or not _needs_all_rows(result, given, replica_batch):
+        if not _needs_all_rows(result, given, replica_batch):
             return result
         everywhere = keras.tree.map_structure(_gathered, (y_true, y_pred))
         whole = function(*everywhere, **kwargs)
@@ -82,7 +79,7 @@ def _over_all_rows(function: Callable[..., Any], share: ShareOf) -> Callable[...
 
 def _needs_all_rows(result: Any, given: list[Any], replica_batch: ReplicaBatch) -> bool:
     tensors = [one for one in given if one is not None]
-    if not _is_symbolic(result) or not all(_has_rows(one) for one in tensors):
+    if not is_symbolic(result) or not all(_has_rows(one) for one in tensors):
         return False
     row_sums = replica_batch.row_sums
     found, others = additivity_of(result, tensors, row_sums)
@@ -93,12 +90,8 @@ def _needs_all_rows(result: Any, given: list[Any], replica_batch: ReplicaBatch) 
     return found is Additivity.TOTAL and result.shape.rank != 0 and not others
 
 
-def _is_symbolic(value: Any) -> bool:
-    return isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value)
-
-
 def _has_rows(value: Any) -> bool:
-    return _is_symbolic(value) and bool(value.shape.rank) and value.dtype != tf.string
+    return is_symbolic(value) and bool(value.shape.rank) and value.dtype != tf.string
 
 
 def _gathered(tensor: Any) -> Any:

@@ -39,9 +39,10 @@ import keras
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import reduce_sum, scale
+from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
-from phalanx.keras_compat.all_rows import loss_over_all_rows, metric_over_all_rows
+from phalanx.keras_compat.all_rows import over_all_rows
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
 from phalanx.keras_compat.optimizer_patches import adds_up, in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
@@ -79,9 +80,9 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (nn, "_compute_moments_sync"): _global_moments(
             nn._compute_moments_sync, nn._compute_moments
         ),
-        (keras.Loss, "__call__"): loss_over_all_rows(keras.Loss.__call__, _share_to_add_up),
-        (keras.metrics.MeanMetricWrapper, "update_state"): metric_over_all_rows(
-            keras.metrics.MeanMetricWrapper.update_state, _share_to_add_up
+        (keras.Loss, "__call__"): over_all_rows(keras.Loss.__call__, "call", _share_to_add_up),
+        (keras.metrics.MeanMetricWrapper, "update_state"): over_all_rows(
+            keras.metrics.MeanMetricWrapper.update_state, "_fn", _share_to_add_up
         ),
         (keras.metrics.Mean, "update_state"): _weighted_mean(keras.metrics.Mean.update_state),
         (keras.metrics.Sum, "update_state"): _weighted_sum(keras.metrics.Sum.update_state),
@@ -207,7 +208,7 @@ def _weighted_sum(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_count_of_rows(replica_batch: ReplicaBatch, value: Any) -> bool:
     """Whether a scalar of the step is a whole number that depends on the batch."""
-    while isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value) and value.op.type == "Cast":
+    while is_symbolic(value) and value.op.type == "Cast":
         value = value.op.inputs[0]
     if not isinstance(value, tf.Tensor) or not value.dtype.is_integer:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from phalanx.errors import LaunchError
 from phalanx.submit.job_registry import SubmittedJob
@@ -21,7 +21,16 @@ CUSTOM = {
     "TFJob": ("kubeflow.org", "v1", "tfjobs"),
 }
 """Group, version and plural of what others have added to Kubernetes."""
+_BUILT_IN = {
+    "ConfigMap": ("CoreV1Api", "config_map"),
+    "Secret": ("CoreV1Api", "secret"),
+    "NetworkPolicy": ("NetworkingV1Api", "network_policy"),
+    "Service": ("CoreV1Api", "service"),
+    "Job": ("BatchV1Api", "job"),
+}
+"""The client's class for Kubernetes' own objects, and how its methods name them."""
 _OPTIONAL = ("Secret", "NetworkPolicy")
+Verb = Literal["create", "read", "delete"]
 
 
 def connect() -> ModuleType:
@@ -67,7 +76,7 @@ def apply(objects: Sequence[dict[str, Any]], namespace: str, kubernetes: ModuleT
     made: list[dict[str, Any]] = []
     for one in objects:
         try:
-            _create(one, namespace, kubernetes)
+            _call("create", one["kind"], namespace, kubernetes, body=one)
         except kubernetes.client.ApiException as error:
             for before in reversed(made):
                 _delete(before["kind"], before["metadata"]["name"], namespace, kubernetes)
@@ -80,24 +89,22 @@ def apply(objects: Sequence[dict[str, Any]], namespace: str, kubernetes: ModuleT
         made.append(one)
 
 
-def _create(one: dict[str, Any], namespace: str, kubernetes: ModuleType) -> None:
+def _call(verb: Verb, kind: str, namespace: str, kubernetes: ModuleType, **arguments: Any) -> Any:
+    """Have Kubernetes create, read or delete an object.
+
+    Raises:
+        ApiException: Kubernetes refuses.
+    """
     client = kubernetes.client
-    match one["kind"]:
-        case "ConfigMap":
-            client.CoreV1Api().create_namespaced_config_map(namespace, one)
-        case "Secret":
-            client.CoreV1Api().create_namespaced_secret(namespace, one)
-        case "NetworkPolicy":
-            client.NetworkingV1Api().create_namespaced_network_policy(namespace, one)
-        case "Service":
-            client.CoreV1Api().create_namespaced_service(namespace, one)
-        case "Job":
-            client.BatchV1Api().create_namespaced_job(namespace, one)
-        case kind:
-            group, version, plural = CUSTOM[kind]
-            client.CustomObjectsApi().create_namespaced_custom_object(
-                group, version, namespace, plural, one
-            )
+    if kind in CUSTOM:
+        group, version, plural = CUSTOM[kind]
+        arguments |= {"group": group, "version": version, "plural": plural}
+        api, noun = "CustomObjectsApi", "custom_object"
+    else:
+        api, noun = _BUILT_IN[kind]
+    name = "get" if verb == "read" and kind in CUSTOM else verb
+    method = getattr(getattr(client, api)(), f"{name}_namespaced_{noun}")
+    return method(namespace=namespace, **arguments)
 
 
 def _read(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> dict[str, Any]:
@@ -106,24 +113,8 @@ def _read(kind: str, name: str, namespace: str, kubernetes: ModuleType) -> dict[
     Raises:
         ApiException: Kubernetes refuses, or there is no such object.
     """
-    client = kubernetes.client
-    match kind:
-        case "ConfigMap":
-            found = client.CoreV1Api().read_namespaced_config_map(name, namespace)
-        case "Secret":
-            found = client.CoreV1Api().read_namespaced_secret(name, namespace)
-        case "NetworkPolicy":
-            found = client.NetworkingV1Api().read_namespaced_network_policy(name, namespace)
-        case "Service":
-            found = client.CoreV1Api().read_namespaced_service(name, namespace)
-        case "Job":
-            found = client.BatchV1Api().read_namespaced_job(name, namespace)
-        case _:
-            group, version, plural = CUSTOM[kind]
-            found = client.CustomObjectsApi().get_namespaced_custom_object(
-                group, version, namespace, plural, name
-            )
-    document = client.ApiClient().sanitize_for_serialization(found)
+    found = _call("read", kind, namespace, kubernetes, name=name)
+    document = kubernetes.client.ApiClient().sanitize_for_serialization(found)
     return dict(document.get("metadata") or {})
 
 
@@ -139,28 +130,12 @@ def _delete(
         kubernetes: the client.
         uid: of the one object that is meant: not of another one that has its name by now.
     """
-    client = kubernetes.client
-    body = {} if uid is None else {"body": {"preconditions": {"uid": uid}}}
+    options: dict[str, Any] = {} if uid is None else {"body": {"preconditions": {"uid": uid}}}
+    if kind == "Job":
+        options["propagation_policy"] = "Background"
     try:
-        match kind:
-            case "ConfigMap":
-                client.CoreV1Api().delete_namespaced_config_map(name, namespace, **body)
-            case "Secret":
-                client.CoreV1Api().delete_namespaced_secret(name, namespace, **body)
-            case "NetworkPolicy":
-                client.NetworkingV1Api().delete_namespaced_network_policy(name, namespace, **body)
-            case "Service":
-                client.CoreV1Api().delete_namespaced_service(name, namespace, **body)
-            case "Job":
-                client.BatchV1Api().delete_namespaced_job(
-                    name, namespace, propagation_policy="Background", **body
-                )
-            case _:
-                group, version, plural = CUSTOM[kind]
-                client.CustomObjectsApi().delete_namespaced_custom_object(
-                    group, version, namespace, plural, name, **body
-                )
-    except client.ApiException as error:
+        _call("delete", kind, namespace, kubernetes, name=name, **options)
+    except kubernetes.client.ApiException as error:
         # Who may not delete these has made none, and cancels a job nevertheless.
         is_not_allowed = error.status == 403 and kind in _OPTIONAL
         is_another = error.status == 409 and uid is not None

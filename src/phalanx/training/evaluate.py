@@ -13,7 +13,7 @@ import keras
 from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.data.batches import BatchSource
 from phalanx.errors import DataError
-from phalanx.keras_compat.model_access import assert_compiled, ordered_metrics
+from phalanx.keras_compat.model_access import assert_compiled, has_own_evaluate, ordered_metrics
 from phalanx.keras_compat.patches import Patches
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.training.callbacks import callback_list
@@ -188,14 +188,9 @@ class OwnValidation:
         steps: int | None,
         open_data: Callable[..., Evaluation | ServerEvaluation],
     ) -> None:
-        """Prepare; nothing is opened yet, since the model may make other data of it.
+        """Prepare, with the arguments of `validation_of`.
 
-        Args:
-            model: the model.
-            data: the `validation_data`.
-            batch_size: of the global batch, for arrays.
-            steps: batches of a validation; all where None.
-            open_data: gives the evaluation on x, y and the options of `evaluate`.
+        Nothing is opened yet, since the model may make other data of it.
         """
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         options = {"sample_weight": weight, "batch_size": batch_size, "steps": steps}
@@ -224,6 +219,27 @@ class OwnValidation:
         finally:
             del _validations[self._model]
         return logs
+
+
+def validation_of(
+    model: Any,
+    data: Any,
+    *,
+    batch_size: int | None,
+    steps: int | None,
+    open_data: Callable[..., Evaluation | ServerEvaluation],
+) -> OwnValidation | Evaluation | ServerEvaluation:
+    """What validates in a `fit`: the `evaluate` that the model overrides, else ours.
+
+    Args:
+        model: the model.
+        data: the `validation_data`.
+        batch_size: of the global batch, for arrays.
+        steps: batches of a validation; all where None.
+        open_data: gives the evaluation on x, y and the options of `evaluate`.
+    """
+    own = OwnValidation(model, data, batch_size=batch_size, steps=steps, open_data=open_data)
+    return own if has_own_evaluate(model) else own.evaluation
 
 
 _validations: weakref.WeakKeyDictionary[Any, OwnValidation] = weakref.WeakKeyDictionary()

@@ -15,7 +15,6 @@ from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.errors import DataError
 from phalanx.keras_compat.model_access import (
     first_epoch,
-    has_own_evaluate,
     is_validation_epoch,
     steps_trained,
 )
@@ -28,7 +27,7 @@ from phalanx.training.checkpoint_manager import (
 )
 from phalanx.training.context import CallContext, gather_log_requirements, open_source
 from phalanx.training.epoch_loop import BatchLoop
-from phalanx.training.evaluate import Evaluation, OwnValidation
+from phalanx.training.evaluate import Evaluation, validation_of
 from phalanx.training.instrumentation import FitInstrumentation, FitReporter
 from phalanx.training.local_steps import local_steps_of
 from phalanx.training.metrics import reader_of, share_out
@@ -180,19 +179,8 @@ class SyncFitLoop(FitLoop):
         self, data: Any, *, batch_size: int | None, steps: int | None, freq: Any
     ) -> None:
         """Validate on `data` every `freq` epochs, by the model's `evaluate` if it has its own."""
-        if has_own_evaluate(self._stage.model):
-            self.evaluation = OwnValidation(
-                self._stage.model,
-                data,
-                batch_size=batch_size,
-                steps=steps,
-                open_data=self._evaluation,
-            )
-            self.validation_freq = freq
-            return
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        self.evaluation = self._evaluation(
-            x, y, sample_weight=weight, batch_size=batch_size, steps=steps
+        self.evaluation = validation_of(
+            self._stage.model, data, batch_size=batch_size, steps=steps, open_data=self._evaluation
         )
         self.validation_freq = freq
 

@@ -21,6 +21,7 @@ from phalanx.data.batches import static_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
 from phalanx.gradients.tape_gradients import TapeGradients
@@ -399,8 +400,8 @@ def _may_come_from_function(value: Any, noted: Any) -> bool:
     """
     if not isinstance(value, tf.Tensor):
         return False
-    graph = noted.graph if _is_symbolic(noted) else None
-    if not _is_symbolic(value):  # in an eager step only functions have graphs
+    graph = noted.graph if is_symbolic(noted) else None
+    if not is_symbolic(value):  # in an eager step only functions have graphs
         return graph is not None
     if graph is value.graph:
         return False
@@ -408,10 +409,6 @@ def _may_come_from_function(value: Any, noted: Any) -> bool:
     while operation.type == "Identity":
         operation = operation.inputs[0].op
     return operation.type in _CALLS
-
-
-def _is_symbolic(value: Any) -> bool:
-    return isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value)
 
 
 def flat_logs(logs: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.data.batches import element_of, no_autograph
+from phalanx.data.batches import no_autograph
+from phalanx.distributed.datasets import element_of
 
 
 def graph_function(function: Callable[..., Any] | None) -> Callable[..., Any] | None:

@@ -142,14 +142,15 @@ def _stamp(name: str, *, by_tensorflow: bool) -> tuple[Any, ...]:
     return (path, size, *marks) if marks else (path, content_digest(read_whole(name)))
 
 
-def _is_tensorflows_file(name: str) -> bool:
+def is_tensorflows_file(name: str) -> bool:
+    """Whether TensorFlow's file system has a file of this name, which is no pattern then."""
     return bool(tf.io.gfile.exists(name)) and not tf.io.gfile.isdir(name)
 
 
 def _glob(name: str) -> list[str]:
     """The file of this name, or else those that it matches as a pattern: names may hold [ and ]."""
     if name.startswith(_TENSORFLOWS):
-        if _is_tensorflows_file(name):
+        if is_tensorflows_file(name):
             return [name]
         return [one for one in tf.io.gfile.glob(name) if not tf.io.gfile.isdir(one)]
     if is_remote(name):

@@ -110,8 +110,7 @@ class RendezvousClient:
                     f"Waited {waiting.seconds:.0f} s for the leading launcher on {self.leader}, "
                     f"which says where it is in {self._path}; found {found}. Start the same "
                     "command there, with the same --name and --run-dir, a directory that all hosts "
-                    "share; "
-                    "--rendezvous-timeout waits longer."
+                    "share; --rendezvous-timeout waits longer."
                 )
             waiting.report(f"the leading launcher on {self.leader}")
             self._clock.sleep(0.2)

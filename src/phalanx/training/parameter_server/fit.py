@@ -11,11 +11,10 @@ import keras
 
 from phalanx.callbacks.callback import Callback
 from phalanx.callbacks.progress import Progress
-from phalanx.keras_compat.model_access import has_own_evaluate
 from phalanx.keras_compat.rng import order_seed
 from phalanx.training.callbacks import callback_list
 from phalanx.training.context import CallContext
-from phalanx.training.evaluate import OwnValidation
+from phalanx.training.evaluate import validation_of
 from phalanx.training.parameter_server.epochs import PSFitLoop
 from phalanx.training.parameter_server.evaluate import evaluation_on_servers
 from phalanx.training.parameter_server.ps_context import build_on_servers, ps_call_context
@@ -72,20 +71,13 @@ def fit_on_servers(
             stage, step, data, dispatch, listed, steps_per_epoch, shows_progress=bool(verbose)
         )
         if validation_data is not None:
-            size = validation_batch_size or batch_size
-            evaluation_on = partial(evaluation_on_servers, stage)
-            if has_own_evaluate(model):
-                loop.evaluation = OwnValidation(
-                    model,
-                    validation_data,
-                    batch_size=size,
-                    steps=validation_steps,
-                    open_data=evaluation_on,
-                )
-            else:
-                vx, vy, weight = keras.utils.unpack_x_y_sample_weight(validation_data)
-                wanted = {"sample_weight": weight, "batch_size": size, "steps": validation_steps}
-                loop.evaluation = evaluation_on(vx, vy, **wanted)
+            loop.evaluation = validation_of(
+                model,
+                validation_data,
+                batch_size=validation_batch_size or batch_size,
+                steps=validation_steps,
+                open_data=partial(evaluation_on_servers, stage),
+            )
             loop.validation_freq = validation_freq
         return loop.run(initial_epoch, epochs)
 

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import fsspec
 import tensorflow as tf
 
+from phalanx.data.sources.files import is_tensorflows_file
 from phalanx.errors import ConfigurationError, DataError
 
 Compression = Literal["", "GZIP", "ZLIB"]
@@ -45,7 +46,7 @@ def matching_files(patterns: str | Sequence[str]) -> tuple[str, ...]:
 def _matching(pattern: str) -> dict[str, str]:
     """By the name that sorts it, the name that TensorFlow opens: copies are named otherwise."""
     if _is_known(pattern):
-        if tf.io.gfile.exists(pattern) and not tf.io.gfile.isdir(pattern):
+        if is_tensorflows_file(pattern):
             return {pattern: pattern}  # also where [ and ] are part of the name
         return {name: name for name in tf.io.gfile.glob(pattern)}
     scheme = pattern.split("://", 1)[0]
