@@ -6,7 +6,7 @@
     ├── ClusterError                who is in the cluster, and who am I: contradictory or incomplete
     ├── LaunchError                 a worker could not be started
     │   ├── ScriptError             the user's script cannot be run at all
-    │   └── UnavailableError        a host or a run is not available now, and may be later
+    │   └── UnavailableError        a host, run or directory is not available now
     ├── WorkerFailedError           a worker ended badly; names the root cause
     │   └── RunFailedError          a run that `phalanx.launch` started
     ├── ReturnValueError            a value cannot come back from the workers of `phalanx.launch`
@@ -79,7 +79,10 @@ class ScriptError(LaunchError):
 
 
 class UnavailableError(LaunchError):
-    """A host, a launcher or a run is not available now; the same command may work later."""
+    """A host, a launcher, a run or a directory is not available now; it may be later.
+
+    Another process uses the directory of a run or of checkpoints, or a host does not answer.
+    """
 
     exit_code = _UNAVAILABLE
 

@@ -195,6 +195,16 @@ def everything():
     output["on a batch by hand"] = float(np.mean((x @ weights[0] + weights[1] - y[:, :1]) ** 2))
     averaged = sgd(use_ema=True, ema_overwrite_frequency=5)
     output["refused"].append(refused(ConfigurationError, x, y, compiled(averaged)))
+
+    def recurrent(_made):
+        layers = [keras.Input(batch_shape=(BATCH, 4, 1)), keras.layers.GRU(2, stateful=True)]
+        other = keras.Sequential([*layers, keras.layers.Dense(1)])
+        other.compile("sgd", loss)
+        return other
+
+    whole = len(x) // BATCH * BATCH
+    sequences = x[:whole, :, None], y[:whole]
+    output["refused"].append(refused(ConfigurationError, *sequences, recurrent))
     return output
 
 
@@ -321,6 +331,7 @@ def test_the_display_reports_the_workers(output):
         (6, "LossScaleOptimizer"),
         (7, "Nadam"),
         (8, "ema_overwrite_frequency=5"),
+        (9, "2 workers, each of which gets some of the batches; found stateful=True in gru"),
     ],
 )
 def test_what_cannot_be_right_is_refused(output, number, words):

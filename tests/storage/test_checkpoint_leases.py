@@ -15,7 +15,7 @@ from phalanx.checkpoint.reader import latest, verify
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import ShardWriter, Snapshot
-from phalanx.errors import ConfigurationError, LeaseLostError
+from phalanx.errors import LeaseLostError, UnavailableError
 from phalanx.lease.lease import LeaseTimes, acquire
 from phalanx.lease.owner import this_process
 from phalanx.lease.records import LEASE_DIR, head_of
@@ -94,7 +94,7 @@ def test_a_writer_that_lives_is_not_joined_and_a_dead_one_is_replaced_at_once(tm
     with OtherProcess(folder) as other:
         assert other.output == "wrote 1\n"
         with (
-            pytest.raises(ConfigurationError, match=f"process {other.process.pid} on host"),
+            pytest.raises(UnavailableError, match=f"process {other.process.pid} on host"),
             held(folder),
         ):
             pass

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.lease_storage import Client, Shared
 
-from phalanx.errors import ConfigurationError, LeaseLostError
+from phalanx.errors import LeaseLostError, UnavailableError
 from phalanx.lease.lease import LeaseTimes, acquire
 from phalanx.lease.lease_dir import LocalLeaseDir, link_part
 from phalanx.lease.owner import Owner, ProcessTable, this_process
@@ -90,7 +90,7 @@ def test_the_first_owner_gets_number_one(take, shared):
 def test_an_owner_that_lives_on_this_machine_is_named(take, machines, time):
     take(owner(pid=7))
     machines.started[7] = "5"
-    with pytest.raises(ConfigurationError, match="process 7 on host a is using the run x"):
+    with pytest.raises(UnavailableError, match="process 7 on host a is using the run x"):
         take(owner(pid=8))
     assert time.now == 0.0
 
@@ -125,7 +125,7 @@ def test_a_process_that_this_machine_does_not_see_is_waited_for(other, take, tim
 def test_an_owner_on_another_host_that_renews_keeps_it(take, time):
     theirs = take(owner(host="b"))
     time.at[20.0] = theirs.renew
-    with pytest.raises(ConfigurationError, match="process 1 on host b is using"):
+    with pytest.raises(UnavailableError, match="process 1 on host b is using"):
         take(owner(host="a"))
     assert time.now == 20.0
 
@@ -133,7 +133,7 @@ def test_an_owner_on_another_host_that_renews_keeps_it(take, time):
 def test_a_commit_is_a_sign_of_life(take, time):
     theirs = take(owner(host="b"))
     time.at[20.0] = lambda: theirs.confirm(theirs.check())
-    with pytest.raises(ConfigurationError, match="on host b"):
+    with pytest.raises(UnavailableError, match="on host b"):
         take(owner(host="a"))
 
 
@@ -153,7 +153,7 @@ def test_the_next_attempt_of_a_run_replaces_the_one_before_on_any_host(take, tim
     with pytest.raises(LeaseLostError):
         first.confirm(CommitId(lease=first.id, fence=2, token="b1"))
     time.at[5.0] = second.renew
-    with pytest.raises(ConfigurationError):  # a late worker of the attempt before
+    with pytest.raises(UnavailableError):  # a late worker of the attempt before
         take(owner(host="b", run="r", attempt=0))
 
 
@@ -179,7 +179,7 @@ def test_one_of_two_processes_that_start_together_gets_the_lease(take, shared, m
                 take(owner(pid=10))
             return super().create(name, content)
 
-    with pytest.raises(ConfigurationError, match="process 10 on host a"):
+    with pytest.raises(UnavailableError, match="process 10 on host a"):
         take(owner(pid=9), client=Slower(shared))
     assert head_of(Client(shared)).fence == 2
 
@@ -279,7 +279,7 @@ def test_a_process_that_tries_again_after_an_error_has_what_it_took(take, shared
     lease = take(owner())
     assert lease.fence == 1
     lease.confirm(lease.check())
-    with pytest.raises(ConfigurationError, match="process 1 on host a"):
+    with pytest.raises(UnavailableError, match="process 1 on host a"):
         take(owner(token="another training"))
 
 

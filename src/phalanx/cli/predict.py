@@ -317,7 +317,8 @@ def _owned(folder: StorageDir) -> Iterator[None]:
     """Be the one command that writes there.
 
     Raises:
-        ConfigurationError: another one does, or it cannot be written.
+        UnavailableError: another one does.
+        ConfigurationError: it cannot be written.
     """
     with _writing_to(folder):
         lease = acquire(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.strategies import check_gpus, uses_parameter_servers
-from phalanx.errors import ConfigurationError, LaunchError, UnavailableError
+from phalanx.errors import ConfigurationError, LaunchError
 from phalanx.launcher.agent import Agent, WorkerGroupRunner
 from phalanx.launcher.context import LaunchContext
 from phalanx.launcher.data_servers import DataServers
@@ -339,9 +339,6 @@ def _owned_run(run_dir: Path, announce: Callable[[str], None]) -> Iterator[Lease
             times=times,
             announce=announce,
         )
-    except ConfigurationError as error:
-        # The other launcher may end soon: one of a pod that is being replaced does.
-        raise UnavailableError(str(error)) from error
     except OSError as error:
         raise ConfigurationError(
             f"Cannot write in the run directory {run_dir}: {error.strerror or error}. Give another "

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from phalanx.errors import ConfigurationError, LeaseLostError
+from phalanx.errors import LeaseLostError, UnavailableError
 from phalanx.lease.lease_dir import LeaseDir
 from phalanx.lease.owner import Owner, ProcessTable
 from phalanx.lease.records import (
@@ -254,7 +254,7 @@ def acquire(
         announce: says something to the user.
 
     Raises:
-        ConfigurationError: another process owns it.
+        UnavailableError: another process owns it.
         OSError: storage failed.
     """
     processes, times = processes or ProcessTable(), times or LeaseTimes()
@@ -266,7 +266,7 @@ def acquire(
         if head is not None and not _is_free(directory, head, owner, processes):
             is_renewed = watch.has_changed((head.fence, _beat(directory, head)))
             if is_renewed or (head.owner is not None and owner.sees(head.owner)):
-                raise ConfigurationError(
+                raise UnavailableError(
                     f"{head.owner or 'Another process'} is using {what}. {advice}"
                 )
             if watch.seconds < times.expire:

@@ -192,7 +192,9 @@ def make_function(
     before = getattr(stage.model, f"{kind}_function")
     is_traced = isinstance(before, StepFunction) and before.is_traced
     if stage.topology.total > 1 and not is_traced:
-        _refuse_stateful_layers(stage)
+        refuse_stateful_layers(
+            stage.model, f"{stage.topology.total} replicas, each of which gets its rows of a batch"
+        )
     if kind != "predict" and replicates_variables(stage.strategy) and not is_traced:
         if kind == "train" and has_own_step(stage.model, kind):
             build_by_step(step_of(stage.model, kind), source.batch_spec, stage.strategy)
@@ -215,13 +217,21 @@ def make_function(
     return function
 
 
-def _refuse_stateful_layers(stage: CallContext) -> None:
-    if names := stateful_layers(stage.model):
+def refuse_stateful_layers(model: Any, where: str) -> None:
+    """Raise if a recurrent layer carries its state from one global batch to the next.
+
+    Args:
+        model: the model.
+        where: the replicas or workers, of which none gets each global batch whole.
+
+    Raises:
+        ConfigurationError: names the layers.
+    """
+    if names := stateful_layers(model):
         raise ConfigurationError(
-            f"Asked to run a model on {stage.topology.total} replicas, each of which gets its rows "
-            f"of a batch; found stateful=True in {', '.join(names)}, which keeps a state for each "
-            "row of the global batch. Set stateful=False there, or use one device: phalanx run "
-            "--workers 1."
+            f"Asked to run a model on {where}; found stateful=True in {', '.join(names)}, which "
+            "keeps a state for each row of the global batch. Set stateful=False there, or use one "
+            "device: phalanx run --workers 1."
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.keras_compat.tf_distribute import num_ps_workers
+from phalanx.training.context import refuse_stateful_layers
 from phalanx.training.parameter_server.ps_context import coordinator_of
 from phalanx.training.parameter_server.worker_data import WorkerData
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
@@ -39,9 +40,17 @@ class StepScheduler:
     """
 
     def __init__(self, strategy: Any, step: WorkerStep, data: WorkerData) -> None:
-        """Get ready; the data is made on the workers with the first step."""
+        """Get ready; the data is made on the workers with the first step.
+
+        Raises:
+            ConfigurationError: a layer carries state from batch to batch, which several workers
+                cannot.
+        """
         self._coordinator = coordinator_of(strategy)
         self.workers = num_ps_workers(strategy)
+        if self.workers > 1:
+            where = f"{self.workers} workers, each of which gets some of the batches"
+            refuse_stateful_layers(step.model, where)
         self._step = step
         self._data = data
         self._iterator: Any = None

@@ -56,7 +56,7 @@ class WorkerStep:
 
         Nothing is traced before the first step is scheduled.
         """
-        self._model = model
+        self.model = model
         self._step = getattr(model, f"{kind}_step")
         self._kind = kind
         self._data = data
@@ -145,13 +145,13 @@ class WorkerStep:
             states = [scope.get_current_value(v) for v in self.metric_variables]
         # What else the step assigned, such as moving statistics, belongs to all workers.
         mine = {id(v) for v in self.metric_variables}
-        for variable in _unique(self._model.variables):
+        for variable in _unique(self.model.variables):
             if scope.holds(variable) and id(variable) not in mine:
                 value_of(variable).assign(scope.get_current_value(variable))
         return returned, states
 
     def _count(self) -> Any:
-        optimizer = getattr(self._model, "optimizer", None)
+        optimizer = getattr(self.model, "optimizer", None)
         if self._kind != "train" or optimizer is None:
             return tf.zeros([], tf.int64)
         return tf.cast(tf.identity(value_of(innermost(optimizer).iterations)), tf.int64)
