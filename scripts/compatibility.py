@@ -32,7 +32,7 @@ HEADER = (
 def main() -> int:
     place = Path(sys.argv[1])
     cells = (
-        platform.pythonversion_of(),
+        platform.python_version(),
         version_of("keras", "keras-nightly"),
         version_of("tensorflow-cpu", "tensorflow"),
         _tests(place / "fast.xml"),
