@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from phalanx.checkpoint.step_capture import CaptureInfo, Part, StepCapture
+from phalanx.checkpoint.step_capture import CapturedPart, CaptureInfo, StepCapture
 from phalanx.checkpoint.variable_names import model_variables, paths_of
 from phalanx.diagnostics.debug.replay import Replay
 
@@ -19,7 +19,7 @@ def rows(bad=None, value=0.0):
 
 def captured_of(model, x, y=None, *, is_bad=True, count=ROWS, scale=1.0, why_not=""):
     y = np.ones((len(x), 1), np.float32) if y is None else y
-    part = Part(replica=1, count=count, start=8, rows=tuple(range(100, 108)), is_bad=is_bad)
+    part = CapturedPart(replica=1, count=count, start=8, rows=tuple(range(100, 108)), is_bad=is_bad)
     return CaptureInfo(
         about=StepCapture(rank=1, step=3, replicas=1, total=16, variable="", policy="raise",
                            loss_scale=scale, parts=(part,), model=why_not),

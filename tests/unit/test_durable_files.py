@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from phalanx.checkpoint.step_capture import CaptureInfo, Part, StepCapture, write_captured
+from phalanx.checkpoint.step_capture import CapturedPart, CaptureInfo, StepCapture, write_captured
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.data.sources.tfrecords.write import write_tfrecords
 from phalanx.keras_compat.atomic_writes import atomic_path, atomic_save_patch
@@ -82,7 +82,7 @@ def write_shard(folder):
 def capture_step(folder):
     about = StepCapture(
         rank=0, step=3, replicas=1, total=2, variable="", policy="raise", loss_scale=1.0,
-        parts=(Part(replica=0, count=2, start=0),),
+        parts=(CapturedPart(replica=0, count=2, start=0),),
     )  # fmt: skip
     batches = ((np.ones((2, 1), "float32"),),)
     info = CaptureInfo(about=about, batches=batches, weights={"w": np.ones(3)}, paths={}, config={})

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from replays import ROWS, Of, captured_of, head, replayed, rows
 
-from phalanx.checkpoint.step_capture import CaptureInfo, Part, StepCapture
+from phalanx.checkpoint.step_capture import CapturedPart, CaptureInfo, StepCapture
 from phalanx.diagnostics.debug.diagnosis import cause_of, growth_of
 from phalanx.diagnostics.debug.nonfinite_rows import OpCall, Range, Wrong
 from phalanx.diagnostics.debug.replay import Replay
@@ -89,7 +89,7 @@ def two_parts(model, batches, *, bad=(False, False), counts=(ROWS, ROWS), places
     """What a worker keeps that holds replicas 2 and 3 of 4."""
     base = captured_of(model, rows())
     parts = tuple(
-        Part(replica=2 + i, count=counts[i], start=16 + 8 * i, places=places, is_bad=bad[i])
+        CapturedPart(replica=2 + i, count=counts[i], start=16 + 8 * i, places=places, is_bad=bad[i])
         for i in range(2)
     )
     about = StepCapture(**{**vars(base.about), "replicas": 4, "total": 32, "parts": parts})

@@ -8,8 +8,8 @@ import pytest
 from replays import Of, captured_of, head, replayed, rows
 
 from phalanx.checkpoint.step_capture import (
+    CapturedPart,
     CaptureInfo,
-    Part,
     StepCapture,
     captures_in,
     write_captured,
@@ -36,7 +36,7 @@ def write(run, model, x, *, step=3, rank=1, config=True):
     )
 
 
-PARTS = tuple(Part(replica=2 + i, count=8, start=8 * i) for i in range(2))
+PARTS = tuple(CapturedPart(replica=2 + i, count=8, start=8 * i) for i in range(2))
 GIVEN = Range(least=1.0, greatest=2.0, nonfinite=0, size=32)
 HOLED = Range(least=0.0, greatest=1e30, nonfinite=4, size=32)
 GROWTH = (("m/a", 1.0), ("m/norm", 2e9))
@@ -71,7 +71,7 @@ SAID = {
 
 
 def about(*, parts=PARTS, is_bad=True):
-    parts = tuple(Part(**{**vars(part), "is_bad": is_bad}) for part in parts)
+    parts = tuple(CapturedPart(**{**vars(part), "is_bad": is_bad}) for part in parts)
     return StepCapture(rank=1, step=3, replicas=4, total=32, variable="", policy="raise",
                         loss_scale=1.0, parts=parts)  # fmt: skip
 

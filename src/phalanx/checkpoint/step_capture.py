@@ -25,7 +25,7 @@ FOLDER = "captures"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class CapturedPart:
     """What one replica held of the batch.
 
     Attributes:
@@ -69,7 +69,7 @@ class StepCapture:
     variable: str
     policy: str
     loss_scale: float
-    parts: tuple[Part, ...]
+    parts: tuple[CapturedPart, ...]
     model: str = ""
 
     @property
@@ -136,7 +136,7 @@ def read_captured(directory: Path) -> CaptureInfo:
     document = json.loads((directory / "capture.json").read_text(encoding="utf-8"))
     about = document["about"]
     parts = tuple(
-        Part(**{**part, "rows": tuple(part["rows"]), "places": tuple(part["places"])})
+        CapturedPart(**{**part, "rows": tuple(part["rows"]), "places": tuple(part["places"])})
         for part in about["parts"]
     )
     arrays = _load(directory / "batch.npz", document["dtypes"]["batch"])

@@ -274,7 +274,7 @@ def plan(dataset: Any) -> tuple[Pushdown | None, tuple[Obstacle, ...]]:
             return None, _on_batches(step)
         above.append(step)
         (step,) = step.inputs
-    found = _Reader()
+    found = _FormReader()
     form = found.form(step.inputs[0])
     pushdown = Pushdown(
         batch=step,
@@ -355,7 +355,7 @@ def _cache_reason(cache: Transformation) -> str | None:
     return None
 
 
-class _Reader:
+class _FormReader:
     """Finds the form of datasets, and notes what is in the way."""
 
     def __init__(self) -> None:

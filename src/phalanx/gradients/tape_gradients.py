@@ -21,7 +21,7 @@ _LINEAR = ("AddN", "AddV2", "Add", "Cast", "Identity", "Neg", "Reshape", "StopGr
 _SCALES = ("Div", "DivNoNan", "Mul", "RealDiv", "TrueDiv")
 
 
-class _Use(Enum):
+class _UseOfGradient(Enum):
     NONE = "none"
     LINEAR = "linear"
     OTHER = "other"
@@ -38,13 +38,13 @@ class TapeGradients:
     def __init__(self, *, are_totals: bool = False) -> None:
         self.are_totals = are_totals
         self.need_totals = False
-        self._uses: dict[tuple[int, str], _Use] = {}
+        self._uses: dict[tuple[int, str], _UseOfGradient] = {}
         self._is_empty = True
 
     def record(self, gradients: Any) -> None:
         """Remember what a tape gave."""
         for one in _dense(gradients):
-            self._uses[key_of(one)] = _Use.LINEAR
+            self._uses[key_of(one)] = _UseOfGradient.LINEAR
             self._is_empty = False
 
     def take_applied(self, gradients: Sequence[Any]) -> bool:
@@ -52,30 +52,30 @@ class TapeGradients:
         if self._is_empty:
             return False
         uses = self._uses_in(gradients)
-        self.need_totals = self.need_totals or _Use.OTHER in uses
-        return self.are_totals and bool(uses) and _Use.NONE not in uses
+        self.need_totals = self.need_totals or _UseOfGradient.OTHER in uses
+        return self.are_totals and bool(uses) and _UseOfGradient.NONE not in uses
 
     def take_assigned(self, value: Any) -> None:
         """Look at what a step assigns to a trainable variable."""
         if not (self._is_empty or self.need_totals):
-            self.need_totals = any(use is not _Use.NONE for use in self._uses_in(value))
+            self.need_totals = any(use is not _UseOfGradient.NONE for use in self._uses_in(value))
 
-    def _uses_in(self, values: Any) -> list[_Use]:
+    def _uses_in(self, values: Any) -> list[_UseOfGradient]:
         return [judged(one, self._uses, _use_of) for one in _dense(values)]
 
 
-def _use_of(tensor: Any, of_inputs: list[_Use]) -> _Use:
-    operation, found = tensor.op, set(of_inputs) - {_Use.NONE}
+def _use_of(tensor: Any, of_inputs: list[_UseOfGradient]) -> _UseOfGradient:
+    operation, found = tensor.op, set(of_inputs) - {_UseOfGradient.NONE}
     if not found:
-        return _Use.NONE
-    if found == {_Use.LINEAR} and operation.type in _LINEAR:
-        return _Use.LINEAR
-    if found == {_Use.LINEAR} and operation.type in _SCALES:
-        is_scaled = of_inputs[1] is _Use.NONE or (
-            operation.type == "Mul" and of_inputs[0] is _Use.NONE
+        return _UseOfGradient.NONE
+    if found == {_UseOfGradient.LINEAR} and operation.type in _LINEAR:
+        return _UseOfGradient.LINEAR
+    if found == {_UseOfGradient.LINEAR} and operation.type in _SCALES:
+        is_scaled = of_inputs[1] is _UseOfGradient.NONE or (
+            operation.type == "Mul" and of_inputs[0] is _UseOfGradient.NONE
         )
-        return _Use.LINEAR if is_scaled else _Use.OTHER
-    return _Use.OTHER
+        return _UseOfGradient.LINEAR if is_scaled else _UseOfGradient.OTHER
+    return _UseOfGradient.OTHER
 
 
 def _dense(values: Any) -> list[Any]:

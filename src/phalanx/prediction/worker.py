@@ -105,7 +105,7 @@ class Predictor:
         # Parts of a file follow each other, and several of them may have no rows.
         self._opened = lru_cache(maxsize=1)(self._open)
         self._nothing = lru_cache(maxsize=1)(self._first_batch_without_rows)
-        self._progress = Progress()
+        self._progress = PredictionProgress()
 
     def predict(self, part: Part) -> dict[str, np.ndarray]:
         """The outputs for the rows of a part, by name.
@@ -270,7 +270,7 @@ def named_function(option: str, name: str | None) -> Callable[..., Any] | None:
     return found
 
 
-class Progress(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+class PredictionProgress(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """Counts batches over all parts, for hang detection and `phalanx watch`."""
 
     def __init__(self) -> None:

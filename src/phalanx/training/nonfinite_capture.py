@@ -20,7 +20,13 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.checkpoint.replica_values import read_component
-from phalanx.checkpoint.step_capture import FOLDER, CaptureInfo, Part, StepCapture, write_captured
+from phalanx.checkpoint.step_capture import (
+    FOLDER,
+    CapturedPart,
+    CaptureInfo,
+    StepCapture,
+    write_captured,
+)
 from phalanx.checkpoint.variable_names import model_variables, paths_of
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.data.batch_iterator import BatchIterator
@@ -205,7 +211,7 @@ class NonFiniteCapture:
             start, _ = rows_of(replica, self._topology.total, total)
             own = slice(start, start + each.count)
             parts.append(
-                Part(
+                CapturedPart(
                     replica=replica,
                     count=each.count,
                     start=start,

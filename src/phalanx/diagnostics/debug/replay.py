@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.checkpoint.step_capture import CaptureInfo, Part
+from phalanx.checkpoint.step_capture import CapturedPart, CaptureInfo
 from phalanx.checkpoint.variable_names import model_variables
 from phalanx.diagnostics.debug.diagnosis import Cause, cause_of, growth_of
 from phalanx.diagnostics.debug.nonfinite_rows import OpCall, Range, Trace, Wrong, nonfinite_rows
@@ -57,7 +57,7 @@ class ReplayResult:
         growth: the largest absolute value after each layer.
     """
 
-    part: Part
+    part: CapturedPart
     phase: str = ""
     layer: str = ""
     operation: str = ""
@@ -146,7 +146,7 @@ class Replay:
         )
         return next(found, None)
 
-    def _in_float32(self, wrong: Wrong, data: Any, part: Part) -> float | None:
+    def _in_float32(self, wrong: Wrong, data: Any, part: CapturedPart) -> float | None:
         if wrong.output.dtype.name not in ("float16", "bfloat16"):
             return None
         run = self._again.run_in_float32(data, part)
@@ -155,7 +155,7 @@ class Replay:
         given = [r.largest for c in run.calls if c.name == wrong.layer for r in c.outputs]
         return max(given, default=0.0)
 
-    def _rows(self, wrong: Wrong, bad: OpCall | None, part: Part, data: Any) -> list[int]:
+    def _rows(self, wrong: Wrong, bad: OpCall | None, part: CapturedPart, data: Any) -> list[int]:
         count = part.count
         if wrong.output.ndim and len(wrong.output) == count:
             rows = nonfinite_rows(wrong.output)
@@ -165,7 +165,7 @@ class Replay:
             return rows
         return self._alone(data, part)
 
-    def _alone(self, data: Any, part: Part) -> list[int]:
+    def _alone(self, data: Any, part: CapturedPart) -> list[int]:
         """The samples that go wrong without the others."""
 
         def is_nonfinite(row: int) -> bool:
@@ -174,7 +174,7 @@ class Replay:
 
         return [row for row in range(min(part.count, _MOST_ALONE)) if is_nonfinite(row)]
 
-    def _samples(self, part: Part, rows: Sequence[int]) -> tuple[Sample, ...]:
+    def _samples(self, part: CapturedPart, rows: Sequence[int]) -> tuple[Sample, ...]:
         return tuple(
             Sample(
                 index=row,
@@ -256,7 +256,7 @@ class StepReplayer:
         )
         return tuple(cut)
 
-    def run(self, data: Any, part: Part, *, first: int = 0, watched: bool = True) -> Run:
+    def run(self, data: Any, part: CapturedPart, *, first: int = 0, watched: bool = True) -> Run:
         """One step on `data`, samples of `part` from its `first` on; it changes no weight."""
         trace = Trace()
         tensors = tf.nest.map_structure(lambda a: None if a is None else tf.constant(a), data)
@@ -270,7 +270,7 @@ class StepReplayer:
         bad = [v for g, v in caught if g is not None and not is_finite(g)]
         return Run(trace=trace, bad_variables=tuple(self._path(v) for v in bad))
 
-    def _rows(self, data: Any, part: Part, first: int) -> ReplicaRows:
+    def _rows(self, data: Any, part: CapturedPart, first: int) -> ReplicaRows:
         count = len(next(a for a in tf.nest.flatten(data) if a is not None))
         return ReplicaRows(
             start=part.start + first,
@@ -280,7 +280,7 @@ class StepReplayer:
             replica=part.replica,
         )
 
-    def run_in_float32(self, data: Any, part: Part) -> Run:
+    def run_in_float32(self, data: Any, part: CapturedPart) -> Run:
         """The same with every layer computing in float32."""
         with in_float32(self._model):
             return self.run(data, part)
