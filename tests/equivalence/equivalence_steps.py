@@ -334,8 +334,9 @@ class Contrast(Own):
     def train_step(self, data):
         x = data[0]
         with tf.GradientTape() as tape:
+            # Normalized: otherwise the last bias of `right` has no gradient, only rounding noise.
             left, right = (
-                phalanx.all_gather_batch(side(part))
+                phalanx.all_gather_batch(tf.math.l2_normalize(side(part), axis=1))
                 for side, part in ((self.left, x[:, :3]), (self.right, x[:, 3:]))
             )
             equally = tf.matmul(left, right, transpose_b=True)
