@@ -78,7 +78,12 @@ LINK = (
 QUALITY = (
     Way(name="in step", sync=SyncOptions(), steps=0),
     Way(name="DiLoCo, H = 50", sync=SyncOptions(every=50), steps=0),
-    Way(name="the same, 4 fragments, 10 steps later", sync=OVERLAPPED, steps=0),
+    Way(
+        name="the same, outer momentum 0.5",
+        sync=SyncOptions(every=50, outer_momentum=0.5),
+        steps=0,
+    ),
+    Way(name="DiLoCo, 4 fragments, 10 steps later", sync=OVERLAPPED, steps=0),
     Way(
         name="post-local SGD, H = 8 after half of the steps",
         sync=SyncOptions(every=8, warmup=400, outer_optimizer="none"),

@@ -15,6 +15,11 @@ import json, os, signal, time
 from pathlib import Path
 import keras, numpy as np, tensorflow as tf, phalanx
 
+def note_the_time():
+    with open("times.jsonl", "a") as file:
+        file.write(f"{time.time()}\\n")
+
+note_the_time()
 spec = json.loads(os.environ["PHALANX_WORKER_SPEC"])
 rank, attempt = spec["rank"], spec["attempt"]
 x = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
@@ -45,6 +50,7 @@ model = keras.Model(inputs, outputs)
 model.compile("sgd", "mse")
 checkpoint = phalanx.callbacks.Checkpoint("saved", every=phalanx.callbacks.every_n_steps(25))
 model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[Clock(), checkpoint])
+note_the_time()
 """
 
 
@@ -77,7 +83,8 @@ def test_goodput_is_what_the_scripts_own_clock_says(command):
     )
     again = sum(each for step, each in attempts[0].items() if step > resumed)
     assert sum(seconds.values()) == pytest.approx(found["seconds"])
-    assert found["seconds"] == pytest.approx(took, abs=0.05 * took + 1.0)
+    times = [float(line) for line in (command.directory / "times.jsonl").read_text().split()]
+    assert max(times) - min(times) <= found["seconds"] <= took
     in_steps = seconds["training"] + seconds["input"] + seconds["waiting"]
     assert in_steps == pytest.approx(own, abs=0.02 * took)
     assert seconds["repeated"] >= 0.98 * again
