@@ -64,6 +64,8 @@ def test_a_signal_ends_the_wait_for_a_lost_host(command):
     follower.kill()
     follower.communicate()
     output = iter(leader.stderr.readline, "")
+    # A leader that starts first says already then that it is waiting.
+    assert any("restart 1 of 2" in line for line in output)
     assert any("waiting for the launcher on localhost (1)" in line for line in output)
     leader.terminate()
     finished = command.finish(leader, deadline=60)
