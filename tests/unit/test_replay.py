@@ -144,7 +144,7 @@ def test_dropout_draws_what_it_drew_in_the_step():
     assert before is not None
 
 
-def test_a_kept_step_comes_back_from_its_files(tmp_path):
+def test_a_captured_step_comes_back_from_its_files(tmp_path):
     model = keras.Sequential([keras.Input((4,)), head()])
     model.compile(keras.optimizers.SGD(), "mse")
     base = captured_of(model, rows(), np.array([[b"a"]] * ROWS))

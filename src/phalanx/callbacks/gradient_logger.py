@@ -135,7 +135,9 @@ class GradientLogger(keras.callbacks.Callback):  # type: ignore[misc]  # Keras h
             "gradients/clipped_norm": after,
             "gradients/clip_fraction": self._clipped[0] / self._clipped[1],
         }
-        scalars |= {f"update_ratio/{p}": float(v["update_ratio"]) for p, v in _kept(view)}
+        scalars |= {
+            f"update_ratio/{p}": float(v["update_ratio"]) for p, v in _logged_variables(view)
+        }
         scalars |= self._noise_scalars(totals, topology)
         self._write(GLOBAL_RUN, step, scalars, _histograms(view, "total"))
 
@@ -199,21 +201,23 @@ def _run_name(topology: ReplicaTopology, local: int) -> str:
     return f"worker-{worker}" if topology.local == 1 else f"worker-{worker}-replica-{local}"
 
 
-def _kept(view: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _logged_variables(view: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [(path, found) for path, found in view["variables"].items() if found["kept"]]
 
 
 def _variable_scalars(view: dict[str, Any], which: str) -> dict[str, float]:
     return {
         f"gradient_{name}/{path}": float(value)
-        for path, found in _kept(view)
+        for path, found in _logged_variables(view)
         for name, value in found[which].items()
     }
 
 
 def _histograms(view: dict[str, Any], which: str) -> dict[str, Any]:
     key = f"{which}_histogram"
-    return {f"gradient/{path}": found[key] for path, found in _kept(view) if key in found}
+    return {
+        f"gradient/{path}": found[key] for path, found in _logged_variables(view) if key in found
+    }
 
 
 def _check(every: int, rate: float, histograms: bool | int, overhead: float | None) -> None:

@@ -383,7 +383,7 @@ def _divide(
     cursor.to(moments[0].t, {"starting": 1.0})
     for before, after in pairwise(moments):
         shares = _shares(process, before, after)
-        kept = _kept(before, after, resumed)
+        kept = _not_repeated(before, after, resumed)
         span = min(after.t, stops) - before.t
         cursor.to(min(before.t + kept * (after.t - before.t), stops), shares)
         if span > 0 and kept < 1:
@@ -446,7 +446,7 @@ def _phases(before: _Moment, after: _Moment) -> dict[str, float]:
     return shares
 
 
-def _kept(before: _Moment, after: _Moment, resumed: tuple[int, int] | None) -> float:
+def _not_repeated(before: _Moment, after: _Moment, resumed: tuple[int, int] | None) -> float:
     """The fraction of the time between two moments whose steps no later attempt trained again."""
     if resumed is None or before.fit is None or before.fit < resumed[0]:
         return 1.0

@@ -205,7 +205,7 @@ def cached(cache: SampleCache, row: tf.Tensor, spec: Any, make: Callable[[], Any
     content = cache.lookup(row)
     specs = tf.nest.flatten(spec, expand_composites=True)
 
-    def kept() -> list[tf.Tensor]:
+    def stored() -> list[tf.Tensor]:
         parts = tf.io.parse_tensor(content, tf.string)
         found = [tf.io.parse_tensor(parts[i], one.dtype) for i, one in enumerate(specs)]
         return [tf.ensure_shape(v, one.shape) for v, one in zip(found, specs, strict=True)]
@@ -216,6 +216,6 @@ def cached(cache: SampleCache, row: tf.Tensor, spec: Any, make: Callable[[], Any
         with tf.control_dependencies([cache.put(row, tf.io.serialize_tensor(parts))]):
             return [tf.identity(value) for value in values]
 
-    found = tf.cond(tf.strings.length(content) > 0, kept, made)
+    found = tf.cond(tf.strings.length(content) > 0, stored, made)
     found = [tf.ensure_shape(v, one.shape) for v, one in zip(found, specs, strict=True)]
     return tf.nest.pack_sequence_as(spec, found, expand_composites=True)

@@ -33,7 +33,7 @@ def data(value=np.nan):
     return x, targets(ROWS)
 
 
-def kept_in(run):
+def captured_in(run):
     (directory,) = captures_in(run)
     return read_captured(directory)
 
@@ -72,7 +72,7 @@ def test_batch_and_weights_before_the_step_are_kept(case, replicas, run, request
         phalanx.fit(model, x, y, callbacks=callbacks, **FIT)
     capture_dir().folder = None
     phalanx.fit(expected, x[:8], y[:8], **FIT)
-    kept = kept_in(run)
+    kept = captured_in(run)
     assert (kept.about.step, kept.about.total, kept.about.replicas) == (2, 8, replicas)
     assert [part.is_bad for part in kept.about.parts] == [False, True][-replicas:]
     assert sum((part.rows for part in kept.about.parts), ()) == tuple(range(8, 16))
@@ -92,7 +92,7 @@ def test_a_training_that_continues_keeps_one_step(policy, run, mirrored2):
     before = [w.numpy() for w in model.weights]
     phalanx.fit(model, x[8:], y[8:], **FIT)
     phalanx.fit(model, x, y, **FIT)
-    kept = kept_in(run)
+    kept = captured_in(run)
     assert (kept.about.step, kept.about.policy) == (1, policy)
     for array, weight in zip(kept.weights.values(), before, strict=True):
         np.testing.assert_array_equal(array, weight)
@@ -103,7 +103,7 @@ def test_a_loss_that_is_not_finite_is_kept_under_loss_scaling(run, mirrored2):
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=64)
         model = small_model(scaled)
     phalanx.fit(model, *data(), **FIT)
-    kept = kept_in(run)
+    kept = captured_in(run)
     assert (kept.about.step, kept.about.policy, kept.about.loss_scale) == (2, "watch", 64.0)
     assert [part.is_bad for part in kept.about.parts] == [False, True]
 
