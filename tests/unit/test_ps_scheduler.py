@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -74,7 +75,8 @@ def test_a_batch_of_a_lost_worker_is_given_again(monkeypatch, lost):
             outputs=(),
         )
 
-    steps = StepScheduler(None, SimpleNamespace(function=None, read=read), Data())
+    step = SimpleNamespace(function=None, read=read, model=keras.Sequential())
+    steps = StepScheduler(None, step, Data())
     reported = [result.batch for result in steps.epoch(None)]
     assert sorted(reported) == list(range(6))
     assert sorted(coordinator.given) == sorted([*range(6), *lost])
