@@ -97,6 +97,7 @@ class Job:
         return [one["step"] for one in map(json.loads, lines) if one["kind"] == "checkpoint"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("options", "data"), IN_STEP)
 def test_workers_train_in_step(ray, tmp_path, options, data):
     job = Job(ray, put_small(tmp_path / "job", data))

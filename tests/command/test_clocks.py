@@ -82,7 +82,8 @@ def start(command, *options, act="time.sleep(0.25)"):
     return process
 
 
-@pytest.mark.parametrize("step", [HOUR, pytest.param(-HOUR, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
 def test_a_run_completes_when_the_clock_is_set_in_its_middle(cold_command, wall_clock, step):
     process = start(cold_command)
     wall_clock.move(step)

@@ -136,7 +136,8 @@ def test_the_chief_alone_writes_summaries(saved):
     assert events.startswith("events.out.tfevents.")
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(3, marks=FULL)])
+@FULL
+@pytest.mark.parametrize("workers", [1, 3])
 def test_other_numbers_of_workers_restore(saved, workers):
     command, (chief, _) = saved
     script = command.script(RESTORES, "restore.py")
@@ -284,6 +285,7 @@ say("exist_ok", refused(os.makedirs, "before", exist_ok=True))
 """
 
 
+@pytest.mark.full
 def test_a_directory_that_a_sibling_made_is_made(command):
     (command.directory / "before").mkdir()
     (command.directory / "file").touch()

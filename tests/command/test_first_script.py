@@ -28,6 +28,7 @@ def numbers(text):
     return [float(value) for value in re.findall(r"(?:loss|accuracy): (\d\S*)", text)]
 
 
+@pytest.mark.full
 def test_the_three_commands(command):
     printed = ran(command, "-m", "phalanx", "init").stdout.splitlines()
     one, two, report = (ran(command, "-m", *shlex.split(line)) for line in printed)

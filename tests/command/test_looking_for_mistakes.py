@@ -159,6 +159,7 @@ def test_a_breakpoint_and_other_shapes_on_one_rank(command):
     )
 
 
+@pytest.mark.full
 def test_a_rank_that_skips_a_batch(command):
     done = command.run("--workers", "2", "--debug", command.script(BUGS), "skip")
     assert done.code == 1

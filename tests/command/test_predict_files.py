@@ -140,6 +140,7 @@ def complete(command):
     return sorted((command.directory / "out" / ".parts").glob("*.json"))
 
 
+@pytest.mark.full
 def test_a_killed_worker_is_replaced_while_the_other_continues(predict, made):
     process = predict.start(*predict.words, "--source", "slow:slow", command="predict")
     predict.wait_until(lambda: complete(predict))

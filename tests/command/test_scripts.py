@@ -202,6 +202,7 @@ def test_every_other_strategy_of_a_script_is_the_launchers(command, one_device):
         assert loss == close(one_device["loss"]), name
 
 
+@pytest.mark.full
 def test_devices_that_a_script_sets_too_late_are_the_launchers_business(command, one_device):
     script = command.script(SETS_DEVICES)
     finished = command.run("--workers", "2", "--seed", "5", "--tee", "all", script)

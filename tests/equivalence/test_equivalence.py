@@ -13,32 +13,27 @@ import tensorflow as tf
 from equivalence_case import assert_same, by_phalanx, plain_keras, run
 from equivalence_cases import CASES, FAMILIES
 
+ON_ONE = {"adam", "optimizer_outside_scope"}
+"""The cases that `make test` trains on the one replica of a strategy."""
+
 ON_COPIES = {
-    "adam", "accumulation_clipped", "loss_scale_clipped", "remainder_1", "only_1_samples",
-    "batchnorm_synchronized_few", "embedding_clipped", "lazy_subclass", "steps_per_execution_3",
+    "adam", "remainder_1", "batchnorm_synchronized_few", "lazy_subclass", "steps_per_execution_3",
     "own_train_step", "optimizer_outside_scope", "Adversaries", "dropout", "multi_optimizer",
 }  # fmt: skip
 """The cases that `make test` trains on two replicas in one process: what their copies of variables,
 uneven parts and readings can make different from two workers."""
 
-ON_ONE = {
-    "adam", "loss_scale_clipped", "embedding_clipped", "optimizer_outside_scope",
+ON_WORKERS = {
+    "adam", "global_clipnorm", "accumulation_clipped", "loss_scale_clipped", "ema_overwrite",
+    "remainder_1", "only_1_samples", "sample_weight", "regularizers", "quotient_of_sums_loss",
+    "batchnorm_synchronized_few", "embedding_clipped", "lazy_subclass", "dropout", "augmented",
+    "stateful_metrics", "steps_per_execution_3", "own_train_step", "unknown_length", "generator",
+    "dataset_shuffled", "validation_uneven", "early_stopping", "Adversaries", "SumOverRows",
+    "Contrast", "MadeInTheStep", "EverySecond",
 }  # fmt: skip
-"""The cases that `make test` trains on the one replica of a strategy."""
+"""The cases that `make test` trains on two workers: one of each kind."""
 
-LATER = {
-    "remainder_2", "remainder_3", "remainder_4", "remainder_5", "remainder_6", "adafactor", "lion",
-    "rmsprop", "sgd", "ema", "fixed_loss_scale", "accumulation", "conv", "embedding_sgd",
-    "root_of_mean_loss", "rows_compared_loss", "masked_sequences", "initial_epoch",
-    "drop_remainder", "restores_best",
-    "multi_optimizer_scaled", "steps_per_execution_4", "Adversaries_averaged", "SumOfActivity",
-    "validation_split", "nadam",
-    "steps_per_execution_unknown_length", "embedding_adam", "batchnorm_synchronized",
-    "dropout_odd_width", "dropout_eagerly", "dropout_steps", "spatial_dropout",
-}  # fmt: skip
-"""The cases that `make test` does not train on two workers, beside others that are like them."""
-
-ON_THREE = {"adam", "remainder_1", "only_2_samples", "quotient_of_sums_loss"}
+ON_THREE = {"remainder_1", "only_2_samples"}
 """The cases that `make test` trains on three replicas, of which some may be without samples."""
 
 
@@ -104,9 +99,7 @@ def family(names):
             assert strategy.num_replicas_in_sync == replicas
             assert_same(on_one_device(name), under(strategy, CASES[name]), CASES[name])
 
-        @pytest.mark.parametrize(
-            ("name", "workers"), counts(names, ON_ONE, set(names) - LATER, set())
-        )
+        @pytest.mark.parametrize(("name", "workers"), counts(names, ON_ONE, ON_WORKERS, set()))
         def test_multiworker(self, name, workers, pool):
             arguments = (name, BUCKET_MB.get(workers))
             outcomes = pool(workers).run(on_this_worker, args=arguments, deadline=600)
@@ -137,7 +130,7 @@ for title, cases in FAMILIES.items():
 
 
 def test_chosen_cases_are_cases():
-    assert CASES.keys() >= ON_COPIES | ON_ONE | ON_THREE | LATER
+    assert CASES.keys() >= ON_ONE | ON_COPIES | ON_WORKERS | ON_THREE
 
 
 def test_the_reference_is_one_device():

@@ -6,12 +6,7 @@ import pytest
 BOUND = 1e-5
 """How far numbers may be apart, relatively: float32's rounding after some tens of steps."""
 
-IN_MAKE_TEST = {
-    "gan",
-    "image_classification_subclassed",
-    "loop_checkpoint",
-    "reinforcement_learning",
-}
+IN_MAKE_TEST = {"image_classification_subclassed", "loop_checkpoint"}
 
 OTHER_BOUNDS = {}
 """A wider bound for a script, each with its mathematical reason beside it."""

@@ -107,6 +107,7 @@ def test_shards_train_as_a_complete_does(sharded, whole, name):
     assert sharded[name]["loss"] == pytest.approx(whole[name]["loss"], rel=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_one_worker_trains_as_one_device_does(whole, name):
     from phalanx.testing import run_single

@@ -32,7 +32,7 @@ OPTIONS = {"batch_size": 8, "shuffle": False, "verbose": 0}
     "name",
     [
         "adam",
-        pytest.param("several", marks=needs_multi_optimizer),
+        pytest.param("several", marks=[needs_multi_optimizer, pytest.mark.full]),
         pytest.param("loss_scale", marks=pytest.mark.full),
     ],
 )
@@ -63,6 +63,7 @@ def test_the_keras_variables_stay_the_same_objects(mirrored2):
     assert len(mirrored2.experimental_local_results(model.variables[0].value)) == 2
 
 
+@pytest.mark.full
 def test_an_optimizer_from_outside_trains_a_model_from_inside(mirrored2):
     expected = small_model(keras.optimizers.Adam(0.01))
     expected.fit(features(19), targets(19), **OPTIONS)

@@ -156,10 +156,9 @@ def shares(replicas, x, y, batch=8):
         yield [(x[part], y[part]) for part in np.array_split(rows, replicas)]
 
 
-@pytest.mark.parametrize(
-    "rows", [19, pytest.param(17, marks=pytest.mark.full)]
-)  # the last batch: 3 samples, or 1 for three replicas
-@pytest.mark.parametrize("wrapped", [pytest.param(False, marks=pytest.mark.full), True])
+@pytest.mark.full
+@pytest.mark.parametrize("rows", [19, 17])  # the last batch: 3 samples, or 1 for three replicas
+@pytest.mark.parametrize("wrapped", [False, True])
 def test_before_clips_each_replicas_own_mean_gradient(rows, wrapped, mirrored3):
     limit, rate = 0.05, 0.3
     x, y = features(rows), targets(rows)
@@ -282,6 +281,7 @@ def test_the_optimizers_of_a_multi_optimizer_clip_the_total(mirrored2):
     assert_close(everything(model), everything(expected))
 
 
+@pytest.mark.full
 @needs_multi_optimizer
 def test_the_optimizers_of_a_multi_optimizer_clip_before_too(mirrored2):
     x = np.repeat(features(8), 2, axis=0)  # both replicas hold the same rows

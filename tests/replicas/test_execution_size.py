@@ -82,7 +82,7 @@ def assert_same_bits(one, other):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_arrays_have_the_same_bits(sizes, replicas):
     options = {"replicas": replicas, "batch_size": BATCH}
     one_by_one = train(arrays(), EveryBatch(), **options)
@@ -93,7 +93,7 @@ def test_arrays_have_the_same_bits(sizes, replicas):
     assert_same_bits(together, one_by_one)
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_datasets_have_the_same_bits(sizes, known):
     one_by_one = train((dataset(known=known),), EveryBatch())
     sizes.clear()

@@ -96,7 +96,7 @@ def test_a_position_is_enough_to_continue_from():
 
 @few
 @given(n=st.integers(1, 20), batch_size=st.integers(1, 9), replicas=st.integers(2, 4))
-@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("dropped", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_batches_of_a_dataset_are_cut_and_nothing_is_lost(n, batch_size, replicas, dropped):
     expected = [list(range(b, min(b + batch_size, n))) for b in range(0, n, batch_size)]
     if dropped:

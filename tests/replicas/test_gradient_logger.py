@@ -157,6 +157,7 @@ def test_the_aggregate_is_the_sample_weighted_mean_and_so_is_the_noise(mirrored2
         assert "gradients/noise_scale" not in total
 
 
+@pytest.mark.full
 def test_histograms_count_every_entry(mirrored2, tmp_path):
     with mirrored2.scope():
         model = small_model()
@@ -199,6 +200,7 @@ def test_only_the_layers_that_are_asked_for(mirrored2, tmp_path):
     assert reported
 
 
+@pytest.mark.full
 def test_some_layers_of_each_look_the_same_ones_on_every_replica(mirrored2, tmp_path):
     with mirrored2.scope():
         model = small_model()
@@ -252,11 +254,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.full)])
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name == "plain" else pytest.mark.full) for name in MODELS],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
 def test_looking_changes_nothing(name, every, mirrored2, tmp_path):
     trained = []
     for callbacks in ([], [logger(tmp_path, every_n_steps=every)]):
@@ -271,6 +271,7 @@ def test_looking_changes_nothing(name, every, mirrored2, tmp_path):
     assert steps == list(range(1, 11, every))
 
 
+@pytest.mark.full
 def test_the_norm_under_loss_scaling_is_that_of_the_unscaled(mirrored2, tmp_path):
     with mirrored2.scope():
         model = small_model(keras.optimizers.LossScaleOptimizer(SGD(0.1)), metrics=())
@@ -376,6 +377,7 @@ def test_values_that_cannot_work_are_refused(option):
         GradientLogger(**option)
 
 
+@pytest.mark.full
 def test_the_tensorboard_callback_alone_works(mirrored2, tmp_path):
     with mirrored2.scope():
         model = small_model()
@@ -438,6 +440,7 @@ def test_clipping_before_on_one_device_shows_in_the_norms(tmp_path):
     assert point(found, "gradients/clip_fraction", 1) == 1.0
 
 
+@pytest.mark.full
 def test_calls_that_no_one_looks_at_clip_the_total_as_those_looked_at_do(mirrored2, tmp_path):
     assert not phalanx.is_enabled()
     with mirrored2.scope():

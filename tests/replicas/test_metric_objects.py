@@ -84,7 +84,7 @@ def trained(fit, model, *, held_out=None, more=()):
 
 
 @pytest.mark.parametrize("validates", [False, True])
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", [pytest.param(2, marks=pytest.mark.full), 3])
 def test_after_an_epoch(validates, replicas, request):
     held_out = (features(7, seed=1), binary(7, seed=1)) if validates else None
     expected, expected_history = trained(keras.Model.fit, made(), held_out=held_out)
@@ -110,7 +110,7 @@ def test_after_evaluations_and_batches(mirrored2):
     assert_same_states(list(states(made(mirrored2), phalanx.evaluate, train_on_batch)), expected)
 
 
-@pytest.mark.parametrize("at_the_end", [False, True])
+@pytest.mark.parametrize("at_the_end", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_an_evaluation_within_an_epoch_counts_on_as_in_keras(at_the_end, mirrored2):
     """Keras has one set of metrics, so a training continues with what the evaluation left."""
 

@@ -144,6 +144,7 @@ def test_a_model_that_we_trained_continues_with_keras():
     assert_close(values(model.weights), values(expected.weights), tolerance=1e-6)
 
 
+@pytest.mark.full
 def test_a_model_that_we_trained_on_replicas_continues_with_keras(mirrored2):
     with mirrored2.scope():
         model = small_model()

@@ -44,6 +44,7 @@ def timed_steps(model, x, y, **options):
         yield function, TimedSteps.of(function), source.open(0)
 
 
+@pytest.mark.full
 def test_timed_steps_train_equally(mirrored2):
     x, y = features(40), targets(40)
     with mirrored2.scope():
@@ -176,7 +177,7 @@ def noisy(**compiled):
     return model
 
 
-@pytest.mark.parametrize("execution", [1, 4])
+@pytest.mark.parametrize("execution", [pytest.param(1, marks=pytest.mark.full), 4])
 def test_timed_steps_draw_the_random_numbers_of_one_device(mirrored2, execution):
     """Nine steps: the last execution of four has one step."""
     x, y = features(72), targets(72)

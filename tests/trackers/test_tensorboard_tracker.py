@@ -2,11 +2,13 @@
 
 import json
 
+import pytest
 from tracked_runs import check_series
 
 from phalanx.monitoring.tensorboard_files import read_scalars
 
 
+@pytest.mark.full
 def test_a_run_with_a_restart_is_one_run(runs):
     options = ("--max-restarts", "1", "--log-gradients", "--tracker", "tensorboard")
     out = runs.train(*options, gradients="none")

@@ -216,12 +216,12 @@ def test_neighbouring_rows_of_a_source(tmp_path):
     rows = rows_of_source(resolve_source(x), range(5, 9))
     assert (rows.num_samples, batch(rows, [0, 3])) == (4, [5, 8])
     assert rows.where(1) == "sample 6"
-    phalanx.data.write_tfrecords(x, tmp_path / "x", shards=3)
+    phalanx.data.write_tfrecords(np.arange(8), tmp_path / "x", shards=3)
     stream = resolve_source(sorted(map(str, tmp_path.glob("*.tfrecord"))))
-    assert rows_of_source(stream, range(20)) is stream
+    assert rows_of_source(stream, range(8)) is stream
     whole = samples_of(stream)
-    for start in range(20):
-        for stop in range(start + 1, 21):
+    for start in range(8):
+        for stop in range(start + 1, 9):
             part = rows_of_source(stream, range(start, stop))
             assert samples_of(part) == whole[start:stop]
             assert part.num_samples == stop - start

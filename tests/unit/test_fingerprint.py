@@ -311,6 +311,7 @@ print(fingerprint([function, WORDS, {"a": {1.5, "b"}}, Options, Color], "map"))
 """
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_processes_agree(tmp_path):
     """Whatever the order of sets, and whether Python compiles the code or reads it compiled."""

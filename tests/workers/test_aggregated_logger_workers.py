@@ -31,7 +31,7 @@ def train(execution):
     return lines
 
 
-@pytest.mark.parametrize("execution", [1, 2])
+@pytest.mark.parametrize("execution", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_the_spread_of_two_workers(execution, pool):
     spread = "loss 5 (1 on worker 0 to 9 on worker 1), mae 2 (1 on worker 0 to 3 on worker 1)"
     chief, other = pool(2).run(train, args=(execution,), deadline=600)

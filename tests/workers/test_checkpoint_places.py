@@ -69,6 +69,7 @@ def resume_late(directory, often):
         checkpoint_manager.read, RetryPolicy.first = real, kept
 
 
+@pytest.mark.full
 def test_a_worker_whose_listing_is_old_looks_again(pool, tmp_path):
     of_each = pool(2).run(resume_late, args=[os.fspath(tmp_path), 2], deadline=300)
     assert [began for began, _, _ in of_each] == [[4], [4]]

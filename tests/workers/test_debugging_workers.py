@@ -195,14 +195,8 @@ def replay(directory):
         keras.config.set_dtype_policy("float32")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "plain",
-        pytest.param("several steps a call", marks=pytest.mark.full),
-        pytest.param("compiled", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["plain", "several steps a call", "compiled"])
 def test_the_batch_of_one_worker_is_kept_there_and_its_sample_named(name, run):
     directory, workers = run(name)
     for found in workers:

@@ -114,6 +114,7 @@ def test_every_worker_has_its_run_and_the_chief_the_total(tmp_path, pool):
             assert shown == pytest.approx(record["values"], rel=1e-6)
 
 
+@pytest.mark.full
 def test_both_workers_look_at_the_same_layers(tmp_path, pool):
     from phalanx.monitoring.tensorboard_files import read_scalars
 
@@ -128,6 +129,7 @@ def test_both_workers_look_at_the_same_layers(tmp_path, pool):
     assert looks[0] == looks[1]
 
 
+@pytest.mark.full
 def test_a_loop_of_ones_own_is_observed_in_a_worker_group(tmp_path, pool):
     from phalanx.monitoring.tensorboard_files import read_scalars
 

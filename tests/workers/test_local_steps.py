@@ -137,6 +137,7 @@ def broken_off_and_whole(directory, every):
     return whole, resume_cases.run("local_steps", broken, every=4), saved
 
 
+@pytest.mark.full
 def test_resumes_bit_by_bit(tmp_path, pool):
     """A checkpoint is due after step 4 and taken at the sync after step 5."""
     of_each = pool(2).run(broken_off_and_whole, args=[str(tmp_path), 5], deadline=300)

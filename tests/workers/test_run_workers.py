@@ -339,6 +339,7 @@ def test_classes_of_a_test_module_come_back_as_themselves():
     assert result == Pair(1, 2)
 
 
+@pytest.mark.full
 def test_ten_worker_groups_in_a_row_reduce_right():
     for _ in range(10):
         assert run_workers(lambda: all_reduce(rank() + 1)) == [3.0, 3.0]

@@ -23,7 +23,10 @@ def test_passes():
 """
 
 
-@pytest.mark.parametrize(("then", "exitcode"), [("pass", 1), ("process.kill(), process.wait()", 0)])
+@pytest.mark.parametrize(
+    ("then", "exitcode"),
+    [pytest.param("pass", 1, marks=pytest.mark.full), ("process.kill(), process.wait()", 0)],
+)
 def test_a_process_left_over_fails_the_session(tmp_path, then, exitcode):
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "test_it.py").write_text(TEST.format(then=then))

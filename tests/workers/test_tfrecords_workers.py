@@ -39,6 +39,7 @@ def one_device(files):
     return run_single(lambda: [trained(files, True), trained(files, False)], deadline=600)
 
 
+@pytest.mark.full
 def test_workers_train_as_one_and_leave_nothing_out(files, one_device):
     alone, _, whole = one_device[0]
     found = run_workers(trained, 3, args=(files, True), deadline=600)

@@ -241,6 +241,7 @@ def test_different_calls_are_named(pool):
         assert output.startswith("WorkerMismatchError: ")
 
 
+@pytest.mark.full
 def test_each_worker_may_pass_its_own_data(pool):
     """`distribute_datasets_from_function`: here uneven, and the same 8 samples in all."""
 
@@ -305,6 +306,7 @@ def test_a_callback_that_looks_at_every_batch_hangs_no_one(pool):
     assert on_chief[1] == []
 
 
+@pytest.mark.full
 def test_a_progress_bar_on_the_chief_alone_hangs_no_one(pool):
     def function():
         import phalanx
@@ -318,6 +320,7 @@ def test_a_progress_bar_on_the_chief_alone_hangs_no_one(pool):
     assert_all_equal(pool(2).run(function, deadline=600))
 
 
+@pytest.mark.full
 def test_clear_session_does_not_end_distribution(pool):
     def function():
         import keras

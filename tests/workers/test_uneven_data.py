@@ -81,7 +81,12 @@ def test_data_of_unknown_length_ends_for_all(workers, names, expected, pool):
 
 
 @pytest.mark.parametrize(
-    "lengths", [pytest.param((3, 5), marks=pytest.mark.full), (5, 3), (20, 40)]
+    "lengths",
+    [
+        pytest.param((3, 5), marks=pytest.mark.full),
+        (5, 3),
+        pytest.param((20, 40), marks=pytest.mark.full),
+    ],
 )
 def test_generators_of_different_lengths_are_named(lengths, pool):
     def function(lengths):
@@ -118,6 +123,7 @@ def test_all_stop_with_the_shortest_where_the_user_asks_for_it(expected, pool):
                 np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 def test_a_generator_that_fails_on_one_worker_is_named():
     def function():
         import tensorflow as tf
@@ -146,6 +152,7 @@ def own_part(known):
     return tf.distribute.get_strategy().distribute_datasets_from_function(dataset)
 
 
+@pytest.mark.full
 def test_distributed_datasets_of_different_lengths_hang_no_one(pool):
     def function():
         from phalanx.errors import DataError

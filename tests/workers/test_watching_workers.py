@@ -40,14 +40,8 @@ def train(directory, execution):
     return [w.numpy().tolist() for w in model.weights], measured, shown.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("workers", "execution"),
-    [
-        (2, 1),
-        pytest.param(2, 4, marks=pytest.mark.full),
-        pytest.param(3, 1, marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("workers", "execution"), [(2, 1), (2, 4), (3, 1)])
 def test_watching_everything_changes_nothing(tmp_path, workers, execution, pool):
     watched = pool(workers).run(train, args=(tmp_path, execution), deadline=600)
     alone = pool(workers).run(train, args=(None, execution), deadline=600)

@@ -63,6 +63,7 @@ def test_calls_are_done_by_the_same_workers(pool):
     assert [pid for pid, _ in first] == [pid for pid, _ in second]
 
 
+@pytest.mark.full
 def test_a_later_training_comes_out_as_one_in_fresh_processes(pool):
     expected = run_workers(train, seed=5, deadline=600)
     assert pool.run(train, seed=5, deadline=600) == expected
