@@ -453,12 +453,12 @@ def callbacks():
 
 
 def own_steps():
-    def made(kind, loss=None):
+    def made(kind, loss=None, optimizer=None):
         def build():
             model = kind()
             # Adam would blow up the rounding of gradients that are nothing, as Contrast has.
-            optimizer = O.SGD(0.1, momentum=0.9, global_clipnorm=0.5)
-            model.compile(optimizer, loss=loss and loss())
+            given = optimizer() if optimizer else O.SGD(0.1, momentum=0.9, global_clipnorm=0.5)
+            model.compile(given, loss=loss and loss())
             return model
 
         return build
@@ -508,12 +508,14 @@ def own_steps():
 
     names = (
         "Adversaries", "GradientPenalty", "Unreduced", "SumOverRows", "FunctionsInside",
+        "Derived",
         "Contrast", "UnreducedContrast", "SumOfContrast", "MadeInTheStep", "MeanOfCounted",
         "MeanOfSelected", "UnderOtherNames", "ClippedInTheStep", "SharpnessAware",
     )  # fmt: skip
     steps, square = equivalence_steps, keras.losses.MeanSquaredError
     return [
         *(trained(name, made(getattr(steps, name))) for name in names),
+        trained("EmbeddedInside", made(steps.EmbeddedInside, optimizer=O.Adam)),
         trained("EverySecond", made(steps.EverySecond), arrays(17, epochs=3)),
         trained("NamedBatchSize", made(steps.NamedBatchSize), arrays(28)),
         trained("NamedSizeOfEvenBatches", made(steps.NamedSizeOfEvenBatches), even),

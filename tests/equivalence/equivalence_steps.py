@@ -324,6 +324,44 @@ class FunctionsInside(Own):
         return self.note(loss)
 
 
+class EmbeddedInside(FunctionsInside):
+    """A function that the step calls looks rows up, and is given which by an argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = keras.Sequential(
+            [L.Embedding(12, 4), L.GlobalAveragePooling1D(), *network(8, 3).layers]
+        )
+
+    def train_step(self, data):
+        x, y = data
+        return super().train_step((tf.cast(tf.abs(4 * x), tf.int32) % 12, y))
+
+
+class Derived(Own):
+    """Its step returns what it computes of results of metrics."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 3)
+        self.size = keras.metrics.MeanSquaredError(name="size")
+
+    @property
+    def metrics(self):
+        return [self.seen, self.size]
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            logits = self.network(x)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, logits)
+        self.descend(tape, loss, self.network.trainable_weights)
+        self.size.update_state(tf.zeros_like(logits), logits)
+        logs = {**self.note(loss), "root": keras.ops.sqrt(self.size.result())}
+        seen, size = self.seen.result(), self.size.result()
+        return {**logs, "inner": {"sum": seen + 0.1 * size, "decibels": -10 * tf.math.log(size)}}
+
+
 class Contrast(Own):
     """Every row against all rows of the global batch, as CLIP and SimCLR do."""
 

@@ -12,31 +12,19 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.axis_sizes import key_of
+from phalanx.gradients.metric_results import DerivedResult, MetricResult, derived_result
 from phalanx.gradients.row_sums import RowSums, Term
 from phalanx.gradients.tape_gradients import TapeGradients
 
 CaptureFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 """Gets the step (int64), the position of the first bad variable (int64), whether this replica's own
 gradients were bad, and whether the total can be so by them (bool); gives any tensor."""
-
-
-@dataclass(frozen=True)
-class MetricResult:
-    """What a metric reports, or one entry of the dictionary that it reports."""
-
-    metric: Any
-    names: tuple[str, ...] = ()
-
-    def compute(self) -> Any:
-        """The result, of what the metric's variables are now."""
-        return functools.reduce(lambda found, name: found[name], self.names, self.metric.result())
 
 
 def is_seed(variable: Any) -> bool:
@@ -165,6 +153,12 @@ class ReplicaBatch:
         if isinstance(value, dict):
             for name, one in value.items():
                 self.record_result(one, MetricResult(result.metric, (*result.names, name)))
+
+    def result_of(self, value: Any) -> MetricResult | DerivedResult | None:
+        """The metric's result that `value` is, or what it computes of such results alone."""
+        if id(value) in self.results:
+            return self.results[id(value)][1]
+        return derived_result(value, self.results.values())
 
     def record_gathered(self, tensor: Any) -> None:
         """Remember that `tensor` has the rows of all replicas."""

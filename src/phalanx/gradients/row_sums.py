@@ -103,6 +103,7 @@ class RowSums:
         self._axes = AxisSizes({key_of(t) for t in rows}, self._sizes)
         self._depends: dict[tuple[int, str], bool] = {}
         self._means: set[tuple[int, str]] = set()
+        self._may_depend: dict[tuple[int, str], bool] = {}
         self._differs: dict[tuple[int, str], bool] = {}
 
     def take_for_mean(self, tensor: Any) -> None:
@@ -133,8 +134,16 @@ class RowSums:
         return any(key_of(output) in self._gathered for output in operation.outputs)
 
     def depends_on_batch(self, tensor: Any) -> bool:
-        """Whether a tensor is computed from the batch, or this is unknown."""
-        return not is_symbolic(tensor) or self._knows_batch(tensor)
+        """Whether a tensor is computed from the batch.
+
+        If this is unknown, as for the argument of a function that the step calls, it is.
+        """
+        if not is_symbolic(tensor):
+            return True
+        own = key_of(tensor)
+        if own not in self._may_depend:
+            self._may_depend[own] = self._is_reached(tensor, self._may_depend, _inputs)
+        return self._may_depend[own]
 
     def may_differ(self, tensor: Any) -> bool:
         """Whether a tensor is computed from this replica's rows, other than by a total of all.
@@ -151,15 +160,10 @@ class RowSums:
 
     def _own_inputs(self, tensor: Any) -> Sequence[Any] | None:
         """What may make a tensor another one on each replica; None where that is unknown."""
-        operation, name = tensor.op, key_of(tensor)
-        if operation.type in _TOTALS or name in self._totals or name in self._gathered:
+        name = key_of(tensor)
+        if tensor.op.type in _TOTALS or name in self._totals or name in self._gathered:
             return ()
-        if operation.type != "Placeholder" or tensor.dtype == tf.resource:
-            return tuple(operation.inputs)
-        outer = _captured(tensor)
-        if outer is None:
-            return None
-        return (outer,) if is_symbolic(outer) else ()
+        return _inputs(tensor)
 
     def is_data(self, tensor: Any) -> bool:
         """Whether a symbolic tensor is part of the batch itself, or the number of its rows."""
@@ -356,6 +360,16 @@ class RowSums:
         value = tf.get_static_value(tensor).reshape(-1)
         rows = self._sizes - {None, 1}
         return bool(value.size) and any(int(value[0]) % size == 0 for size in rows)
+
+
+def _inputs(tensor: Any) -> Sequence[Any] | None:
+    """What a tensor is computed from; None where that is unknown, as for a function's argument."""
+    if tensor.op.type != "Placeholder" or tensor.dtype == tf.resource:
+        return tuple(tensor.op.inputs)
+    outer = _captured(tensor)
+    if outer is None:
+        return None
+    return (outer,) if is_symbolic(outer) else ()
 
 
 def _captured(placeholder: Any) -> Any:

@@ -40,7 +40,8 @@ import tensorflow as tf
 
 from phalanx.gradients.all_reduce import reduce_sum, scale
 from phalanx.gradients.graph_walk import is_symbolic
-from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
+from phalanx.gradients.metric_results import MetricResult
+from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
 from phalanx.keras_compat.all_rows import over_all_rows
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows

@@ -53,9 +53,9 @@ class MetricReader:
     ) -> tuple[dict[str, float], tuple[float, ...]]:
         """The logs of the step that returned `outputs`, equal on every worker.
 
-        A value that a metric gave as its result is taken from that metric.
-        Any other value of a custom step is the mean over the replicas, weighted by their
-        samples.
+        A value that a metric gave as its result is taken from that metric, and one that the step
+        computes of such results alone is computed again. Any other value of a custom step is the
+        mean over the replicas, weighted by their samples.
 
         Args:
             outputs: the last step's, from `StepFunction`.
@@ -109,7 +109,8 @@ class MetricReader:
         return flight.collective("reading of the metrics", _bytes(variables))
 
     def _metric_variables(self) -> list[Any]:
-        metrics = [*self._model.metrics, *(r.metric for r in self._steps.results.values())]
+        returned = [m for result in self._steps.results.values() for m in result.metrics]
+        metrics = [*self._model.metrics, *returned]
         found = {id(v): v for metric in metrics for v in metric.variables}
         return list(found.values())
 

@@ -22,7 +22,8 @@ from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.graph_walk import is_symbolic
-from phalanx.gradients.replica_batch import MetricResult, ReplicaBatch
+from phalanx.gradients.metric_results import DerivedResult, MetricResult
+from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
 from phalanx.gradients.tape_gradients import TapeGradients
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
@@ -89,7 +90,7 @@ class StepFunction:
         plan: what it was made for.
         assigned: by id, the Keras variables that a replica assigned outside its optimizer
             (metrics, moving statistics, seeds). Complete after the first call.
-        results: by the name under which a step returns it, the metric whose result that is.
+        results: by the name under which a step returns it, what is computed of metrics.
             Complete after the first call.
         companions: by class, what was made for this function and lives as long.
         is_traced: whether a step has been traced or run.
@@ -105,7 +106,7 @@ class StepFunction:
     def __init__(self, model: Any, kind: Kind, plan: StepPlan) -> None:
         self.plan = plan
         self.assigned: dict[int, Any] = {}
-        self.results: dict[str, MetricResult] = {}
+        self.results: dict[str, MetricResult | DerivedResult] = {}
         self.extensions: dict[type, Any] = {}
         self.is_traced = False
         self.has_dynamic_collectives = False
@@ -371,18 +372,20 @@ def _shapes_of_variables(model: Any) -> set[tuple[int, ...]]:
     return {tuple(variable.shape) for variable in model.variables}
 
 
-def _results_in(logs: dict[str, Any], replica_batch: ReplicaBatch) -> dict[str, MetricResult]:
-    """The entries of logs that are results of metrics.
+def _results_in(
+    logs: dict[str, Any], replica_batch: ReplicaBatch
+) -> dict[str, MetricResult | DerivedResult]:
+    """The entries of logs that are results of metrics, or computed of such results alone.
 
     A function that the step calls returns another tensor for a result that it computes. Such an
     entry is found by the metric's name.
     """
     found = {
-        n: replica_batch.results[id(v)][1]
-        for n, v in logs.items()
-        if id(v) in replica_batch.results
+        name: result
+        for name, value in logs.items()
+        if (result := replica_batch.result_of(value)) is not None
     }
-    known = [result.metric for result in found.values()]
+    known = [r.metric for r in found.values() if isinstance(r, MetricResult)]
     by_name = {
         name: result
         for noted, result in replica_batch.results.values()

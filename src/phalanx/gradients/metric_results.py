@@ -1,0 +1,113 @@
+"""What a step returns of its metrics: their results, and what it computes of results alone.
+
+Each replica's metrics count its own samples. So `{"loss": self.tracker.result()}` and
+`{"rmse": ops.sqrt(self.mse.result())}` are computed again, of what all replicas have counted.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.gradients.axis_sizes import key_of
+from phalanx.gradients.graph_walk import is_symbolic
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """What a metric reports, or one entry of the dictionary that it reports."""
+
+    metric: Any
+    names: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> tuple[Any, ...]:
+        """The metrics that it is computed of."""
+        return (self.metric,)
+
+    def compute(self) -> Any:
+        """The result, of what the metric's variables are now."""
+        return functools.reduce(lambda found, name: found[name], self.names, self.metric.result())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivedResult:
+    """What a step computes of results of metrics and of constants, such as a root or a sum.
+
+    Attributes:
+        graph: the operations that compute it.
+        sources: the results, by the names of their tensors in `graph`.
+        output: the name of its own tensor in `graph`.
+    """
+
+    graph: tf.compat.v1.GraphDef
+    sources: Mapping[str, MetricResult]
+    output: str
+
+    @property
+    def metrics(self) -> tuple[Any, ...]:
+        """The metrics that it is computed of."""
+        return tuple(source.metric for source in self.sources.values())
+
+    def compute(self) -> Any:
+        """The value, of what the metrics' variables are now; in a graph only."""
+        values = {
+            name: tf.convert_to_tensor(source.compute()) for name, source in self.sources.items()
+        }
+        (value,) = tf.graph_util.import_graph_def(
+            self.graph, input_map=values, return_elements=[self.output], name="derived"
+        )
+        return value
+
+
+def derived_result(value: Any, results: Iterable[tuple[Any, MetricResult]]) -> DerivedResult | None:
+    """How a value of a step follows from results of metrics; None where it needs anything else.
+
+    Args:
+        value: what the step returns.
+        results: the tensors that metrics gave as their results, each with the result.
+    """
+    if not is_symbolic(value):
+        return None
+    known = {key_of(noted): result for noted, result in results if is_symbolic(noted)}
+    graph = tf.compat.v1.GraphDef()
+    graph.versions.producer = tf.version.GRAPH_DEF_VERSION
+    sources, seen, stack = {}, set(), [value]
+    while stack:
+        tensor = stack.pop()
+        operation = tensor.op
+        if (result := known.get(key_of(tensor))) is not None:
+            sources[tensor.name] = result
+        elif operation.name not in seen:
+            if not _is_pure(operation):
+                return None
+            seen.add(operation.name)
+            graph.node.append(_without_place(operation))
+            stack.extend(operation.inputs)
+    if not sources:
+        return None
+    return DerivedResult(graph=graph, sources=sources, output=value.name)
+
+
+def _is_pure(operation: Any) -> bool:
+    """Whether an operation computes its outputs of its inputs alone, and calls no function."""
+    definition = operation.op_def
+    calls = any(attribute.type in ("func", "list(func)") for attribute in definition.attr)
+    is_known = bool(operation.inputs) or operation.type == "Const"
+    return is_known and not calls and not definition.is_stateful
+
+
+def _without_place(operation: Any) -> Any:
+    """The operation's node, on no device and after no other operation than its inputs."""
+    node = tf.compat.v1.NodeDef()
+    node.CopyFrom(operation.node_def)
+    node.device = ""
+    node.attr.pop("_class", None)
+    inputs = [name for name in node.input if not name.startswith("^")]
+    del node.input[:]
+    node.input.extend(inputs)
+    return node
