@@ -1,4 +1,4 @@
-"""Keras's and TensorFlow's private names still are and do what src/phalanx/seam says.
+"""Keras's and TensorFlow's private names still are and do what src/phalanx/keras_compat says.
 
 A test that fails here shows that upstream changed: look at keras_compat/, then at the test.
 """

@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.errors import TrainingError
+from phalanx.keras_compat.inlined_functions import FUNCTION, inlined
 from phalanx.keras_compat.optimizer_clippers import innermost
 from phalanx.keras_compat.patches import Patches
 
@@ -59,6 +60,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (keras.optimizers.LossScaleOptimizer, "apply"): _build,
         (tf.GradientTape, "gradient"): _zeros,
         (keras.Variable, "assign"): lambda variable, value: value,
+        (FUNCTION, "__call__"): inlined(lambda: True),
     }
 
 

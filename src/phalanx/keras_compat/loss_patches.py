@@ -45,6 +45,7 @@ from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
 from phalanx.keras_compat.all_rows import over_all_rows
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
+from phalanx.keras_compat.inlined_functions import FUNCTION, inlined
 from phalanx.keras_compat.optimizer_patches import adds_up, in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
 from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
@@ -90,6 +91,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
+        (FUNCTION, "__call__"): inlined(lambda: _replica_batch_of_many() is not None),
         **draws_by_rows(_rows_of_share, _draw_counter),
         **constant_shapes_by_rows(_constants_of_share),
     }
