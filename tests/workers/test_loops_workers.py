@@ -53,7 +53,8 @@ def loop(graph, kind, shared):
             target = optimizer.scale_loss(loss)
         optimizer.apply(tape.gradient(target, model.trainable_weights), model.trainable_weights)
         error.update_state(y, predicted)
-        return {"loss": loss, "predicted": predicted, "error": error.result()}
+        root = tf.sqrt(error.result())
+        return {"loss": loss, "predicted": predicted, "error": error.result(), "root": root}
 
     step = tf.function(step, jit_compile=kind == "compiled" or None) if graph else step
     step = phalanx.distribute_step(step) if shared else step
@@ -63,7 +64,7 @@ def loop(graph, kind, shared):
     for _ in range(2):
         for batch in tf.data.Dataset.from_tensor_slices(data(37)).batch(6):
             found = step(*batch)
-    reported = [float(found["loss"]), float(found["error"]), float(error.result())]
+    reported = [*(float(found[name]) for name in ("loss", "error", "root")), float(error.result())]
     return [*reported, found["predicted"].numpy(), *(weight.numpy() for weight in model.weights)]
 
 

@@ -159,9 +159,9 @@ def _of_all(result: Any, replica_batch: ReplicaBatch, strategy: MultiWorkerStrat
     leaves = keras.tree.flatten(result)
     own_rows = tf.maximum(replica_batch.count, 1)
     results = {
-        i: result
+        i: reported
         for i, v in enumerate(leaves)
-        if (result := replica_batch.result_of(v)) is not None
+        if (reported := replica_batch.result_of(v)) is not None
     }
     others = {i: leaf for i, leaf in enumerate(leaves) if i not in results}
     gathered = {
