@@ -285,7 +285,7 @@ say("exist_ok", refused(os.makedirs, "before", exist_ok=True))
 """
 
 
-@pytest.mark.full
+@FULL
 def test_a_directory_that_a_sibling_made_is_made(command):
     (command.directory / "before").mkdir()
     (command.directory / "file").touch()

@@ -48,8 +48,8 @@ def counts(names, of_one, of_two, of_three):
 
 
 ON_WORKERS_ONLY = {"MadeInTheStep", "EverySecond"}
-"""What replicas of one process cannot do: make variables in a step; call a function of TensorFlow's
-in each replica, which would take the first one's variables; add up gradients in a condition."""
+"""What replicas of one process cannot do: make variables in a step, add up gradients in a
+condition."""
 
 
 @functools.cache

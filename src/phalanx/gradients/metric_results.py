@@ -71,25 +71,25 @@ def derived_result(value: Any, results: Iterable[tuple[Any, MetricResult]]) -> D
         value: what the step returns.
         results: the tensors that metrics gave as their results, each with the result.
     """
-    if not is_symbolic(value):
-        return None
     known = {key_of(noted): result for noted, result in results if is_symbolic(noted)}
-    graph = tf.compat.v1.GraphDef()
-    graph.versions.producer = tf.version.GRAPH_DEF_VERSION
-    sources, seen, stack = {}, set(), [value]
+    if not known or not is_symbolic(value):
+        return None
+    operations: dict[str, Any] = {}
+    sources, stack = {}, [value]
     while stack:
         tensor = stack.pop()
         operation = tensor.op
         if (result := known.get(key_of(tensor))) is not None:
             sources[tensor.name] = result
-        elif operation.name not in seen:
+        elif operation.name not in operations:
             if not _is_pure(operation):
                 return None
-            seen.add(operation.name)
-            graph.node.append(_without_place(operation))
+            operations[operation.name] = operation
             stack.extend(operation.inputs)
     if not sources:
         return None
+    graph = tf.compat.v1.GraphDef(node=map(_without_place, operations.values()))
+    graph.versions.producer = tf.version.GRAPH_DEF_VERSION
     return DerivedResult(graph=graph, sources=sources, output=value.name)
 
 

@@ -377,8 +377,8 @@ def _results_in(
 ) -> dict[str, MetricResult | DerivedResult]:
     """The entries of logs that are results of metrics, or computed of such results alone.
 
-    A function that the step calls returns another tensor for a result that it computes. Such an
-    entry is found by the metric's name.
+    A branch, or a function that keeps a graph of its own, returns another tensor for a result that
+    it computes. Such an entry is found by the metric's name.
     """
     found = {
         name: result
