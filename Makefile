@@ -18,7 +18,7 @@ test: setup tools lint  ## a real run of each kind, and whatever answers quickly
 	@sh scripts/build_horovod.sh $(VENV) --if-built
 	$(PYTEST) -m "not full"
 
-test-fast: setup lint  ## lint, types, and what neither starts a process nor trains: 3 minutes
+test-fast: setup lint  ## lint, types, and what neither starts a process nor trains: 1 to 2 minutes
 	$(PYTEST) tests/unit -m "not full and not process"
 
 test-full: test-unit test-replicas test-equivalence test-workers test-servers test-commands test-trackers test-browser test-cluster test-horovod test-newcomer  ## everything there is, one stage after the other
