@@ -314,3 +314,23 @@ def test_the_manifest_says_where_the_training_comes_from(tmp_path):
     of_step = {m.step: m.state["lineage"] for m in phalanx.checkpoint.list(tmp_path)}
     assert [of_step[step]["resumed_from"] for step in (3, 4, 6, 8)] == [None, None, 4, 4]
     assert {one["version"] for one in of_step.values()} == {phalanx.__version__}
+
+
+@pytest.mark.parametrize("break_at", [5, 7])  # the last checkpoint ends an epoch, or is within one
+def test_what_hooks_of_an_epoch_s_beginning_do_is_done_once(tmp_path, break_at):
+    def train(directory, callbacks=()):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile(keras.optimizers.Adam(0.1, use_ema=True), "mse")
+        halving = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        callbacks = [halving, swap, *callbacks]
+        fit(model, directory, 3, callbacks, every=every_n_steps(2), async_save=False)
+        return [*model.get_weights(), model.optimizer.learning_rate.numpy()]
+
+    whole = train(tmp_path / "whole")
+    forget_fits()
+    with pytest.raises(RuntimeError):
+        train(tmp_path / "broken", [Raises(at=break_at)])
+    for one, other in zip(whole, train(tmp_path / "broken"), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -80,6 +80,24 @@ def callbacks_and_averages(train):
 
 
 @case
+def changed_as_epochs_begin(train):
+    """Callbacks that change the rate and the weights where an epoch begins: it resumes at one."""
+    import keras
+
+    x, y = data()
+    train(
+        classifier(keras.optimizers.Adam(1e-2, use_ema=True)),
+        x,
+        y,
+        batch_size=16,
+        callbacks=[
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2),
+            keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+        ],
+    )
+
+
+@case
 def remainders_accumulated(train):
     """A last batch of 2 samples, gradients of three steps in one update."""
     import keras

@@ -47,7 +47,12 @@ def forget_fits() -> None:
 
 
 class CheckpointManager:
-    """Saves one `fit` and restores it; every worker has one, and all do the same."""
+    """Saves one `fit` and restores it; every worker has one, and all do the same.
+
+    Attributes:
+        logs: of the epoch that has ended where training resumes; else empty.
+        batches_done: how many batches of the epoch that comes next are trained already.
+    """
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class CheckpointManager:
         self._step_sync = StepSync(stage.strategy, stage.topology, clock=clock)
         self._fit = _fits_done[str(self._folder)]
         self.logs: dict[str, float] = {}
+        self.batches_done = 0
         self._loaded: LoadedCheckpoint | None = None
         self._has_started = False
         self._schedule = SavePolicy(self._options.every, self._options.retention.best, clock=clock)
@@ -117,6 +123,7 @@ class CheckpointManager:
                 self._capture.check_data(found, str(self._folder), allow_change=allowed)
             self._capture.write_variables(found)
             self._loaded = found
+            self.batches_done = self._capture.position(found).batch
             self._step = self._resumed_from = self._began_at = found.manifest.step
             self._schedule.saved(self._step)
             self._schedule.best = state["best"]
@@ -145,14 +152,12 @@ class CheckpointManager:
         self._capture.note_callbacks(callbacks)
         self._writes.prepare(self._capture.shared())
 
-    def restore_state(self) -> int:
-        """Write the rest back, once; the batch of the epoch that comes next."""
+    def restore_state(self) -> None:
+        """Write the rest back, once: before the epoch's `on_epoch_begin`, or in its middle."""
         loaded, self._loaded = self._loaded, None
-        if loaded is None:
-            return 0
-        with phase_tracker.during("checkpoint"):
-            self._capture.write(loaded)
-        return self._capture.position(loaded).batch
+        if loaded is not None:
+            with phase_tracker.during("checkpoint"):
+                self._capture.write(loaded)
 
     @property
     def steps_until_due(self) -> int | None:
@@ -317,6 +322,7 @@ class NullCheckpointManager:
     """Replaces `CheckpointManager`, and does nothing."""
 
     steps_until_due: int | None = None
+    batches_done = 0
 
     def __init__(self) -> None:
         """There were no epochs before this `fit`."""
@@ -336,9 +342,8 @@ class NullCheckpointManager:
         """Whether there is an epoch to train."""
         return epochs > begin
 
-    def restore_state(self) -> int:
-        """An epoch begins at its first batch."""
-        return 0
+    def restore_state(self) -> None:
+        """There is nothing to restore."""
 
     def after_batch(self, epoch: int, batch: int, *, done: int, can_save: bool) -> None:
         """Nothing is due."""

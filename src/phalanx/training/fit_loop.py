@@ -74,15 +74,16 @@ class FitLoop(ABC):
         )
         steps = self._open_data(begin)
         reporter.begin(epochs=epochs, initial_epoch=begin, steps=steps)
-        logs = checkpoints.logs
-        if begin >= epochs:
+        logs, done = checkpoints.logs, checkpoints.batches_done
+        if not done or begin >= epochs:
             checkpoints.restore_state()
         for epoch in range(begin, epochs):
             self._before_reset()
             model.reset_metrics()
             reporter.begin_epoch(epoch)
+            checkpoints.restore_state()  # within an epoch, whose beginning the state has behind it
             self._epoch = epoch
-            logs = self._train_epoch(checkpoints.restore_state())
+            logs, done = self._train_epoch(done), 0
             if self.evaluation and is_validation_epoch(model, epoch, self.validation_freq):
                 validated = self.evaluation.run(self._callbacks)
                 logs.update({f"val_{name}": value for name, value in validated.items()})
