@@ -316,6 +316,37 @@ def test_the_manifest_says_where_the_training_comes_from(tmp_path):
     assert {one["version"] for one in of_step.values()} == {phalanx.__version__}
 
 
+def two_fits(directory, callbacks=(), log=None):
+    """Two trainings of one model on data of two lengths, one after the other; its weights."""
+    import tensorflow as tf
+
+    model = small()
+    rows = tf.data.Dataset.from_tensor_slices((X, Y))
+    stops = keras.callbacks.EarlyStopping("loss", patience=5)
+    first = [stops] if log is None else [stops, keras.callbacks.CSVLogger(log)]
+    options = {"epochs": 3, "verbose": 0}
+    checkpoint = Checkpoint(directory, every=every_n_steps(2), async_save=False)
+    phalanx.fit(model, rows.take(8).batch(8), callbacks=[*first, checkpoint], **options)
+    best = stops.best
+    checkpoint = Checkpoint(directory, every=every_n_steps(2), async_save=False)
+    stops = keras.callbacks.EarlyStopping("loss", patience=5)
+    pairs = rows.shuffle(32, seed=1).batch(4)
+    phalanx.fit(model, pairs, callbacks=[stops, *callbacks, checkpoint], **options)
+    return best, model.get_weights()
+
+
+def test_a_second_fit_that_was_broken_off_is_resumed(tmp_path):
+    _, whole = two_fits(tmp_path / "whole")
+    forget_fits()
+    with pytest.raises(RuntimeError):
+        two_fits(tmp_path / "broken", [Raises(at=13)])
+    forget_fits()
+    best, again = two_fits(tmp_path / "broken")
+    assert best is None or best == np.inf  # the callback of a fit that is skipped sees nothing
+    for one, other in zip(whole, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("break_at", [5, 7])  # the last checkpoint ends an epoch, or is within one
 def test_what_hooks_of_an_epoch_s_beginning_do_is_done_once(tmp_path, break_at):
     def train(directory, callbacks=()):

@@ -84,6 +84,7 @@ class CheckpointManager:
         self.logs: dict[str, float] = {}
         self.batches_done = 0
         self._loaded: LoadedCheckpoint | None = None
+        self._is_skipped = False
         self._has_started = False
         self._schedule = SavePolicy(self._options.every, self._options.retention.best, clock=clock)
         self._step = steps_trained(self._model)
@@ -118,19 +119,21 @@ class CheckpointManager:
                 return
             assert_wanted(found, self._folder, resume=self._options.resume)
             self._capture.check_compatible(found, str(self._folder))
-            if state["fit"] == self._fit:
+            self._is_skipped = state["fit"] > self._fit
+            if not self._is_skipped:
                 allowed = self._options.allow_data_change
                 self._capture.check_data(found, str(self._folder), allow_change=allowed)
             self._capture.write_variables(found)
             self._loaded = found
-            self.batches_done = self._capture.position(found).batch
             self._step = self._resumed_from = self._began_at = found.manifest.step
             self._schedule.saved(self._step)
-            self._schedule.best = state["best"]
-            self._has_started = state["fit"] == self._fit and not state["complete"]
-            self.logs = dict(found.manifest.metrics)
             for callback in callbacks:
                 truncate_after(callback, found.manifest.epoch)
+            if not self._is_skipped:
+                self.batches_done = self._capture.position(found).batch
+                self._schedule.best = state["best"]
+                self._has_started = not state["complete"]
+                self.logs = dict(found.manifest.metrics)
         if self._stage.topology.is_chief:
             _log.warning("%s", in_words(found, self._folder))
 
@@ -139,8 +142,7 @@ class CheckpointManager:
         if self._loaded is None:
             return None
         manifest = self._loaded.manifest
-        of_later_fit = manifest.state["fit"] > self._fit
-        done = of_later_fit or manifest.state["stopped"]
+        done = self._is_skipped or manifest.state["stopped"]
         return max(epochs, manifest.epoch) if done else manifest.epoch
 
     def has_work_left(self, begin: int, epochs: int) -> bool:
@@ -153,9 +155,13 @@ class CheckpointManager:
         self._writes.prepare(self._capture.shared())
 
     def restore_state(self) -> None:
-        """Write the rest back, once: before the epoch's `on_epoch_begin`, or in its middle."""
+        """Write the rest back, once: before the epoch's `on_epoch_begin`, or in its middle.
+
+        Data and callbacks of a `fit` that is skipped, as a later one wrote the checkpoint, stay as
+        they are.
+        """
         loaded, self._loaded = self._loaded, None
-        if loaded is not None:
+        if loaded is not None and not self._is_skipped:
             with phase_tracker.during("checkpoint"):
                 self._capture.write(loaded)
 
