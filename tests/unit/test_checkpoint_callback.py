@@ -336,12 +336,15 @@ def two_fits(directory, callbacks=(), log=None):
 
 
 def test_a_second_fit_that_was_broken_off_is_resumed(tmp_path):
+    log = tmp_path / "first.csv"
     _, whole = two_fits(tmp_path / "whole")
     forget_fits()
     with pytest.raises(RuntimeError):
         two_fits(tmp_path / "broken", [Raises(at=13)])
     forget_fits()
-    best, again = two_fits(tmp_path / "broken")
+    log.write_text("epoch,loss\n0,3.0\n1,2.0\n2,1.0\n")
+    best, again = two_fits(tmp_path / "broken", log=log)
+    assert len(log.read_text().splitlines()) == 4
     assert best is None or best == np.inf  # the callback of a fit that is skipped sees nothing
     for one, other in zip(whole, again, strict=True):
         np.testing.assert_array_equal(one, other)

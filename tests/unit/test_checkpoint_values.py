@@ -16,6 +16,7 @@ from phalanx.checkpoint.rng_state import read_rng_state, write_rng_state
 from phalanx.checkpoint.serialization import NotSerializableError, decode, encode
 from phalanx.checkpoint.variable_names import model_variables, optimizer_variables
 from phalanx.distributed.topology import ReplicaTopology
+from phalanx.keras_compat import atomic_writes
 from phalanx.keras_compat.callback_adapters import truncate_after
 
 numbers = st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none() | st.text()
@@ -216,6 +217,19 @@ def test_a_csv_file_keeps_the_epochs_before(tmp_path):
     callback.on_train_end()
     assert file.read_text().splitlines()[:3] == ["epoch,loss", "0,3.0", "1,2.0"]
     assert file.read_text().splitlines()[3].startswith("2,1.5")
+
+
+def test_a_csv_file_that_cannot_be_cut_stays_whole(tmp_path, monkeypatch):
+    file = tmp_path / "log.csv"
+    file.write_text(before := "epoch,loss\n0,3.0\n1,2.0\n")
+
+    def fail(*_, **__):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(atomic_writes, "move_durably", fail)
+    with pytest.raises(OSError, match="full"):
+        truncate_after(keras.callbacks.CSVLogger(str(file)), 1)
+    assert [path.read_text() for path in tmp_path.iterdir()] == [before]
 
 
 def test_a_csv_file_that_is_not_there_is_not_made(tmp_path):

@@ -26,7 +26,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.keras_compat.atomic_writes import discard_saves_under
+from phalanx.keras_compat.atomic_writes import atomic_path, discard_saves_under
 from phalanx.launcher.scratch import scratch_prefix
 
 
@@ -220,7 +220,7 @@ if hasattr(_CALLBACKS, "OrbaxCheckpoint"):  # Keras 3.13 has none
 # right after a restart, where the epochs before stay and those to be trained again go.
 
 
-def truncate_after(callback: Any, epoch: int) -> None:
+def truncate_after(callback: Any, epoch: float) -> None:
     """Keep the lines of the epochs before `epoch`, and have the callback add to them."""
     if not isinstance(callback, keras.callbacks.CSVLogger):
         return
@@ -231,7 +231,9 @@ def truncate_after(callback: Any, epoch: int) -> None:
     kept = io.StringIO()
     writer = csv.writer(kept, delimiter=callback.sep, lineterminator="\n")
     writer.writerows(line for i, line in enumerate(lines) if i == 0 or _epoch_of(line) < epoch)
-    with tf.io.gfile.GFile(callback.filename, "w") as stream:
+    path = str(callback.filename)  # where it is uploaded, it is whole or absent
+    whole = nullcontext(path) if "://" in path else atomic_path(path)
+    with whole as target, tf.io.gfile.GFile(target, "w") as stream:
         stream.write(kept.getvalue())
     callback.append = True
 

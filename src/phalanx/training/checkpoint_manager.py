@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import Counter
@@ -128,7 +129,7 @@ class CheckpointManager:
             self._step = self._resumed_from = self._began_at = found.manifest.step
             self._schedule.saved(self._step)
             for callback in callbacks:
-                truncate_after(callback, found.manifest.epoch)
+                truncate_after(callback, math.inf if self._is_skipped else found.manifest.epoch)
             if not self._is_skipped:
                 self.batches_done = self._capture.position(found).batch
                 self._schedule.best = state["best"]
