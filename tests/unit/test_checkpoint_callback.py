@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import ExitStack
 
 import keras
 import numpy as np
@@ -12,6 +13,8 @@ from phalanx.callbacks import Checkpoint, every_n_epochs, every_n_seconds, every
 from phalanx.callbacks.checkpoint import find_checkpoint
 from phalanx.checkpoint.async_writer import AsyncWriter
 from phalanx.checkpoint.manifest import with_checksum
+from phalanx.checkpoint.retry import RetryPolicy
+from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.distributed.step_sync import StepSync
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import (
@@ -19,9 +22,12 @@ from phalanx.errors import (
     CheckpointError,
     CheckpointMismatchError,
     ConfigurationError,
+    UnavailableError,
 )
 from phalanx.testing import chaos
+from phalanx.training import async_checkpointer
 from phalanx.training.checkpoint_manager import forget_fits
+from phalanx.training.context import CallContext
 from phalanx.worker import preemption
 
 
@@ -208,6 +214,36 @@ def test_warnings_of_failures_in_a_row_become_rare(tmp_path, caplog):
     counts = [each.partition(" (")[2].split(" ")[0] for each in warnings]
     assert counts == ["", "2", "4", "8", "16"]
     assert "16 in a row have failed; the last that was written is that of step 3" in warnings[-1]
+
+
+def test_an_owner_that_is_seen_late_ends_training(tmp_path, monkeypatch):
+    asked = []
+
+    def held(folder):
+        asked.append(folder)
+        raise OSError("no answer") if len(asked) == 1 else UnavailableError("in use")
+
+    monkeypatch.setattr(async_checkpointer, "held", held)
+    with pytest.raises(UnavailableError, match="in use"):
+        fit(small(), tmp_path, max_retries=0)
+    assert len(asked) == 2
+
+
+def test_a_directory_in_use_is_said_to_all_workers(tmp_path, monkeypatch):
+    def held(folder):
+        raise UnavailableError("in use")
+
+    said = []
+    monkeypatch.setattr(async_checkpointer, "held", held)
+    monkeypatch.setattr(
+        async_checkpointer, "broadcast_int", lambda stage, number: said.append(number) or number
+    )
+    topology = ReplicaTopology(total=2)
+    stage = CallContext(model=None, strategy=None, topology=topology, exit=ExitStack())
+    folder = StorageDir.at(tmp_path)
+    with pytest.raises(UnavailableError, match="in use"):
+        async_checkpointer.writer_of(stage, folder, RetryPolicy())
+    assert said == [-1]
 
 
 def test_nothing_that_is_not_finite_is_saved(tmp_path):

@@ -2,8 +2,10 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
-from phalanx.errors import ConfigurationError
+from phalanx.errors import ConfigurationError, UnavailableError
+from phalanx.launcher.root_cause import is_secondary
 from phalanx.worker.process_exit import exit_code_of, format_traceback, record_failure
 from phalanx.worker.run_script import Target, execute
 
@@ -71,6 +73,14 @@ def test_our_own_error_before_the_script_speaks_for_itself():
 def test_our_own_error_in_the_script_has_its_traceback(ran):
     record = ran("from phalanx.errors import DataError\nraise DataError('x')\n")
     assert "train.py" in record.traceback
+
+
+def test_a_directory_in_use_is_no_consequence_of_a_peer_s_death():
+    own, of_tensorflow = (
+        record_failure(error, rank=0, now=0.0)
+        for error in (UnavailableError("in use"), tf.errors.UnavailableError(None, None, "lost"))
+    )
+    assert [is_secondary(own), is_secondary(of_tensorflow)] == [False, True]
 
 
 def test_an_error_without_frames():

@@ -40,7 +40,7 @@ def held(
     """Be the one writer of a checkpoint directory; those of one process share the lease.
 
     Raises:
-        ConfigurationError: another process writes there.
+        UnavailableError: another process writes there.
         OSError: storage failed.
     """
     key = (os.getpid(), f"{type(folder.filesystem).__name__}:{folder.path.rstrip('/')}")

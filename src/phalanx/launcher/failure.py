@@ -27,6 +27,7 @@ class FailureRecord:
     Attributes:
         rank: the worker.
         type: the exception's class name.
+        module: that class's module; empty where unknown.
         message: the exception's text.
         traceback: the formatted traceback, the user's code on; empty for `sys.exit`.
         time: seconds since the epoch at which the exception reached us, for people.
@@ -47,6 +48,7 @@ class FailureRecord:
     advice: str = ""
     monotonic: float | None = None
     boot: str = ""
+    module: str = ""
 
     @property
     def summary(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.cluster.exit_codes import EXIT_NODE_LOST, RESUME_EXIT_CODE
-from phalanx.errors import CheckpointError
+from phalanx.errors import CheckpointError, UnavailableError
 from phalanx.launcher.failure import FailureRecord, plain_line
 from phalanx.launcher.log_lines import LineAssembler, is_startup_noise, without_style
 from phalanx.monitoring.events import WorkerExitEvent
@@ -23,6 +23,8 @@ _CONSEQUENCE_TYPES = {
     "WorkerLostError",
     TIMED_OUT,
 }
+_DIRECTORY_IN_USE = (UnavailableError.__module__, UnavailableError.__name__)
+"""Phalanx's own, which has its name in common with TensorFlow's."""
 _CONSEQUENCE_TEXTS = re.compile(
     r"Connection reset by peer|Connection refused|Socket closed|failed to connect to all addresses"
     r"|Broken pipe|Collective ops is aborted|is stale|heartbeat timeout"
@@ -120,7 +122,7 @@ class WorkerExit:
 def is_secondary(failure: FailureRecord) -> bool:
     """Whether a failure is what a worker sees when one of its peers has ended."""
     if failure.type in _CONSEQUENCE_TYPES:
-        return True
+        return (failure.module, failure.type) != _DIRECTORY_IN_USE
     return failure.type in _AMBIGUOUS_TYPES and bool(_CONSEQUENCE_TEXTS.search(failure.message))
 
 

@@ -20,7 +20,12 @@ from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.writer import STEP, ShardSnapshot, ShardWriter, Snapshot
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.host_collectives import on_any_worker
-from phalanx.errors import CheckpointError, ConfigurationError, LeaseLostError
+from phalanx.errors import (
+    CheckpointError,
+    ConfigurationError,
+    LeaseLostError,
+    UnavailableError,
+)
 from phalanx.lease.records import LEASE_DIR, record_name
 from phalanx.monitoring.event_log import worker_event_log
 from phalanx.monitoring.events import CheckpointEvent, CheckpointFailed
@@ -163,7 +168,7 @@ class AsyncCheckpointer:
             prune(self._folder, self._options.retention, saved=step, uncommitted_before=step)
 
     def _report(self, error: Exception) -> None:
-        if isinstance(error, LeaseLostError | ConfigurationError):
+        if isinstance(error, LeaseLostError | UnavailableError):
             raise error  # another process owns the directory: nothing of this training will count
         if self._options.on_failure == "raise":
             raise CheckpointError(
@@ -206,8 +211,8 @@ def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy)
     The chief holds the lease of the folder until the call ends.
 
     Raises:
-        ConfigurationError: another process writes there, or a worker does not see the chief's
-            files there.
+        UnavailableError: another process writes there.
+        ConfigurationError: a worker does not see the chief's files there.
     """
     lease = _lease_of(stage, folder)
     return ShardWriter(
@@ -223,20 +228,20 @@ def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy)
 def _lease_of(stage: CallContext, folder: StorageDir) -> Fence | None:
     """The lease on the chief, None on others; storage that fails now may not when it is written."""
     lease: Fence | None = None
-    refused: ConfigurationError | None = None
+    refused: UnavailableError | None = None
     there = 0
     if stage.topology.is_chief:
         try:
             own = stage.exit.enter_context(held(folder))
             lease, there = own, own.fence
-        except ConfigurationError as error:
+        except UnavailableError as error:
             refused = error
         except OSError as error:
             _log.warning("cannot take the lease of %s yet: %s", folder, error)
             lease = LateLease(lambda: stage.exit.enter_context(held(folder)))
     there = broadcast_int(stage, -1 if refused else there)
     if there < 0:
-        raise refused or ConfigurationError(
+        raise refused or UnavailableError(
             f"Worker 0 could not take the checkpoint directory {folder} for this training. Its log "
             "says why."
         )

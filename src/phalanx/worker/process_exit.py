@@ -52,6 +52,7 @@ def record_failure(
     return FailureRecord(
         rank=rank,
         type=type(error).__name__,
+        module=type(error).__module__,
         message=_message_of(error),
         traceback="" if leaving else format_traceback(error),
         time=now,
