@@ -105,6 +105,15 @@ def test_a_second_fit_of_the_same_model_continues_in_the_same_directory(tmp_path
     assert steps(tmp_path) == [3, 6, 8, 9, 12, 15, 16]
 
 
+def test_a_stop_within_an_epoch_counts_its_last_steps(tmp_path):
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = batch == 1
+
+    fit(small(), tmp_path, callbacks=[Stop()])
+    assert steps(tmp_path) == [2]
+
+
 def test_a_second_training_needs_a_directory_of_its_own(tmp_path):
     fit(small(), tmp_path)
     with pytest.raises(ConfigurationError, match="come to step 8; this one begins at step 0"):

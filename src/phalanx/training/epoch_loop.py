@@ -22,7 +22,7 @@ class BatchLoop:
         begin: the hook before a batch; gets the batch's number.
         end: the hook after a batch; gets the number of the last one done, and the logs.
         is_stopped: whether a hook has asked to leave the rest out.
-        after: called, where training continues, with the batches done in all and just now.
+        after: called after that hook, with the batches done in all and just now.
     """
 
     stream: BatchIterator
@@ -55,7 +55,7 @@ class BatchLoop:
             if self.is_due(step + done):
                 logs = self.read(outputs, step + done)
             self.end(step + done - 1, logs)
+            self.after(step + done, done)
             if self.is_stopped():
                 break
-            self.after(step + done, done)
         return outputs

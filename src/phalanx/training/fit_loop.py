@@ -249,7 +249,7 @@ class SyncFitLoop(FitLoop):
         is_synced = self._local is None or self._local.is_synced
         if is_synced:
             self._replicas.after(self._executor.trained)
-        is_last = batch == self._stream.steps
+        is_last = batch == self._stream.steps or self._model.stop_training
         self._checkpoints.after_batch(
             self._epoch, batch, done=done, can_save=is_synced and not is_last
         )
