@@ -105,6 +105,17 @@ def test_a_second_fit_of_the_same_model_continues_in_the_same_directory(tmp_path
     assert steps(tmp_path) == [3, 6, 8, 9, 12, 15, 16]
 
 
+def test_a_second_fit_continues_though_steps_were_skipped(tmp_path):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=3e38)
+    model.compile(scaled, "mse")
+    fit(model, tmp_path)
+    assert model.optimizer.inner_optimizer.iterations.numpy() < 8
+    fit(model, tmp_path)
+    assert steps(tmp_path) == [3, 6, 8, 9, 12, 15, 16]
+
+
 def test_a_stop_within_an_epoch_counts_its_last_steps(tmp_path):
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

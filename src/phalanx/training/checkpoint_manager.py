@@ -116,7 +116,8 @@ class CheckpointManager:
             state = found.manifest.state
             assert_of_a_fit(found, self._folder)
             if state["fit"] < self._fit:
-                check_not_ahead(found, self._folder, self._step)
+                self._step = self._began_at = step_after(found, self._folder, self._step)
+                self._schedule.saved(self._step)
                 return
             assert_wanted(found, self._folder, resume=self._options.resume)
             self._capture.check_compatible(found, str(self._folder))
@@ -471,14 +472,26 @@ def assert_wanted(found: LoadedCheckpoint, folder: StorageDir, *, resume: Resume
         )
 
 
-def check_not_ahead(found: LoadedCheckpoint, folder: StorageDir, step: int) -> None:
-    """Refuse a second training next to one that has ended in this process."""
-    if step < found.manifest.step:
+def step_after(found: LoadedCheckpoint, folder: StorageDir, updates: int) -> int:
+    """The step where a `fit` begins after one of this process that has ended in the same directory.
+
+    Args:
+        found: what that one saved at its end.
+        folder: of the checkpoints.
+        updates: what the optimizer has counted, which leaves out steps that a loss scale skipped.
+
+    Raises:
+        ConfigurationError: this is a second training, next to that one.
+    """
+    ended_at = found.manifest.step
+    step = ended_at + updates - int(found.manifest.state.get("updates", ended_at))
+    if step < ended_at:
         raise ConfigurationError(
             f"Checkpoint was given {folder}, where a fit before this one has come to step "
-            f"{found.manifest.step}; this one begins at step {step}. Give each training a "
-            "directory of its own."
+            f"{ended_at}; this one begins at step {step}. Give each training a directory of its "
+            "own."
         )
+    return step
 
 
 def in_words(found: LoadedCheckpoint, folder: StorageDir) -> str:

@@ -29,6 +29,7 @@ from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import CheckpointMismatchError
 from phalanx.gradients.nonfinite import NonFiniteGuard, guard_of
+from phalanx.keras_compat.model_access import steps_trained
 from phalanx.keras_compat.optimizer_clippers import innermost
 from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.training.local_steps import LocalSteps
@@ -136,6 +137,7 @@ class TrainState:
             own=own,
             state={
                 "fit": fit,
+                "updates": steps_trained(self._model),
                 "complete": moment.is_complete,
                 "stopped": moment.is_stopped,
                 "best": best,
