@@ -25,7 +25,7 @@ from phalanx.errors import (
     UnavailableError,
 )
 from phalanx.testing import chaos
-from phalanx.training import async_checkpointer
+from phalanx.training import async_checkpointer, checkpoint_api
 from phalanx.training.checkpoint_manager import forget_fits
 from phalanx.training.context import CallContext
 from phalanx.worker import preemption
@@ -299,6 +299,17 @@ def test_save_and_restore_of_a_hand_written_loop(tmp_path):
         phalanx.checkpoint.restore(keras.Sequential([keras.layers.Dense(2)]), tmp_path)
     with pytest.raises(ConfigurationError, match=r"checkpoint\.save"):
         fit(small(), tmp_path)
+
+
+def test_a_save_is_done_though_older_ones_cannot_be_removed(tmp_path, monkeypatch):
+    def prune(*_, **__):
+        raise OSError("busy")
+
+    monkeypatch.setattr(checkpoint_api, "prune", prune)
+    model = small()
+    model.optimizer.build(model.trainable_variables)
+    phalanx.checkpoint.save(model, tmp_path, step=7)
+    assert steps(tmp_path) == [7]
 
 
 def spoil(directory, step, *, written):

@@ -102,3 +102,48 @@ def test_a_worker_that_can_write_nothing_keeps_no_one_waiting(pool, tmp_path):
     ]
     committed = {path.parent for path in tmp_path.glob("step-*/manifest.json")}
     assert {path.parent for path in tmp_path.glob("step-*/*")} == committed
+
+
+def save_where_one_fails(directory):
+    """What each worker gets where the other, or itself, cannot save; then a save that succeeds."""
+    import keras
+    import numpy as np
+
+    import phalanx
+    from phalanx.checkpoint.writer import ShardWriter
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.optimizer.build(model.trainable_variables)
+    raised = []
+
+    def save(**options):
+        try:
+            phalanx.checkpoint.save(model, directory, step=1, max_retries=0, **options)
+        except Exception as error:
+            raised.append(type(error).__name__)
+
+    save(state={"value": object()})  # of which only worker 0 finds that it is not JSON
+    real = ShardWriter.store
+
+    def store(self, share):
+        if self.rank == 1:  # which cannot even leave a note
+            raise OSError("no space")
+        return real(self, share)
+
+    ShardWriter.store = store
+    save()
+    ShardWriter.store = real
+    left = os.listdir(os.path.join(directory, "step-00000001"))
+    save(metrics={"loss": np.float32(1.5)})
+    return raised, left, phalanx.checkpoint.list(directory)[0].metrics
+
+
+def test_a_save_fails_on_all_workers_or_on_none(pool, tmp_path):
+    of_each = pool(2).run(save_where_one_fails, args=[str(tmp_path)], deadline=60)
+    assert [raised for raised, _, _ in of_each] == [
+        ["TypeError", "CheckpointError"],
+        ["CheckpointError", "OSError"],
+    ]
+    assert [left for _, left, _ in of_each] == [[], []]
+    assert of_each[0][2] == {"loss": 1.5}

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 from phalanx.callbacks.checkpoint import CheckpointOptions
@@ -56,7 +57,7 @@ class AsyncCheckpointer:
         self._folder = folder
         self._clock = clock
         self._background = AsyncWriter()
-        self._gives_up = False
+        self._gives_up = Event()
         self._count = 0
         self._step = 0
         self._last_saved: int | None = None
@@ -64,7 +65,7 @@ class AsyncCheckpointer:
         self._why = ""
         self._writer = replace(
             writer_of(stage, folder, options.retry_policy),
-            is_given_up=lambda: self._gives_up,
+            is_given_up=self._gives_up.is_set,
             peer_timeout=options.peer_timeout,
         )
         self._writing = self._writer
@@ -104,7 +105,8 @@ class AsyncCheckpointer:
         Raises:
             CheckpointError: as for `write`.
         """
-        self._wait_for_all()
+        wait_for_all(self._stage, self._background, self._gives_up)
+        self._gives_up.clear()
         error = self._background.take_error()
         if error is not None and self._stage.topology.is_chief:
             self._writing.discard(self._step)
@@ -123,18 +125,6 @@ class AsyncCheckpointer:
                 f"Asked to save and stop at step {step}; its checkpoint in {self._folder} could "
                 f"not be written{self._why}. Training resumes from the last complete one."
             )
-
-    def _wait_for_all(self) -> None:
-        """Until every worker has written its shard or failed, and the chief has committed.
-
-        The chief waits for the shards of the others. One that could not write its shard may be
-        unable to leave a note of that too, so it says so here.
-        """
-        is_writing = True
-        while is_writing:
-            is_done = self._background.wait(_POLL_SECONDS)
-            self._gives_up, is_writing = self._on_any_worker(self._background.failed, not is_done)
-        self._gives_up = False
 
     def _end_if_nothing_is_saved(self) -> None:
         is_chief = self._stage.topology.is_chief  # which alone knows whether it has committed
@@ -198,10 +188,35 @@ class AsyncCheckpointer:
     def _leave(self, kind: type[BaseException] | None, *_: object) -> None:
         """Training ends in an error: a write under way may still become whole."""
         if kind is not None and not self._background.wait(_SECONDS_TO_FINISH):
-            self._gives_up = True
+            self._gives_up.set()
 
     def _on_any_worker(self, *flags: bool) -> list[bool]:
         return on_any_worker(self._stage.strategy, self._stage.topology, *flags)
+
+
+def wait_for_all(stage: CallContext, background: AsyncWriter, gives_up: Event) -> bool:
+    """Wait until every worker has written its shard or failed, and the chief has committed.
+
+    The chief waits for the shards of the others. One that could not write its shard may be
+    unable to leave a note of that too, so it says so here. A collective.
+
+    Args:
+        stage: the call.
+        background: writes.
+        gives_up: is set where the chief is to wait for the others no longer.
+
+    Returns:
+        Whether some worker has failed; the same on all workers.
+    """
+    failed, is_writing = False, True
+    while is_writing:
+        is_done = background.wait(_POLL_SECONDS)
+        failed, is_writing = on_any_worker(
+            stage.strategy, stage.topology, background.failed, not is_done
+        )
+        if failed:
+            gives_up.set()
+    return failed
 
 
 def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy) -> ShardWriter:

@@ -6,12 +6,14 @@ import builtins
 import os
 import uuid
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from threading import Event
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from phalanx.checkpoint import reader
+from phalanx.checkpoint.async_writer import AsyncWriter
 from phalanx.checkpoint.history import entries
 from phalanx.checkpoint.manifest import Manifest
 from phalanx.checkpoint.replica_values import Rows, assign
@@ -21,11 +23,10 @@ from phalanx.checkpoint.sharding import describe
 from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.checkpoint.variable_names import model_variables, optimizer_variables, paths_of
 from phalanx.checkpoint.writer import Snapshot
-from phalanx.distributed.host_collectives import on_any_worker
 from phalanx.distributed.topology import topology_of
 from phalanx.errors import CheckpointError
 from phalanx.keras_compat.model_access import steps_trained, strategy_of
-from phalanx.training.async_checkpointer import writer_of
+from phalanx.training.async_checkpointer import wait_for_all, writer_of
 from phalanx.training.context import CallContext
 
 _lineages: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
@@ -77,7 +78,8 @@ def save(
         storage_options: for fsspec's file system.
 
     Raises:
-        CheckpointError: the model is not built, or a worker's share did not come.
+        CheckpointError: the model is not built, or another worker could not write its share: where
+            one fails, all do, and nothing is left of it.
         OSError: storage refused.
     """
     variables = _variables(model, "save") | optimizer_variables(model)
@@ -87,7 +89,11 @@ def save(
         stage = CallContext(
             model=model, strategy=strategy, topology=topology_of(strategy), exit=stack
         )
-        writer = writer_of(stage, folder, RetryPolicy(max_retries=max_retries))
+        gives_up = Event()
+        writer = replace(
+            writer_of(stage, folder, RetryPolicy(max_retries=max_retries)),
+            is_given_up=gives_up.is_set,
+        )
         snapshot = Snapshot(
             step=steps_trained(model) if step is None else step,
             epoch=epoch,
@@ -97,12 +103,23 @@ def save(
                 "paths": paths_of(variables),
                 "lineage": _lineages.get(model, {}),
             },
-            metrics=dict(metrics or {}),
+            metrics={name: float(value) for name, value in (metrics or {}).items()},
         )
-        if writer.write(snapshot) is not None:
-            step = snapshot.step
-            prune(folder, Retention(max_to_keep=max_to_keep), saved=step, uncommitted_before=step)
-        on_any_worker(strategy, stage.topology, False)  # it is there when anybody continues
+        share, background = writer.take(snapshot), AsyncWriter()
+        background.start(lambda: writer.store(share))
+        failed = wait_for_all(stage, background, gives_up)
+        is_chief, step = stage.topology.is_chief, snapshot.step
+        if failed and is_chief:
+            writer.discard(step)
+        if failed:
+            raise background.take_error() or CheckpointError(
+                f"Asked to save step {step} in {folder}; another worker could not write its share. "
+                "Its log says why."
+            )
+        if is_chief:
+            with suppress(OSError):  # what is too much now goes with the next
+                keeps = Retention(max_to_keep=max_to_keep)
+                prune(folder, keeps, saved=step, uncommitted_before=step)
 
 
 def restore(
