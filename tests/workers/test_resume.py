@@ -74,3 +74,18 @@ def test_continues_with_another_number_of_workers(tmp_path, before, after, run):
     assert again["drawn"] == moved["drawn"]
     for one, other in zip(again["optimizer"], moved["optimizer"], strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def read_on(directory):
+    return resume_cases.run("pipeline", directory, every=EVERY)
+
+
+@pytest.mark.full
+def test_other_workers_with_as_many_replicas_read_the_data_again(tmp_path, mirrored2, run):
+    directory = str(tmp_path / "moved")
+    with mirrored2.scope():
+        broken = resume_cases.run("pipeline", directory, every=EVERY, break_at=9)
+    assert broken is None
+    one, other = run(2, read_on, directory)
+    assert one["history"] == other["history"]
+    assert len(one["epochs"]) == 4

@@ -145,6 +145,7 @@ class TrainState:
                 "lineage": dict(lineage),
                 "data": self._stream.identity.to_json(),
                 "replicas": self._topology.total,
+                "workers": self._topology.workers,
                 "readings": self._cadence.passed,
                 "nonfinite_count": self._nonfinite_steps(),
                 "draw_counters": self._draw_counters.read(),
@@ -232,8 +233,9 @@ class TrainState:
         self._draw_counters.restore(state["draw_counters"])
         document = json.loads(bytes(self._of_worker(arrays, _CALLBACKS)[""]))
         self._states.write(document, _below(f"{_CALLBACKS}/", arrays))
-        is_same = state["replicas"] == self._topology.total and self._saved_data is None
-        is_same &= self._keeps_iterator
+        is_same = self._keeps_iterator and self._saved_data is None
+        is_same &= state["replicas"] == self._topology.total
+        is_same &= state.get("workers") == self._topology.workers
         iterator = _below(f"{_WORKER}/{self._topology.rank}/{_ITERATOR}/", arrays)
         self._stream.restore(self.position(loaded), iterator if iterator and is_same else None)
         write_rng_state(self._of_worker(arrays, f"{_RNG_STATE}/"))  # last: opening data may draw
