@@ -1,6 +1,9 @@
 """What Keras's callbacks remember comes back into fresh ones, which then do the same."""
 
+import json
+
 import keras
+import numpy as np
 import pytest
 
 from phalanx.checkpoint.callback_state import CallbackStates
@@ -54,3 +57,24 @@ def test_a_fresh_callback_continues_as_the_old_one(make, after):
     states.write(document, arrays)
     second.model.optimizer.learning_rate = reported[-1][0]  # the optimizer's, not the callback's
     assert reported + train(second, range(after, len(LOSSES))) == whole
+
+
+class Holder(keras.callbacks.Callback):
+    best_weights = None
+    rate = None
+
+
+def test_weights_in_bfloat16_are_remembered():
+    first, second = Holder(), Holder()
+    states = CallbackStates([first])
+    first.best_weights = [np.arange(3).astype("bfloat16"), np.float32(2)]
+    first.rate = np.ones((), "bfloat16")[()]
+    document, arrays = states.read()
+    CallbackStates([second]).write(json.loads(json.dumps(document)), arrays)
+    for one, other in zip(first.best_weights, second.best_weights, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    assert (second.rate, second.rate.dtype) == (1, np.dtype("bfloat16"))
+    assert states.read()[1].keys() == arrays.keys()
+    unchanged = CallbackStates([first]).read()
+    assert unchanged == ({"Holder/0": {}}, {})

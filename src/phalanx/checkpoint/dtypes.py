@@ -5,7 +5,13 @@ from __future__ import annotations
 import ml_dtypes  # noqa: F401  # registers their names with NumPy
 import numpy as np
 
-__all__ = ["from_storage", "to_storage"]
+__all__ = ["from_storage", "is_storable", "to_storage"]
+
+
+def is_storable(dtype: np.dtype) -> bool:
+    """Whether the files of a checkpoint hold its numbers, unlike a long double's or an object's."""
+    is_known = dtype.kind in "biuf" or dtype.isbuiltin == 2  # which is one of ml_dtypes
+    return is_known and dtype.itemsize <= 8
 
 
 def to_storage(array: np.ndarray) -> np.ndarray:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.checkpoint.dtypes import is_storable
+
 _KIND = "__kind__"
 
 
@@ -24,11 +26,11 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
     Raises:
         NotSerializableError: it, or something in it, cannot be written down.
     """
-    if isinstance(value, np.generic) and _is_plain(value.dtype):  # np.float64 is a float too
-        return {_KIND: "number", "dtype": value.dtype.str, "value": value.item()}
+    if isinstance(value, np.generic) and is_storable(value.dtype):  # np.float64 is a float too
+        return {_KIND: "number", "dtype": value.dtype.name, "value": value.item()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, np.ndarray) and _is_plain(value.dtype):
+    if isinstance(value, np.ndarray) and is_storable(value.dtype):
         while name in arrays:  # of {1: a, "1": b}
             name += "'"
         arrays[name] = np.array(value)
@@ -46,11 +48,6 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
         ]
         return {_KIND: "dict", "items": items}
     raise NotSerializableError(f"{type(value).__name__} in {name}")
-
-
-def _is_plain(dtype: np.dtype) -> bool:
-    """Whether JSON and the files of a checkpoint hold its numbers, unlike a long double's."""
-    return dtype.kind in "biuf" and dtype.itemsize <= 8
 
 
 def decode(document: Any, arrays: Mapping[str, np.ndarray]) -> Any:
