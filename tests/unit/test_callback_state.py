@@ -78,3 +78,11 @@ def test_weights_in_bfloat16_are_remembered():
     assert states.read()[1].keys() == arrays.keys()
     unchanged = CallbackStates([first]).read()
     assert unchanged == ({"Holder/0": {}}, {})
+
+
+def test_what_a_process_has_started_is_not_remembered(tmp_path):
+    callback = keras.callbacks.TensorBoard(str(tmp_path))
+    states = CallbackStates([callback])
+    callback._is_tracing = callback._profiler_started = True
+    callback._global_train_batch = 7
+    assert states.read()[0] == {"TensorBoard/0": {"_global_train_batch": 7}}

@@ -18,6 +18,8 @@ import numpy as np
 from phalanx.checkpoint.serialization import NotSerializableError, decode, encode
 
 _NOT_STATE = {"model", "_model", "params", "_params", "validation_data", "cluster", "local_metrics"}
+_OF_THE_PROCESS = {"_is_tracing", "_profiler_started"}
+"""What `keras.callbacks.TensorBoard` has under way, which a fresh process has not."""
 _SET_UP_LATE = ("monitor_op", "min_delta")
 """Keras's callbacks that monitor turn `min_delta` negative where they choose their `monitor_op`, at
 the first epoch's end: those of a fresh process do so again."""
@@ -82,7 +84,7 @@ def _attributes(callback: Any, name: str) -> dict[str, _Encoded]:
     found: dict[str, _Encoded] = {}
     late = _SET_UP_LATE if hasattr(callback, "monitor_op") else ()
     for attribute, value in vars(callback).items():
-        if attribute in _NOT_STATE or attribute in late:
+        if attribute in _NOT_STATE or attribute in _OF_THE_PROCESS or attribute in late:
             continue
         arrays: dict[str, np.ndarray] = {}
         with suppress(NotSerializableError):
