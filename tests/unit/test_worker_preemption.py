@@ -229,3 +229,16 @@ with guard():
     print(os.waitstatus_to_exitcode(status), is_requested())
 """)
     assert ended.stdout == f"{-signal.SIGTERM} False\n", ended.stderr
+
+
+def test_the_end_does_not_wait_for_a_forked_child():
+    ended = process("""
+with guard():
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+print("done")
+""")
+    assert ended.stdout == "done\n", ended.stderr

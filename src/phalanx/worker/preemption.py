@@ -25,6 +25,9 @@ from phalanx.launcher.preemption import SIGNALS
 SAME_SIGNAL_SECONDS = 5.0
 """Signals within this time are one request: schedulers signal launcher and workers."""
 
+_END = b"\0"
+"""What ends the thread that reads the numbers of signals; no signal has number 0."""
+
 
 class Preemption:
     """Whether this process was asked to save and stop."""
@@ -115,8 +118,10 @@ class Preemption:
             target=_read, args=(reading, self.take, before), name="phalanx-preemption", daemon=True
         )
         thread.start()
-        undo.callback(thread.join)
         undo.callback(os.close, writing)
+        undo.callback(thread.join)
+        # Not the end of the file: children forked meanwhile hold the writing end, too.
+        undo.callback(os.write, writing, _END)
         undo.callback(signal.set_wakeup_fd, before, warn_on_full_buffer=False)
         self._handled = free
         for number in free:
@@ -143,10 +148,12 @@ def _only_wake(number: int, frame: object) -> None:
 
 
 def _read(reading: int, take: Callable[[int], None], others: int) -> None:
-    """Hand on the numbers of signals until the writing end is closed."""
+    """Hand on the numbers of signals until `_END`."""
     with os.fdopen(reading, "rb", buffering=0) as stream:
-        while numbers := stream.read(64):
-            for number in numbers:
+        while True:
+            for number in stream.read(64):
+                if number == _END[0]:
+                    return
                 if number in SIGNALS:
                     take(number)
                 elif others >= 0:
