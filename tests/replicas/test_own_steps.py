@@ -90,7 +90,7 @@ class RateOfStep(Stepping):
 
 def trained(kind, fit=keras.Model.fit, epochs=2, **options):
     model = kind()
-    model.compile(keras.optimizers.SGD(0.5), "mse", **options)
+    model.compile(keras.optimizers.SGD(0.1), "mse", **options)
     data = {"x": features(ROWS), "y": targets(ROWS), "batch_size": 8}
     history = fit(model, **data, epochs=epochs, shuffle=False, verbose=0).history
     return model, history
