@@ -156,23 +156,23 @@ def test_starting_at_an_epoch_gives_what_a_complete_training_gives_from_there(
 @given(
     length=st.integers(1, 9),
     first=st.integers(0, 4),
+    more=st.integers(1, 4),
     chunk=st.integers(1, 5),
     steps=st.integers(1, 9),
 )
-def test_starting_at_an_epoch_counts_its_steps_per_epoch(length, first, chunk, steps):
-    whole, _, _ = walk(
-        FakeSource(length, endless=True), epochs=first + 1, chunk=chunk, steps_per_epoch=steps
-    )
-    uncut = all(len(epoch) == steps for epoch in whole)
-    part, _, _ = walk(
-        FakeSource(length, endless=True),
-        epochs=first + 1,
+@pytest.mark.parametrize("endless", [True, False])
+def test_starting_at_an_epoch_begins_a_pass_where_steps_per_epoch_is_given(
+    length, first, more, chunk, steps, endless
+):
+    seen, _, _ = walk(
+        FakeSource(length, endless=endless),
+        epochs=first + more,
         chunk=chunk,
         steps_per_epoch=steps,
         first_epoch=first,
     )
-    if uncut:
-        assert part == whole[first:]
+    expected = plain_reference(length, more, steps)
+    assert [[b for _, b in epoch] for epoch in seen] == [[b for _, b in e] for e in expected]
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)

@@ -50,13 +50,14 @@ class BatchIterator:
         return self._steps_per_epoch or self.source.num_batches or self._learned
 
     def start(self, epoch: int) -> None:
-        """Begin at `epoch` (from 0), as if the epochs before had been trained.
+        """Begin at `epoch` (from 0), with the first batch of a pass, as Keras does.
 
         Keras calls the data's `on_epoch_end` here too (`EpochIterator.reset`), at which a
         PyDataset may shuffle.
         """
         self.source.on_epoch_end()
-        self._position = epoch * (self.steps or 0)
+        position = epoch * (self.steps or 0)
+        self._position = position - position % (self.source.num_batches or 1)
         self._iterator = None
         self._passes = self._unread = 0
 
