@@ -71,7 +71,8 @@ def arrays_of(adapter: Any) -> Arrays | None:
     inputs = slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
     with tf.device("CPU:0"):  # tf.data reads from the host
         inputs = keras.tree.map_structure(
-            lambda a: tf.convert_to_tensor(a) if isinstance(a, np.ndarray) else a, inputs
+            lambda a: a if a is None or tf.is_tensor(a) else tf.convert_to_tensor(np.asarray(a)),
+            inputs,
         )
     return Arrays(
         inputs=keras.tree.lists_to_tuples(inputs),
