@@ -123,6 +123,22 @@ def test_csv_rows_that_are_broken_are_named_or_left_out(tmp_path, caplog):
         phalanx.data.csv(file)
 
 
+def test_a_missing_value_leaves_the_integers_of_a_column_whole(tmp_path):
+    import pyarrow.parquet
+
+    numbers = [2**53 + 1, None, 16777217]
+    file = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"x": numbers, "y": [1, 2, 3]}), file)
+    (tmp_path / "a.csv").write_text(f"x,y\n{numbers[0]},1\n,2\n{numbers[2]},3\n")
+    for source in (
+        phalanx.data.parquet(file, on_error="skip"),
+        phalanx.data.csv(tmp_path / "a.csv", on_error="skip"),
+    ):
+        found = [sample(source, row) for row in range(2)]
+        assert [one["x"] for one in found] == [numbers[0], numbers[2]]
+        assert {one["x"].dtype for one in found} == {np.dtype("int64")}
+
+
 def test_tables_without_such_a_column_or_any_row_are_refused(tmp_path):
     file = tmp_path / "a.csv"
     file.write_text("x,y\n")

@@ -60,7 +60,7 @@ def whole_rows(rows: TableRows, wanted: list[str], *, skips: bool) -> np.ndarray
 def joined(name: str, files: list[TableRows], kept: list[np.ndarray]) -> np.ndarray:
     """A column over all files."""
     parts = [
-        _numbers(name, rows.table.column(name), rows.name)[which]
+        _numbers(name, _at(rows.table.column(name), which), rows.name)
         for rows, which in zip(files, kept, strict=True)
     ]
     parts = [part for part in parts if len(part)] or parts  # a CSV without rows has no types
@@ -74,6 +74,11 @@ def joined(name: str, files: list[TableRows], kept: list[np.ndarray]) -> np.ndar
     return whole.astype(np.float32) if whole.dtype.kind == "f" else whole
 
 
+def _at(column: Any, rows: np.ndarray) -> Any:
+    """Only these rows: what lacks a value makes floats of whole numbers."""
+    return column if len(rows) == len(column) else column.take(rows)
+
+
 def _numbers(name: str, column: Any, file: str) -> np.ndarray:
     """A column as TensorFlow takes it: int64, float32 (also of decimals), bool, or text."""
     values: np.ndarray = column.to_numpy()
@@ -85,11 +90,9 @@ def _numbers(name: str, column: Any, file: str) -> np.ndarray:
             )
         values = np.stack(list(values))
     if values.dtype == object:
-        kinds = {type(value) for value in values.flat} - {type(None)}
+        kinds = {type(value) for value in values.flat}
         if kinds == {decimal.Decimal}:
             values = values.astype(np.float64)
-        elif kinds == {bool}:  # and rows without a value, which are left out
-            values = values.astype(bool)
         elif not kinds <= {str, bytes}:
             raise _unusable(name, column, file)
     if values.dtype.kind == "f":
