@@ -190,6 +190,21 @@ def test_features_and_tuples(plain):
         tfrecords(plain, features={"id": tf.io.VarLenFeature(tf.int64)})
 
 
+def test_the_schema_of_other_files_is_not_replaced(tmp_path):
+    first = write_tfrecords({"x": np.arange(4)}, str(tmp_path / "train"))
+    with pytest.raises(DataError, match=r"schema\.json.* of other samples.*another directory"):
+        write_tfrecords({"x": np.arange(4.0)}, str(tmp_path / "test"))
+    assert {file.name for file in tmp_path.iterdir()} == {Path(first[0]).name, "schema.json"}
+    write_tfrecords({"x": np.arange(3)}, str(tmp_path / "test"))
+    again = {"z": np.arange(4.0)}
+    with pytest.raises(DataError, match="of other samples"):
+        write_tfrecords(again, str(tmp_path / "train"))
+    for file in tmp_path.glob("test-*"):
+        file.unlink()
+    write_tfrecords(again, str(tmp_path / "train"))
+    assert set(tfrecords(str(tmp_path / "train-*")).element_spec) == {"z"}
+
+
 def test_records_without_a_schema_are_bytes(tmp_path):
     files = write_tfrecords(np.arange(5), str(tmp_path / "raw"), serialize=lambda n: b"%d" % n)
     _, ((_, data),) = next(

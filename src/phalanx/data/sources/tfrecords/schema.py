@@ -132,6 +132,28 @@ class Schema:
         leaves = [{"name": a.name, "dtype": a.dtype, "shape": list(a.shape)} for a in self.leaves]
         return json.dumps({"schema": 1, "structure": self.structure, "arrays": leaves}, indent=2)
 
+    def write(self, files: Sequence[str]) -> None:
+        """Write it next to `files`, which are about to be written.
+
+        Raises:
+            DataError: it would replace the schema of other files.
+        """
+        directory = os.path.dirname(files[0]) or "."
+        place = f"{directory}/{SCHEMA_FILE}"
+        before = self.from_files(files)
+        if before is not None and before != self:
+            own = {os.path.basename(file) for file in files}
+            others = sorted(n for n in tf.io.gfile.listdir(directory) if ".tfrecord" in n)
+            others = [name for name in others if name not in own]
+            if others:
+                raise DataError(
+                    f"Asked to write {files[0]}; found {place} of other samples, by which "
+                    f"{others[0]} is read. Write to another directory, or remove the files that "
+                    "are no longer needed."
+                )
+        with tf.io.gfile.GFile(place, "w") as stream:
+            stream.write(self.to_json())
+
     @classmethod
     def from_files(cls, files: Sequence[str]) -> Schema | None:
         """The schema in the directory of these files; None where there is none."""

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from phalanx.data.sources.arrays import lists_as_arrays
-from phalanx.data.sources.tfrecords.schema import SCHEMA_FILE, Schema
+from phalanx.data.sources.tfrecords.schema import Schema
 from phalanx.errors import ConfigurationError, DataError
 from phalanx.monitoring.durable_files import move_durably
 
@@ -51,8 +51,9 @@ def write_tfrecords(
         The files' names.
 
     Raises:
-        DataError: there are fewer samples than shards, or a sample differs from the first in its
-            keys or shapes, or has a value that the dtype of the first cannot hold.
+        DataError: there are fewer samples than shards; a sample differs from the first in its keys
+            or shapes, or has a value that the dtype of the first cannot hold; or the directory
+            has the schema of other files.
         ConfigurationError: an argument is none of what it may be.
     """
     if compression not in _ENDINGS:
@@ -72,19 +73,20 @@ def write_tfrecords(
             f"Asked to write {len(rows)} samples to {shards} files. Give more samples or fewer "
             "shards: an empty file is of no use to a worker."
         )
-    directory = os.path.dirname(path) or "."
-    tf.io.gfile.makedirs(directory)
-    schema = None
-    if serialize is None:
-        schema = Schema.of(rows[0])
-        with tf.io.gfile.GFile(f"{directory}/{SCHEMA_FILE}", "w") as stream:
-            stream.write(schema.to_json())
+    tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+    names = [
+        f"{path}-{shard:05d}-of-{shards:05d}.tfrecord{_ENDINGS[compression]}"
+        for shard in range(shards)
+    ]
+    schema = Schema.of(rows[0]) if serialize is None else None
+    if schema is not None:
+        schema.write(names)
     tasks = [
         _Task(
             rows=rows,
             first=shard * len(rows) // shards,
             end=(shard + 1) * len(rows) // shards,
-            file=f"{path}-{shard:05d}-of-{shards:05d}.tfrecord{_ENDINGS[compression]}",
+            file=names[shard],
             compression=compression,
             serialize=serialize,
             schema=schema,
