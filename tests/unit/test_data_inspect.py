@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from phalanx.data.inspection.inspect import inspect
 from phalanx.errors import ConfigurationError
-from phalanx.keras_compat.dataset_graph import transformations
+from phalanx.keras_compat.dataset_graph import batch_size_of, transformations
 
 
 def samples(count=100):
@@ -148,6 +148,13 @@ class TestCanaries:
         take, repeat, cache, batch = walked(made)[1:]
         assert (take.count, repeat.count, cache.filename) == (9, 3, "kept")
         assert (batch.batch_size, batch.drop_remainder) == (4, True)
+
+    def test_the_batch_size_is_unknown_where_rows_may_change_after_the_batch(self):
+        of_32 = samples().batch(32)
+        assert batch_size_of(of_32.map(lambda *parts: parts).prefetch(1)) == 32
+        assert batch_size_of(tf.data.Dataset.sample_from_datasets([of_32, of_32])) is None
+        assert batch_size_of(samples().batch(256).rebatch(32)) is None
+        assert batch_size_of(samples().batch(256).unbatch()) is None
 
     def test_interleaves_and_readers_know_whether_they_are_deterministic(self):
         assert walked(interleaved(deterministic=False))[1].deterministic == "false"

@@ -30,7 +30,10 @@ _RANDOM = re.compile(
 )
 _PYTHON = re.compile(r"(Eager)?PyFunc(Stateless)?")
 _MAP = re.compile(r"(Parallel)?Map(AndBatch)?Dataset(V\d)?")
-_CHANGES_ROWS = ("FlatMap", "Interleave", "ParallelInterleave", "Unbatch")
+_KEEPS_ROWS = (
+    *("AssertCardinality", "Cache", "Filter", "IgnoreErrors", "Map", "Options", "ParallelMap"),
+    *("Prefetch", "Repeat", "Shard", "Shuffle", "Skip", "Take", "TakeWhile", "Zip"),
+)
 _TFRECORD = "TFRecord"
 _READS_ONLY = re.compile(
     r"(Stateful|)PartitionedCall|If|While|Case|Assert|ReadVariableOp|ResourceGather(Nd)?"
@@ -119,10 +122,10 @@ def transformations(dataset: Any) -> Transformation:
 
 
 def batch_size_of(dataset: Any) -> int | None:
-    """The rows that its last batch step asks for; None where it has none."""
+    """The rows that its last batch step asks for; None where others may come after it."""
     step = transformations(dataset)
     while step.batch_size is None:
-        if not step.inputs or step.kind in _CHANGES_ROWS:
+        if not step.inputs or step.kind not in _KEEPS_ROWS:
             return None
         step = step.inputs[0]
     return step.batch_size
