@@ -468,6 +468,11 @@ NOT_PUSHED = {
         "Interleave",
     ),
     "padding": (lambda: numbers().map(tf.range).padded_batch(8), "padding", "PaddedBatch"),
+    "sparse padding": (
+        lambda: numbers().map(lambda n: tf.sparse.from_dense(tf.range(n % 5))).batch(8),
+        "padding",
+        "Batch",
+    ),
     "batches": (
         lambda: numbers().map(added).batch(8).map(lambda n: n - tf.reduce_max(n)),
         "batch-map",

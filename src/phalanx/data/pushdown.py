@@ -323,7 +323,7 @@ def _refused(
     batch = pushdown.batch
     if batch.batch_size is None:
         return (Obstacle(step=batch, reason="other"),)
-    if not batch.fixed_lengths:
+    if not batch.fixed_lengths or _is_sparse_of_any_length(batch.inputs[0]):
         return (Obstacle(step=batch, reason="padding"),)
     for step in last.walk():
         disordered = step.deterministic == "false" or options.deterministic is False
@@ -335,6 +335,15 @@ def _refused(
         if step.kind == "Shuffle" and _bytes_below(step) > _MOST_BYTES:
             return (Obstacle(step=step, reason="memory"),)
     return ()
+
+
+def _is_sparse_of_any_length(step: Transformation) -> bool:
+    """Whether a batch of its elements gets the shape of the longest of them."""
+    specs = tf.nest.flatten(step.dataset.element_spec)
+    return any(
+        isinstance(spec, tf.SparseTensorSpec) and not spec.shape.is_fully_defined()
+        for spec in specs
+    )
 
 
 def _maps(step: Transformation) -> bool:

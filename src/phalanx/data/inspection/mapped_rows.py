@@ -48,7 +48,7 @@ _ADVICE: dict[str, tuple[str, str]] = {
         "Let its function give what is read, and put the map after it.",
     ),
     "padding": (
-        "pads to the longest sample of a batch, which may be another worker's.",
+        "gives a batch the length of its longest sample, which may be another worker's.",
         f"Give padded_shapes with fixed lengths, or use {_PIPELINE}(padding=...).",
     ),
     "batch-map": (
