@@ -491,6 +491,17 @@ NOT_PUSHED = {
         "memory",
         "Shuffle",
     ),
+    "memory times buffer": (
+        lambda: (
+            tf.data.Dataset.from_tensors(np.zeros(2**17))
+            .repeat(99)
+            .map(lambda series: series[:3])
+            .shuffle(80)
+            .batch(8)
+        ),
+        "memory",
+        "Shuffle",
+    ),
     "other": (lambda: numbers().map(added).concatenate(numbers()).batch(8), "other", "Concatenate"),
 }
 

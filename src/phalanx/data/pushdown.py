@@ -25,7 +25,7 @@ import tensorflow as tf
 from phalanx.data.batches import no_autograph, slice_rows
 from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology, rows_of
-from phalanx.keras_compat.dataset_graph import Transformation, transformations
+from phalanx.keras_compat.dataset_graph import Transformation, element_bytes, transformations
 from phalanx.keras_compat.dataset_rebuild import (
     batch_like,
     cached_rebuild,
@@ -354,6 +354,13 @@ def _bytes_below(step: Transformation) -> int:
     return sum(one.bytes_in_memory for one in step.walk())
 
 
+def _grows(shuffle: Transformation, base: Transformation) -> bool:
+    """Whether a shuffle costs much more over the elements of `base`."""
+    before, after = element_bytes(base), element_bytes(shuffle)
+    buffer = (shuffle.buffer_size or 0) * before  # a checkpoint has each of its elements in full
+    return _bytes_below(shuffle) > _MOST_BYTES or (before > after and buffer > _MOST_BYTES)
+
+
 def _cache_reason(cache: Transformation) -> str | None:
     """Why a cache cannot hold this worker's rows alone; None where it can."""
     if cache.filename:
@@ -416,7 +423,7 @@ class _FormReader:
             below = _Form(_Base(cache), below.links[caches[-1] + 1 :])
         if not below.links:
             return _Form(_Base(step))
-        if step.kind == "Shuffle" and _bytes_below(step) > _MOST_BYTES:
+        if step.kind == "Shuffle" and _grows(step, below.base.step):
             return self._stays(step, "memory")
         return replace(below, base=_Base(step, (below.base,)))
 

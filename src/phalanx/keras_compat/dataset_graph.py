@@ -230,9 +230,14 @@ def _has_fixed_lengths(dataset: Any) -> bool:
     return all(shape is not None and (shape >= 0).all() for shape in shapes)
 
 
+def element_bytes(step: Transformation) -> int:
+    """What an element of `step` takes in memory, where its shapes say it."""
+    return sum(map(_bytes_of, tf.nest.flatten(step.dataset.element_spec)))
+
+
 def _bytes_of(tensor: Any) -> int:
     """A rough size: strings count as file names."""
-    if not isinstance(tensor, tf.Tensor) or not tensor.shape.is_fully_defined():
+    if not isinstance(tensor, (tf.Tensor, tf.TensorSpec)) or not tensor.shape.is_fully_defined():
         return 0
     each = 100 if tensor.dtype == tf.string else tensor.dtype.size
     return int(math.prod(tensor.shape) * each)

@@ -57,7 +57,7 @@ _ADVICE: dict[str, tuple[str, str]] = {
     ),
     "memory": (
         "shuffles what maps have made from arrays in memory.",
-        "Shuffle first and map then: the buffer gets smaller, too.",
+        "Shuffle what is small first (numbers, names), and map then.",
     ),
     "order": (
         "may give its elements in the order in which they are ready.",
