@@ -50,16 +50,13 @@ class Run:
         self.launcher.append(start)
         return self
 
-    def launch(self):
-        """A worker group starts, and the chief writes its first heartbeat."""
-        self.attempt, self.fit, self.step = self.attempt + 1, None, 0
-        self.spent, self.phase, self.since, self.number = {}, "start", self.now, 1
-        self.launcher.append(AttemptStart(t=self.now, attempt=self.attempt, workers=()))
-        return self.spend("start", 0.0).beat()
-
     def start(self, seconds=3.0):
         """A worker group starts; the script's first line is reached after `seconds`."""
-        self.launch().spend("start", seconds)
+        self.attempt, self.fit, self.step = self.attempt + 1, None, 0
+        self.spent, self.phase, self.since, self.number = {}, "start", self.now, 0
+        self.launcher.append(AttemptStart(t=self.now, attempt=self.attempt, workers=()))
+        self.beat()
+        self.spend("start", seconds)
         self.chief.append(
             WorkerStart(
                 t=self.seen, writer_rank=0, attempt=self.attempt, rank=0, role=None, workers=1,
@@ -95,6 +92,7 @@ class Run:
         return self
 
     def beat(self):
+        self.number += 1
         self.chief.append(
             HeartbeatEvent(
                 t=self.seen, writer_rank=0, attempt=self.attempt, fit=self.fit, phase=self.phase,
@@ -240,32 +238,6 @@ def test_an_attempt_that_trains_nothing_undoes_nothing_and_is_starting():
     failed(run, after=2.0).start().fit_start(step=11).steps(1, 2.0)
     found = run.fit_end().exit().end().rows()
     assert found.seconds == pytest.approx({"starting": 3 + 5 + 3, "first_step": 4, "training": 20})
-
-
-@pytest.mark.parametrize("lived", [0.0, 8.0])
-def test_a_chief_that_ends_while_it_starts_is_starting(lived):
-    run = Run().begin().launch().spend("start", lived).beat()
-    run = failed(run, after=1.0).sleep(60.0).start().fit_start().steps(1, 2.0).steps(10, 20.0)
-    found = run.fit_end().exit().end().rows()
-    assert found.seconds == pytest.approx(
-        {"starting": lived + 61 + 3, "first_step": 2, "training": 20}
-    )
-
-
-@pytest.mark.parametrize("lived", [0.0, 8.0])
-def test_a_later_chief_that_ends_while_it_starts_is_starting(lived):
-    run = failed(trained()).launch().spend("start", lived).beat()
-    run = failed(run, after=1.0).sleep(60.0).start().fit_start(step=11).steps(1, 2.0).steps(5, 9.0)
-    found = run.fit_end().exit().end().rows()
-    assert found.seconds == pytest.approx(
-        {"starting": 3 + lived + 61 + 3, "first_step": 4, "training": 29}
-    )
-
-
-def test_a_chief_that_ends_before_its_fit_is_starting():
-    run = failed(Run().begin().start(5.0).beat()).sleep(60.0).start()
-    found = run.fit_start().steps(1, 2.0).steps(10, 20.0).fit_end().exit().end().rows()
-    assert found.seconds == pytest.approx({"starting": 68, "first_step": 2, "training": 20})
 
 
 def test_a_later_attempt_may_resume_before_an_earlier_one():

@@ -204,25 +204,21 @@ def _processes(events: Sequence[Event]) -> dict[int, _Process]:
     ranks = [e.writer_rank for e in events if isinstance(e, _CHIEF) and e.writer_rank is not None]
     chief = min(ranks, default=0)
     found: dict[int, _Process] = {}
-    process: _Process | None = None  # None before `worker_start`: that time is "starting".
-    last: HeartbeatEvent | None = None
+    process = _Process()
     fit: int | None = None
     for event in events:
         if not isinstance(event, _CHIEF) or event.writer_rank != chief:
             continue
         if isinstance(event, HeartbeatEvent):
-            if last is not None and _is_of_another(last, event):
-                process = None
-            last = event
-        if isinstance(event, WorkerStart):
-            process, fit = _Process(), None
-            found[event.attempt] = process
-        elif process is None:
-            continue
-        elif isinstance(event, HeartbeatEvent):
+            if process.moments and _is_of_another(process.moments[-1].event, event):
+                process, fit = _Process(), None
             process.moments.append(_moment(process, event, fit))
             if fit is not None:
                 process.fits.setdefault(fit, event.step or 0)
+        elif isinstance(event, WorkerStart):
+            if process in found.values():
+                process = _Process()
+            found[event.attempt], fit = process, None
         elif isinstance(event, FitStart):
             fit = event.fit or 0
             if event.step is not None:  # Else, in older records, the next heartbeat says it.
@@ -233,14 +229,10 @@ def _processes(events: Sequence[Event]) -> dict[int, _Process]:
 
 
 def _is_of_another(before: HeartbeatEvent, after: HeartbeatEvent) -> bool:
-    """Whether a process ended between two heartbeats: what each counts begins again."""
-    if before.phase_number is None or after.phase_number is None:
-        return before.attempt != after.attempt
-    return after.phase_number < before.phase_number or _uptime(after) < _uptime(before)
-
-
-def _uptime(event: HeartbeatEvent) -> float:
-    return sum(event.phase_totals.values())
+    """Whether a process ended between two heartbeats: the first ones come before `worker_start`."""
+    if before.phase_number is not None and after.phase_number is not None:
+        return after.phase_number < before.phase_number
+    return before.attempt != after.attempt
 
 
 def _moment(process: _Process, event: HeartbeatEvent, fit: int | None) -> _Moment:
@@ -249,7 +241,8 @@ def _moment(process: _Process, event: HeartbeatEvent, fit: int | None) -> _Momen
     if process.moments:
         first = process.moments[0]
         if event.phase_totals:
-            t = first.t + _uptime(event) - _uptime(first.event)
+            uptime = [sum(e.phase_totals.values()) for e in (first.event, event)]
+            t = first.t + uptime[1] - uptime[0]
         t = max(t, process.moments[-1].t)
     return _Moment(t=t, fit=fit, event=event)
 
