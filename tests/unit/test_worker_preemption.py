@@ -242,3 +242,16 @@ os.waitpid(child, 0)
 print("done")
 """)
     assert ended.stdout == "done\n", ended.stderr
+
+
+def test_a_pipe_that_a_script_has_closed_is_no_longer_read():
+    ended = process("""
+with guard():
+    reader = next(t for t in threading.enumerate() if t.name == "phalanx-preemption")
+    os.close(signal.set_wakeup_fd(-1))
+    reader.join(20)
+    print(reader.is_alive())
+    sys.stdout.flush()
+    os._exit(0)
+""")
+    assert ended.stdout == "False\n", ended.stderr

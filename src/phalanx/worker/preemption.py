@@ -150,8 +150,8 @@ def _only_wake(number: int, frame: object) -> None:
 def _read(reading: int, take: Callable[[int], None], others: int) -> None:
     """Hand on the numbers of signals until `_END`."""
     with os.fdopen(reading, "rb", buffering=0) as stream:
-        while True:
-            for number in stream.read(64):
+        while numbers := stream.read(64):
+            for number in numbers:
                 if number == _END[0]:
                     return
                 if number in SIGNALS:
