@@ -362,6 +362,17 @@ class TestCallbacks:
         assert board._should_trace
         assert [n for n, v in vars(board).items() if str(tmp_path) in str(v)] == ["log_dir"]
 
+    def test_tensorboard_says_where_we_look_what_it_has_under_way(self, tmp_path):
+        board = keras.callbacks.TensorBoard(tmp_path, profile_batch=1)
+        board.set_model(small_model())
+        board.on_train_begin()
+        assert not board._is_tracing
+        board.on_train_batch_begin(0)
+        assert board._is_tracing
+        assert board._profiler_started
+        board.on_train_batch_end(0)
+        assert not board._is_tracing
+
     def test_savers_count_batches_where_we_look(self, tmp_path):
         saves = keras.callbacks.ModelCheckpoint(tmp_path / "{batch}.keras", save_freq=5)
         saves.set_model(small_model())

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from phalanx.checkpoint.serialization import NotSerializableError, decode, encode
+from phalanx.keras_compat.callback_adapters import policy_of
 
 _NOT_STATE = {"model", "_model", "params", "_params", "validation_data", "cluster", "local_metrics"}
-_OF_THE_PROCESS = {"_is_tracing", "_profiler_started"}
-"""What `keras.callbacks.TensorBoard` has under way, which a fresh process has not."""
-_SET_UP_LATE = ("monitor_op", "min_delta")
+_SET_UP_LATE = {"monitor_op", "min_delta"}
 """Keras's callbacks that monitor turn `min_delta` negative where they choose their `monitor_op`, at
 the first epoch's end: those of a fresh process do so again."""
 _Encoded = tuple[Any, dict[str, np.ndarray]]
@@ -82,9 +81,11 @@ def _named(callbacks: Iterable[Any]) -> dict[str, Any]:
 def _attributes(callback: Any, name: str) -> dict[str, _Encoded]:
     """Every attribute that can be written down, with its arrays."""
     found: dict[str, _Encoded] = {}
-    late = _SET_UP_LATE if hasattr(callback, "monitor_op") else ()
+    left_out = _NOT_STATE | policy_of(callback).of_process
+    if hasattr(callback, "monitor_op"):
+        left_out |= _SET_UP_LATE
     for attribute, value in vars(callback).items():
-        if attribute in _NOT_STATE or attribute in _OF_THE_PROCESS or attribute in late:
+        if attribute in left_out:
             continue
         arrays: dict[str, np.ndarray] = {}
         with suppress(NotSerializableError):

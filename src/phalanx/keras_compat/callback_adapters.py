@@ -5,8 +5,8 @@ others work in a directory of their own that is thrown away, so that their state
 decisions go along. A new callback is one more line in `CALLBACK_POLICIES`.
 
 Private names used: `BackupAndRestore._weights_path`, `._training_metadata_path` and their
-`_prev` twins, `TensorBoard._should_trace`, and the counters of batches of
-`ModelCheckpoint`, `BackupAndRestore` and `OrbaxCheckpoint`
+`_prev` twins, `TensorBoard._should_trace`, `._is_tracing` and `._profiler_started`, and the
+counters of batches of `ModelCheckpoint`, `BackupAndRestore` and `OrbaxCheckpoint`
 (`_batches_seen_since_last_saving`).
 """
 
@@ -58,6 +58,7 @@ class CallbackPolicy:
         restores: whether it has a state that it restores when training begins.
         shows_progress: whether it is a progress display.
         acts_on_epochs_only: whether its batch hooks do nothing, as it is configured.
+        of_process: attributes for what it has under way, which a fresh process has not.
     """
 
     scratch_overrides: Callable[[Any, Path], Mapping[str, Any]] = lambda callback, directory: {}
@@ -66,6 +67,7 @@ class CallbackPolicy:
     restores: Callable[[Any], bool] = lambda callback: False
     shows_progress: bool = False
     acts_on_epochs_only: Callable[[Any], bool] = lambda callback: False
+    of_process: frozenset[str] = frozenset()
 
 
 def policy_of(callback: Any) -> CallbackPolicy:
@@ -198,7 +200,10 @@ CALLBACK_POLICIES: list[tuple[Any, CallbackPolicy]] = [
     (
         _CALLBACKS.TensorBoard,
         CallbackPolicy(
-            scratch_overrides=_tensorboard, reads=_writes_every, acts_on_epochs_only=_writes_epochs
+            scratch_overrides=_tensorboard,
+            reads=_writes_every,
+            acts_on_epochs_only=_writes_epochs,
+            of_process=frozenset({"_is_tracing", "_profiler_started"}),
         ),
     ),
     (_CALLBACKS.CSVLogger, CallbackPolicy(scratch_overrides=_csv)),
