@@ -138,13 +138,12 @@ class Schema:
         Raises:
             DataError: it would replace the schema of other files.
         """
-        directory = os.path.dirname(files[0]) or "."
-        place = f"{directory}/{SCHEMA_FILE}"
+        place = _place_of(files)
         before = self.from_files(files)
         if before is not None and before != self:
             own = {os.path.basename(file) for file in files}
-            others = sorted(n for n in tf.io.gfile.listdir(directory) if ".tfrecord" in n)
-            others = [name for name in others if name not in own]
+            found = sorted(tf.io.gfile.listdir(os.path.dirname(place)))
+            others = [name for name in found if ".tfrecord" in name and name not in own]
             if others:
                 raise DataError(
                     f"Asked to write {files[0]}; found {place} of other samples, by which "
@@ -157,13 +156,17 @@ class Schema:
     @classmethod
     def from_files(cls, files: Sequence[str]) -> Schema | None:
         """The schema in the directory of these files; None where there is none."""
-        path = f"{os.path.dirname(files[0]) or '.'}/{SCHEMA_FILE}"
+        path = _place_of(files)
         if not tf.io.gfile.exists(path):
             return None
         with tf.io.gfile.GFile(path) as stream:
             document = json.loads(stream.read())
         leaves = [Leaf(**{**a, "shape": tuple(a["shape"])}) for a in document["arrays"]]
         return cls(structure=document["structure"], leaves=tuple(leaves))
+
+
+def _place_of(files: Sequence[str]) -> str:
+    return f"{os.path.dirname(files[0]) or '.'}/{SCHEMA_FILE}"
 
 
 def _leaf(name: str, value: Any) -> Leaf:
