@@ -54,6 +54,7 @@ def optimizers():
         "clipnorm": lambda: O.SGD(0.5, clipnorm=0.05),
         "global_clipnorm": lambda: O.SGD(0.5, global_clipnorm=0.05),
         "clipvalue": lambda: O.SGD(0.5, clipvalue=0.01),
+        "own_apply": lambda: equivalence_steps.ClipsEachStep(0.5),
         "accumulation": lambda: O.Adam(0.01, gradient_accumulation_steps=3),
         "accumulation_clipped": lambda: O.SGD(
             0.5, gradient_accumulation_steps=2, global_clipnorm=0.05
@@ -501,6 +502,21 @@ def own_steps():
         y[-1] = 1
         return {"x": features(25), "y": y[:, None], "batch_size": 8}
 
+    def weighted_rows():
+        return {**one_row_left(), "sample_weight": np.linspace(0.2, 2.0, 25)}
+
+    def masked():
+        layers = keras.layers
+        model = keras.Sequential(
+            [layers.Embedding(9, 4, mask_zero=True), layers.LSTM(5, return_sequences=True)]
+        )
+        model.compile(O.SGD(0.5), steps.mean_of_squares)
+        return model
+
+    def masked_words():
+        words = tagged_words()["x"]
+        return {"x": words, "y": np.sin(words)[:, :, None] * np.ones(5), "batch_size": 8}
+
     def tagged_words():
         lengths = 1 + 5 * np.arange(29) % 11
         words = (1 + np.arange(29 * 11).reshape(29, 11) % 8) * (np.arange(11) < lengths[:, None])
@@ -510,7 +526,7 @@ def own_steps():
         "Adversaries", "GradientPenalty", "Unreduced", "SumOverRows", "FunctionsInside",
         "Derived",
         "Contrast", "UnreducedContrast", "SumOfContrast", "MadeInTheStep", "MeanOfCounted",
-        "MeanOfSelected", "UnderOtherNames", "ClippedInTheStep", "SharpnessAware",
+        "MeanOfSelected", "UnderOtherNames", "ClippedInTheStep", "SharpnessAware", "CountsOfRight",
     )  # fmt: skip
     steps, square = equivalence_steps, keras.losses.MeanSquaredError
     return [
@@ -525,6 +541,8 @@ def own_steps():
         trained("MeanOfTagged", tagger, tagged_words),
         trained("SumOfSquares", by(steps.sum_of_squares), one_row_left),
         trained("MeanOfOnes", by(steps.mean_of_ones), one_row_left),
+        trained("MeanOfSquares_weighted", by(steps.mean_of_squares), weighted_rows),
+        trained("MeanOfSquares_masked", masked, masked_words),
         trained("TwoKinds", made(steps.TwoKinds), unlike_rows),
         trained("ContrastOfTwoKinds", made(steps.ContrastOfTwoKinds), unlike_rows),
     ]

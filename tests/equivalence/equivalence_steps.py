@@ -185,6 +185,20 @@ class SumOverRows(Regression):
         return self.note(loss)
 
 
+class CountsOfRight(Regression):
+    """Returns how many rows are right, as an integer and as a share of them."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            losses = self.losses(*data)
+            loss = tf.reduce_mean(losses)
+        self.descend(tape, loss, self.network.trainable_weights)
+        right = tf.reduce_sum(tf.cast(losses < 1.0, tf.int32))
+        share = right / tf.size(losses)
+        wrong = tf.math.count_nonzero(losses >= 1.0)
+        return {**self.note(loss), "right": right, "share": share, "wrong": wrong}
+
+
 class MeanOfCounted(keras.Model):
     """A sum over some rows by how many they are, none on some workers; a tracker of its own."""
 
@@ -270,6 +284,11 @@ class MeanOfSelected(Regression):
 def sum_of_squares(y_true, y_pred):
     """A loss that `compile` gets, a sum over the rows."""
     return tf.reduce_sum((tf.cast(y_true, tf.float32) - y_pred) ** 2)
+
+
+def mean_of_squares(y_true, y_pred):
+    """A loss that `compile` gets, one number for the batch."""
+    return tf.reduce_mean((tf.cast(y_true, tf.float32) - y_pred) ** 2)
 
 
 def mean_of_ones(y_true, y_pred):
@@ -483,3 +502,11 @@ class SharpnessAware(Regression):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self.network(x) - tf.cast(y, tf.float32)[:, None]) ** 2)
         return tape.gradient(loss, self.trainable_weights), loss
+
+
+class ClipsEachStep(keras.optimizers.SGD):
+    """An optimizer of the script's own that changes what it is given before it applies it."""
+
+    def apply(self, grads, trainable_variables=None):
+        gradients, _ = tf.clip_by_global_norm(list(grads), 0.1)
+        super().apply(gradients, trainable_variables)

@@ -96,6 +96,82 @@ def test_a_loop_comes_out_as_on_one_device(workers, ways, pool):
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=str(name))
 
 
+def counting_loop(kind):
+    """What a step returns of integers, of a metric that it resets or updates in a branch."""
+    import keras
+    import tensorflow as tf
+
+    import phalanx
+
+    phalanx.enable()
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    optimizer, error = keras.optimizers.SGD(0.05), keras.metrics.MeanAbsoluteError()
+
+    @phalanx.distribute_step
+    @tf.function
+    def step(x, y, number):
+        with tf.GradientTape() as tape:
+            predicted = model(x, training=True)
+            loss = tf.reduce_mean((y - predicted) ** 2)
+        gradients = tape.gradient(loss, model.trainable_weights)
+        if kind == "clips":
+            gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
+        optimizer.apply(gradients, model.trainable_weights)
+        if kind == "resets" or (kind == "resets in a branch" and number % 3 == 0):
+            error.reset_state()
+        if kind == "branches":
+            if number % 2 == 0:
+                error.update_state(y, predicted)
+        else:
+            error.update_state(y, predicted)
+        near = tf.abs(y - predicted) < 1
+        counted = {"near": tf.reduce_sum(tf.cast(near, tf.int32)), "step": optimizer.iterations}
+        return {**counted, "far": tf.math.count_nonzero(~near), "error": error.result()}
+
+    found = []
+    for number, batch in enumerate(tf.data.Dataset.from_tensor_slices(data(37)).batch(6)):
+        returned = step(*batch, tf.constant(number))
+        found.append([returned[name].numpy() for name in ("near", "step", "far", "error")])
+    phalanx.disable()
+    return [*map(np.array, found), *(weight.numpy() for weight in model.weights)]
+
+
+@pytest.mark.parametrize("kind", ["clips", "resets", "resets in a branch", "branches"])
+def test_a_step_that_clips_counts_and_resets(kind, pool):
+    expected = run_single(counting_loop, args=(kind,), deadline=300)
+    for found in pool(2).run(counting_loop, args=(kind,), deadline=300):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_reset_and_an_update_in_one_branch_are_refused(pool):
+    def function():
+        import keras
+        import tensorflow as tf
+
+        import phalanx
+
+        phalanx.enable()
+        mean = keras.metrics.Mean()
+
+        @phalanx.distribute_step
+        @tf.function
+        def step(x):
+            if tf.reduce_max(x) > 1:
+                mean.reset_state()
+                mean.update_state(x)
+
+        try:
+            step(tf.ones([4, 1]))
+        except phalanx.errors.ConfigurationError as error:
+            return str(error)
+        finally:
+            phalanx.disable()
+
+    assert all("reset" in found for found in pool(2).run(function, deadline=300))
+
+
 def own_batches(rows, unknown_length):
     """Weights after two passes over the worker's own batches of `rows`, at most 36 rows in all."""
     import keras

@@ -58,7 +58,8 @@ class ReplicaBatch:
         tape_gradients: what tapes have given in the step.
         row_sums: finds the sums over rows among the scalars of the step.
         wants_before: whether to fill `before`.
-        before: by id, what the variables in `assigned` were before.
+        before: by id, what the variables in `assigned` were before, or since they were reset.
+        reset_in_branch: by id, the graph of a branch in which a metric's variable was reset.
         results: by their ids, values that metrics gave as their results in the step, and which.
     """
 
@@ -83,6 +84,7 @@ class ReplicaBatch:
         self._weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
         self.assigned: dict[int, Any] = {}
         self.before: dict[int, Any] = {}
+        self.reset_in_branch: dict[int, Any] = {}
         self.wants_before = False
         self.results: dict[int, tuple[Any, MetricResult]] = {}
         self.row_sums = RowSums(())
@@ -207,7 +209,8 @@ class ReplicaBatch:
         """`scalar` with what makes its mean over replicas, weighed by their samples, right.
 
         A mean over rows stays as it is; the sums over rows in it are multiplied by total / count,
-        and those that are divided by a count of entries are divided by that of all replicas.
+        and those that are divided by a count of entries are divided by that of all replicas. A sum
+        of integers becomes a float64, as these factors are no integers.
         """
         parts = self.parts(scalar)
         return scalar if parts is None else self._added_up(parts, scalar.dtype)
@@ -257,6 +260,7 @@ class ReplicaBatch:
         return whole
 
     def _added_up(self, parts: list[tuple[Any, Any]], dtype: Any) -> Any:
+        dtype = dtype if dtype.is_floating else tf.float64
         # The mean of no entry is NaN; its factor is 0.
         factors = [(tf.cast(one, dtype), tf.cast(factor, dtype)) for one, factor in parts]
         whole = tf.add_n([tf.math.multiply_no_nan(one, factor) for one, factor in factors])

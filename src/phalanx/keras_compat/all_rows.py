@@ -3,7 +3,8 @@
 `tf.sqrt(tf.reduce_mean(...))`, Dice and Tversky losses, or a loss that compares the rows of a batch
 with each other are not the average of what replicas compute of their own rows. Where the graph of a
 function of `(y_true, y_pred)` shows that (`phalanx.gradients.additivity`), the function is called
-again on the rows of all replicas. This costs an all-gather of both, for such functions only.
+again on the rows of all replicas. This costs an all-gather of both, for such functions only. So is
+a function that returns one number for the batch, where samples have weights or a mask.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.replica_batch import ReplicaBatch
 
 _log = logging.getLogger("phalanx")
+_MASK = "_keras_mask"
 
 
 def over_all_rows(
@@ -34,12 +36,13 @@ def over_all_rows(
         share: gives the share of this replica where replicas add up their losses, else None.
     """
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         replica_batch = share()
         if replica_batch is None or tf.executing_eagerly():
-            return original(self, *args, **kwargs)
-        function = _over_all_rows(getattr(self, name), replica_batch)
-        return original(_With(self, **{name: function}), *args, **kwargs)
+            return original(self, y_true, y_pred, sample_weight)
+        is_weighted = sample_weight is not None or getattr(y_pred, _MASK, None) is not None
+        function = _over_all_rows(getattr(self, name), replica_batch, is_weighted)
+        return original(_With(self, **{name: function}), y_true, y_pred, sample_weight)
 
     return method
 
@@ -58,11 +61,13 @@ class _With:
         return type(self._target)
 
 
-def _over_all_rows(function: Callable[..., Any], replica_batch: ReplicaBatch) -> Callable[..., Any]:
+def _over_all_rows(
+    function: Callable[..., Any], replica_batch: ReplicaBatch, is_weighted: bool
+) -> Callable[..., Any]:
     def call(y_true: Any, y_pred: Any, **kwargs: Any) -> Any:
         result = function(y_true, y_pred, **kwargs)
         given = keras.tree.flatten((y_true, y_pred))
-        if not _needs_all_rows(result, given, replica_batch):
+        if not _needs_all_rows(result, given, replica_batch, is_weighted):
             return result
         everywhere = keras.tree.map_structure(_gathered, (y_true, y_pred))
         whole = function(*everywhere, **kwargs)
@@ -77,7 +82,9 @@ def _over_all_rows(function: Callable[..., Any], replica_batch: ReplicaBatch) ->
     return call
 
 
-def _needs_all_rows(result: Any, given: list[Any], replica_batch: ReplicaBatch) -> bool:
+def _needs_all_rows(
+    result: Any, given: list[Any], replica_batch: ReplicaBatch, is_weighted: bool
+) -> bool:
     tensors = [one for one in given if one is not None]
     if not is_symbolic(result) or not all(_has_rows(one) for one in tensors):
         return False
@@ -87,7 +94,9 @@ def _needs_all_rows(result: Any, given: list[Any], replica_batch: ReplicaBatch) 
         if others:
             _warn_of_other_rows()
         return not others and not any(map(row_sums.is_gathered, tensors))
-    return found is Additivity.TOTAL and result.shape.rank != 0 and not others
+    # Keras multiplies one number for the batch by each row's weight: the number must be the whole.
+    needs_whole = result.shape.rank != 0 or is_weighted
+    return found is Additivity.TOTAL and needs_whole and not others
 
 
 def _has_rows(value: Any) -> bool:

@@ -19,7 +19,8 @@ step that Phalanx does not run is left alone. What is replaced, and why:
 - `Variable.assign`: a replica without samples runs on a stand-in row, and keeps the state that
   depends on its rows.
 - `result` of every class of metrics: a step returns it under any name, and what it reports is
-  computed from the counts of all replicas.
+  computed from the counts of all replicas. `reset_state`: replicas
+  without samples reset too, and what is counted since is added up.
 - `Variable._initialize` draws an initial value, on every replica the same.
 - What draws random numbers gives a replica those of its rows; see `keras_compat.random_draws`,
   and `keras_compat.constant_shapes` for shapes that name the size of the batch.
@@ -38,6 +39,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from phalanx.errors import ConfigurationError
 from phalanx.gradients.all_reduce import reduce_sum, scale
 from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.metric_results import MetricResult
@@ -236,6 +238,49 @@ def _noted_result(original: Callable[..., Any]) -> Callable[..., Any]:
     return result
 
 
+def _reset_on_all(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def reset_state(self: Any) -> None:
+        replica_batch = current_replica_batch()
+        with step_scope(replica_batch=None):  # a replica without samples resets it too
+            original(self)
+        if replica_batch is None:
+            return
+        for variable in self.variables:
+            if _is_in_branch():
+                replica_batch.reset_in_branch[id(variable)] = tf.compat.v1.get_default_graph()
+            if id(variable) in replica_batch.before:
+                replica_batch.before[id(variable)] = _value_before(replica_batch, variable)
+
+    return reset_state
+
+
+def _value_before(replica_batch: ReplicaBatch, variable: Any) -> Any:
+    """The value that a variable has before what is traced, or the branch that it is in."""
+    if not _is_in_branch():
+        return tf.identity(variable.value)
+    if replica_batch.reset_in_branch.get(id(variable)) is tf.compat.v1.get_default_graph():
+        raise ConfigurationError(
+            f"Asked to reset {variable.path} and to update it in one branch of a step of "
+            "distribute_step, where workers cannot tell what they have counted since. Reset the "
+            "metric outside of the condition, or before the step is called."
+        )
+    with _graph_of_step().as_default():
+        return tf.identity(variable.value)
+
+
+def _is_in_branch() -> bool:
+    return not tf.executing_eagerly() and tf.compat.v1.get_default_graph() is not _graph_of_step()
+
+
+def _graph_of_step() -> Any:
+    """The graph that is traced, or the one around a branch or the body of a loop."""
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    return graph
+
+
 def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
     def gradient(
         self: Any,
@@ -315,7 +360,7 @@ def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
         if id(self) not in replica_batch.assigned:
             replica_batch.assigned[id(self)] = self
             if replica_batch.wants_before:
-                replica_batch.before[id(self)] = tf.identity(self.value)
+                replica_batch.before[id(self)] = _value_before(replica_batch, self)
         if (
             in_many_replicas()
             and replica_batch.may_be_empty
@@ -382,15 +427,17 @@ def _constants_of_share() -> tuple[ReplicaRows, BatchSizeInShapes] | None:
 
 
 def _result_replacements() -> Mapping[tuple[Any, str], Any]:
+    noted = {"result": _noted_result, "reset_state": _reset_on_all}
     return {
-        (kind, "result"): _noted_result(kind.result)
-        for kind in _subclasses(keras.Metric)
-        if inspect.isfunction(vars(kind).get("result"))
+        (kind, name): note(vars(kind)[name])
+        for kind in (keras.Metric, *_subclasses(keras.Metric))
+        for name, note in noted.items()
+        if inspect.isfunction(vars(kind).get(name))
     }
 
 
 results_are_noted = Patches(_result_replacements)
-"""Enter it for one step, which then knows what metrics reported in it.
+"""Enter it for one step, which then knows what metrics reported in it, and which were reset.
 
 The classes are looked up on entry: a script may define its own after Phalanx was enabled.
 """

@@ -209,6 +209,12 @@ def has_own_step(model: Any, kind: str) -> bool:
     return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
 
 
+def has_own_apply(optimizer: Any) -> bool:
+    """Whether an optimizer's class, of the script's own, overrides `apply`."""
+    kinds = type(optimizer).__mro__
+    return any("apply" in vars(k) and k.__module__.split(".")[0] != "keras" for k in kinds)
+
+
 def is_assigned_on_all(model: Any, variable: Any) -> bool:
     """Whether every replica assigns a variable the same value in a step.
 

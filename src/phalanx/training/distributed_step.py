@@ -17,6 +17,7 @@ from phalanx.errors import ConfigurationError, DataError
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
+from phalanx.gradients.tape_gradients import TapeGradients
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
 from phalanx.keras_compat.loss_patches import results_are_noted, weighted_loss_patch
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
@@ -76,18 +77,23 @@ def sum_loss(loss: Any) -> Any:
     return scaled
 
 
+class _UsesGradientsError(Exception):
+    """The step uses gradients before it applies them, so its tapes must add them up."""
+
+
 class _DistributedStep:
     def __init__(self, step: Callable[..., Any]) -> None:
         self._step = step
         python = getattr(step, "python_function", None)
-        if python is None:
-            self._run: Any = functools.partial(_run_on_worker, step)
+        self._python = None if python is None else as_in_a_function(python)
+        self._make(tapes_give_totals=False)
+
+    def _make(self, *, tapes_give_totals: bool) -> None:
+        if self._python is None:
+            self._run: Any = functools.partial(_run_on_worker, self._step, tapes_give_totals)
         else:
-            self._run = tf.function(
-                functools.partial(_run_on_worker, as_in_a_function(python)),
-                autograph=False,
-                reduce_retracing=True,
-            )
+            run = functools.partial(_run_on_worker, self._python, tapes_give_totals)
+            self._run = tf.function(run, autograph=False, reduce_retracing=True)
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         """A method's step is bound as any function is."""
@@ -105,16 +111,23 @@ class _DistributedStep:
                 "or call strategy.run in the loop."
             )
         with optimizers_reduce_first, weighted_loss_patch:
-            return self._run(strategy, args, kwargs)
+            try:
+                return self._run(strategy, args, kwargs)
+            except _UsesGradientsError:  # while it is traced; nothing has run
+                self._make(tapes_give_totals=True)
+                return self._run(strategy, args, kwargs)
 
 
 def _has_rows(value: Any) -> bool:
     return isinstance(value, (tf.Tensor, np.ndarray)) and len(value.shape) > 0
 
 
-def _run_on_worker(step: Callable[..., Any], strategy: Any, args: Any, kwargs: Any) -> Any:
+def _run_on_worker(
+    step: Callable[..., Any], tapes_give_totals: bool, strategy: Any, args: Any, kwargs: Any
+) -> Any:
     replica_batch, (args, kwargs) = _cut((args, kwargs), topology_of(strategy))
     replica_batch.wants_before = True
+    tapes = replica_batch.tape_gradients = TapeGradients(are_totals=tapes_give_totals)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def on_replica() -> Any:
@@ -125,8 +138,11 @@ def _run_on_worker(step: Callable[..., Any], strategy: Any, args: Any, kwargs: A
             results_are_noted,
         ):
             result = step(*args, **kwargs)
-            result = keras.tree.map_structure(replica_batch.for_mean, result)
-        return _of_all(result, replica_batch, strategy)
+            if tapes.need_totals and not tapes.are_totals:
+                raise _UsesGradientsError
+            means = keras.tree.map_structure(replica_batch.for_mean, result)
+        whole = _of_all(means, replica_batch, strategy)
+        return keras.tree.map_structure(_as_returned, whole, result)
 
     return strategy.run(on_replica)
 
@@ -186,6 +202,13 @@ def _of_all(result: Any, replica_batch: ReplicaBatch, strategy: MultiWorkerStrat
     return keras.tree.pack_sequence_as(
         result, [gathered.get(i, leaf) for i, leaf in enumerate(leaves)]
     )
+
+
+def _as_returned(whole: Any, own: Any) -> Any:
+    """A sum of integers is one again."""
+    if not isinstance(own, tf.Tensor) or not own.dtype.is_integer:
+        return whole
+    return tf.cast(tf.round(whole) if whole.dtype.is_floating else whole, own.dtype)
 
 
 def _is_by_row(leaf: Any, rows: Any) -> bool:

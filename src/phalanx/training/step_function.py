@@ -30,6 +30,7 @@ from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
 from phalanx.keras_compat.loss_patches import results_are_noted
 from phalanx.keras_compat.model_access import (
     compute_loss,
+    has_own_apply,
     has_own_step,
     is_assigned_on_all,
     track_loss,
@@ -124,8 +125,9 @@ class StepFunction:
             if kind == "train" and compile_without_collectives(model):
                 self._step = compiled_train_step(model)
         self._whole = whole
-        own = kind == "train" and has_own_step(model, kind) and not (self._eager or whole)
-        self._tapes_are_known = not own or plan.topology.total == 1
+        own = has_own_step(model, kind) or has_own_apply(model.optimizer)
+        may_use = kind == "train" and own and not (self._eager or whole)
+        self._tapes_are_known = not may_use or plan.topology.total == 1
         self._needs_totals = False
         self._arrivals = GraphBatchProbe.for_recorder(plan.strategy)
         self.version = 0
