@@ -22,19 +22,28 @@ def detect(
     text = environment.get(HOSTS, "").strip()
     if not text:
         return None
+    return from_hosts(
+        parse_hosts(text),
+        node_rank(environment),
+        me,
+        job=environment.get(JOB) or None,
+        detected_by=HOSTS,
+    )
+
+
+def node_rank(environment: Mapping[str, str]) -> int | None:
+    """What PHALANX_NODE_RANK says; None where it is not set.
+
+    Raises:
+        ClusterError: it is not a number.
+    """
     index = environment.get(INDEX, "").strip()
     if index and not index.isdecimal():
         raise ClusterError(
             f"PHALANX_NODE_RANK must be a number from 0, the rank of this host in PHALANX_HOSTS; "
             f"found {index!r}."
         )
-    return from_hosts(
-        parse_hosts(text),
-        int(index) if index else None,
-        me,
-        job=environment.get(JOB) or None,
-        detected_by=HOSTS,
-    )
+    return int(index) if index else None
 
 
 def parse_hosts(text: str) -> tuple[str, ...]:
