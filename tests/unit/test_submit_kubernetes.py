@@ -563,3 +563,10 @@ def test_every_kind_of_manifest_is_named_equally():
     for kind in KINDS:
         made = manifests(KubernetesJob(**code, workers=2, image="x", pvc="c", kind=kind))
         assert {one["metadata"]["name"] for one in made} == {"mnist"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kubernetes_expands_nothing_in_arguments(place, kind):
+    made = objects("--kind", kind, "train.py", "$(HOME) $$ $A")
+    (container,) = [pod["containers"][0] for one in made for pod in pods_in(one)]
+    assert container["args"][-1] == "$$(HOME) $$$$ $$A"  # Kubernetes makes `$` of `$$`

@@ -183,11 +183,13 @@ class KubernetesJob:
         """What the container's `phalanx` is given."""
         cluster = "tf_config" if self.kind == "tfjob" else "kubernetes"
         # The user's own options follow, and take precedence.
-        return self.run.words(
+        words = self.run.words(
             *("--cluster", cluster),
             *("--rendezvous-timeout", str(RENDEZVOUS_TIMEOUT)),
             *("--grace-period", str(self.grace_period)),
         )
+        # Kubernetes expands `$(NAME)`, and makes `$` of `$$`.
+        return [word.replace("$", "$$") for word in words]
 
     @cached_property
     def variables(self) -> dict[str, str]:
