@@ -5,6 +5,7 @@ Other commands share some of them, and read the words of `phalanx run` as it doe
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ from phalanx.cluster.spec import LOG_LEVELS
 from phalanx.cluster.strategies import COMMUNICATION_NAMES, STRATEGY_NAMES
 from phalanx.cluster.sync_options import OUTER_OPTIMIZERS, SYNC_DTYPES, SyncOptions
 from phalanx.cluster.task_types import DEFAULT_SHARDING
-from phalanx.launcher.env_file import collect_env
+from phalanx.launcher.env_file import carried_env, collect_env
 from phalanx.launcher.options import (
     GRACE,
     HANG_TIMEOUT,
@@ -362,7 +363,7 @@ class RunCommand:
                 delay=self.sync_delay,
                 mixing=self.sync_mixing,
             ),
-            env=collect_env(self.env, self.env_from),
+            env=carried_env(os.environ) | collect_env(self.env, self.env_from),
             trackers=parse_trackers(self.tracker or ()),
             tracker_project=self.tracker_project,
             tracker_artifacts=self.tracker_artifacts,

@@ -1,12 +1,15 @@
-"""Files of environment variables, in the format of `docker run --env-file`."""
+"""The workers' environment variables: of options, of files and from a cluster's own programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from phalanx.errors import ConfigurationError
 from phalanx.launcher.options import is_variable_name, parse_env
+
+ENV_PREFIX = "PHALANX_ENV_"
+"""Of variables that carry the workers' variables through a cluster's own programs."""
 
 
 def collect_env(items: Sequence[str] | None, files: Sequence[Path] | None) -> dict[str, str]:
@@ -21,10 +24,20 @@ def collect_env(items: Sequence[str] | None, files: Sequence[Path] | None) -> di
     return env | parse_env(list(items or ()))
 
 
-def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a file: `NAME=VALUE` lines, empty lines, and lines that start with `#`.
+def carried_env(environment: Mapping[str, str]) -> dict[str, str]:
+    """The workers' variables that `phalanx submit` gave to the cluster, under their own names."""
+    return {
+        name.removeprefix(ENV_PREFIX): value
+        for name, value in environment.items()
+        if name.startswith(ENV_PREFIX)
+    }
 
-    A value is the rest of its line: quotes, `$`, `#` and spaces in it are part of it.
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The variables of a file in the format of `docker run --env-file`.
+
+    Lines are `NAME=VALUE`, empty, or start with `#`. A value is the rest of its line: quotes, `$`,
+    `#` and spaces in it are part of it.
 
     Raises:
         ConfigurationError: a line is none of these, or the file cannot be read. The message names

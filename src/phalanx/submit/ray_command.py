@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from phalanx.errors import ConfigurationError
-from phalanx.launcher.env_file import collect_env
+from phalanx.launcher.env_file import ENV_PREFIX, collect_env
 from phalanx.launcher.options import GRACE, parse_workers, split_env
 from phalanx.launcher.shared_options import Arguments, AsModule, EnvFrom, Resume, Target
 from phalanx.submit.ray_driver.plan import RayPlan
@@ -24,7 +24,7 @@ from phalanx.submit.shared_options import (
     RunOptionsText,
     SharedRunDir,
 )
-from phalanx.submit.submit_spec import ENV_PREFIX, SubmitSpec, name_for, split_options
+from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 
 MARGIN = 30
 """Seconds beyond the grace of training before Ray kills a job that it was asked to stop."""

@@ -14,7 +14,7 @@ import typer
 
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.errors import ConfigurationError
-from phalanx.launcher.env_file import collect_env
+from phalanx.launcher.env_file import ENV_PREFIX, collect_env
 from phalanx.launcher.options import GRACE, split_env
 from phalanx.launcher.shared_options import (
     Arguments,
@@ -25,7 +25,7 @@ from phalanx.launcher.shared_options import (
     Target,
 )
 from phalanx.submit.shared_options import GracePeriod, JobName, RunOptionsText, SharedRunDir
-from phalanx.submit.submit_spec import ENV_PREFIX, SubmitSpec, name_for, split_options
+from phalanx.submit.submit_spec import SubmitSpec, name_for, split_options
 
 MOST_REQUEUES = 100
 MARGIN = 60
@@ -139,8 +139,9 @@ class SlurmJob:
     def variables(self) -> dict[str, str]:
         """What the batch script must find in its environment; Slurm keeps it with the job.
 
-        Their values are not in the script, which lies beside the runs: they may be keys. The names
-        are others, so that what is for the workers does not act on Slurm's programs.
+        Their values may be keys: they are not in the script, which lies beside the runs, and in no
+        command line, which `ps` and Slurm's accounting show. The names are others, so that what is
+        for the workers does not act on Slurm's programs.
         """
         return {f"{ENV_PREFIX}{name}": value for name, value in self.env.items()}
 
@@ -192,14 +193,8 @@ def _directives(job: SlurmJob) -> list[str]:
 def _srun(job: SlurmJob) -> str:
     step = ["srun", f"--nodes={job.run.hosts}", "--ntasks-per-node=1"]
     step.append(f"--cpus-per-task={_cpus(job)}")
-    program = [job.python, "-m", "phalanx"]
-    command, *words = job.run.words("--cluster", "slurm", "--grace-period", str(job.grace_period))
-    if not job.env:
-        return shlex.join([*step, *program, command, *words])
-    # Slurm's accounting keeps srun's words: a shell on each node puts the values in.
-    given = " ".join(f'--env {name}="${ENV_PREFIX}{name}"' for name in job.env)
-    launcher = f"exec {shlex.join([*program, command])} {given} {shlex.join(words)}"
-    return shlex.join([*step, "bash", "-c", launcher])
+    words = job.run.words("--cluster", "slurm", "--grace-period", str(job.grace_period))
+    return shlex.join([*step, job.python, "-m", "phalanx", *words])
 
 
 def _cpus(job: SlurmJob) -> int:

@@ -14,8 +14,6 @@ from phalanx.launcher.redaction import redact
 
 MOST_LETTERS = 52
 """Kubernetes names a pod by the job's name and its index, in 63 letters."""
-ENV_PREFIX = "PHALANX_ENV_"
-"""Of variables that carry the workers' variables through a cluster's own programs."""
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from phalanx.cluster.environments.ray import HOSTS, INDEX, JOB
 from phalanx.errors import ConfigurationError
-from phalanx.submit.submit_spec import ENV_PREFIX
+from phalanx.launcher.env_file import carried_env
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class RayPlan:
         variables = {HOSTS: ",".join(hosts), INDEX: str(index), JOB: f"{self.name}-{start}"}
         # Ray makes all GPUs of a node visible to processes that have reserved none.
         none = {} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""}
-        return {**none, "PYTHONUNBUFFERED": "1", **_of_workers(os.environ), **variables}
+        return {**none, "PYTHONUNBUFFERED": "1", **carried_env(os.environ), **variables}
 
     def to_json(self) -> str:
         """For the driver's command."""
@@ -97,12 +97,3 @@ class RayPlan:
         """What `to_json` wrote."""
         fields = json.loads(text)
         return cls(**{**fields, "words": tuple(fields["words"])})
-
-
-def _of_workers(job: Mapping[str, str]) -> dict[str, str]:
-    """The workers' variables, which launchers hand down, from the environment of Ray's job."""
-    return {
-        name.removeprefix(ENV_PREFIX): value
-        for name, value in job.items()
-        if name.startswith(ENV_PREFIX)
-    }
