@@ -18,18 +18,20 @@ while not Path("go").exists():
 
 
 def test_a_second_launcher_is_refused_and_a_killed_one_is_replaced(command):
-    requested = ("--workers", "1", "--name", "it", "--resume", command.script(WAITS))
+    again = ("--workers", "1", "--name", "it", command.script(WAITS))
+    requested = ("--resume", *again)
     first = command.start(*requested)
     command.wait_until(lambda: command.logs_hold("is up", workers=1))
     run_dir = command.directory / "runs" / "it"
     record = (run_dir / "run.json").read_text()
 
-    second = command.start(*requested)
-    _, err = second.communicate(timeout=120)
-    assert second.returncode == 69, err
-    assert f"process {first.pid} on host {socket.gethostname()} is using the run" in err
-    assert "Wait for its end" in err
-    assert "Traceback" not in err
+    for words in (requested, again):
+        second = command.start(*words)
+        _, err = second.communicate(timeout=120)
+        assert second.returncode == 69, err
+        assert f"process {first.pid} on host {socket.gethostname()} is using the run" in err
+        assert "Wait for its end" in err
+        assert "Traceback" not in err
     assert first.poll() is None
     assert (run_dir / "run.json").read_text() == record
     assert [each.name for each in (run_dir / "attempts").iterdir()] == ["0"]
@@ -37,12 +39,15 @@ def test_a_second_launcher_is_refused_and_a_killed_one_is_replaced(command):
     first.send_signal(signal.SIGKILL)
     first.communicate()
     (command.directory / "go").touch()
+    refused = command.run(*again)
+    assert refused.code == 2, refused.err
+    assert "go on with it by --resume" in " ".join(refused.err.split())
     third = command.run(*requested)
     assert third.code == 0, third.err
     assert "waiting up to" not in third.err
     assert json.loads((run_dir / "run.json").read_text())["result"]["exit_code"] == 0
     head = head_of(LocalLeaseDir(run_dir / LEASE_DIR))
-    assert [fence for fence, _ in head.owners] == [1, 2]
+    assert [fence for fence, _ in head.owners] == [1, 2, 3]
 
 
 def test_a_launcher_that_waits_in_vain_may_be_started_again(command):

@@ -28,6 +28,7 @@ from phalanx.launcher.rendezvous.leader import Leader, forward_signals, nodes_of
 from phalanx.launcher.rendezvous.node import allocate_addresses
 from phalanx.launcher.resources import Machine, ResourceAllocation, allocate_over_nodes, idle_gpus
 from phalanx.launcher.run_dir import (
+    check_run_dir,
     create_run_dir,
     earlier_run,
     git_commit,
@@ -103,6 +104,7 @@ def _run(options: RunOptions, context: LaunchContext, leader: Leader | None) -> 
     machines = [context.machine, *(leader.gather() if leader is not None else [])]
     plan, options = make_plan(options, context, machines)
     with _owned_run(plan.run_dir, context.announce) as lease:
+        check_run_dir(plan.run_dir, resume=options.resume)
         plan = replace(plan, run_id=lease.id)
         return _run_owned(options, plan, context, leader, machines, lease)
 

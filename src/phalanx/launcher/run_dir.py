@@ -23,8 +23,9 @@ RUN_FILE = "run.json"
 def create_run_dir(root: Path, name: str | None, now: datetime, *, resume: bool = False) -> Path:
     """Make the directory of a run and return its absolute path.
 
-    A run of that name that has saved and stopped resumes where it lies. Only the owner can read a
-    new directory of a run; the directory of all runs, which users may share, follows the umask.
+    A run of that name that has saved and stopped resumes where it lies; its lease's owner calls
+    `check_run_dir`. Only the owner can read a new directory of a run; the directory of all runs,
+    which users may share, follows the umask.
 
     Args:
         root: the directory of all runs.
@@ -57,16 +58,25 @@ def create_run_dir(root: Path, name: str | None, now: datetime, *, resume: bool 
 
 
 def _named(path: Path, *, resume: bool) -> Path:
+    if not path.exists():
+        path.mkdir(mode=PRIVATE_DIR)
+    elif not (path / LEASE_DIR).is_dir():  # Else a launcher may be running it: the lease tells.
+        check_run_dir(path, resume=resume)
+    return path
+
+
+def check_run_dir(path: Path, *, resume: bool) -> None:
+    """See that a run, which no launcher runs now, may start or continue in `path`.
+
+    Raises:
+        ConfigurationError: a run of that name has ended.
+    """
     is_free = path.is_dir() and not {each.name for each in path.iterdir()} - {LEASE_DIR}
-    if is_free or (resume and path.is_dir()) or saved_run(path) is not None:
-        return path
-    if path.exists():
+    if not is_free and not (resume and path.is_dir()) and saved_run(path) is None:
         raise ConfigurationError(
             f"There is a run in {path} already. Give another --name, move that one away, or go "
             "on with it by --resume."
         )
-    path.mkdir(mode=PRIVATE_DIR)
-    return path
 
 
 def saved_run(directory: Path) -> Mapping[str, Any] | None:
