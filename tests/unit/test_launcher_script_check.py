@@ -1,4 +1,6 @@
 import sys
+from importlib.util import spec_from_file_location
+from typing import ClassVar
 
 import pytest
 
@@ -63,6 +65,30 @@ def tree(tmp_path):
 def test_good_modules(tree, name):
     check_module(name, tree)
     assert "shop" not in sys.modules
+
+
+class EditableFinder:
+    """As setuptools puts one into `sys.meta_path` for an editable install with a `src` layout."""
+
+    mapping: ClassVar = {}
+
+    @classmethod
+    def find_spec(cls, name, _path=None, _target=None):
+        place = cls.mapping.get(name)
+        return place and spec_from_file_location(name, place / "__init__.py")
+
+
+def test_a_module_of_an_editable_install(tmp_path, monkeypatch):
+    package = tmp_path / "src" / "editable_shop"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
+    (package / "train.py").write_text("x = 1")
+    monkeypatch.setattr(EditableFinder, "mapping", {"editable_shop": package})
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, EditableFinder])
+    check_module("editable_shop.train")
+    with pytest.raises(ScriptError, match="no module"):
+        check_module("editable_shop.nope")
+    assert "editable_shop" not in sys.modules
 
 
 @pytest.mark.parametrize(

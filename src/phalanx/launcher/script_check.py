@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from phalanx.errors import ScriptError
@@ -93,7 +93,9 @@ def _find(name: str, path: Sequence[str]) -> ModuleSpec | None:
     for depth in range(1, len(parts) + 1):
         if locations is None:
             return None
-        spec = PathFinder.find_spec(".".join(parts[:depth]), list(locations))
+        # Editable installs have finders of their own beside that of `sys.path`.
+        part, where = ".".join(parts[:depth]), list(locations)
+        spec = next(filter(None, (each.find_spec(part, where) for each in sys.meta_path)), None)
         if spec is None:
             return None
         locations = spec.submodule_search_locations
