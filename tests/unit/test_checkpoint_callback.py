@@ -15,6 +15,7 @@ from phalanx.checkpoint.async_writer import AsyncWriter
 from phalanx.checkpoint.manifest import with_checksum
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.checkpoint.writer import ShardWriter
 from phalanx.distributed.step_sync import StepSync
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import (
@@ -178,6 +179,32 @@ def test_the_best_epoch_is_saved_and_stays(tmp_path):
     assert min(losses, key=losses.get) in (4, 8, 12)
     assert sorted(losses)[-1] == 24
     assert len(losses) == 2
+
+
+@pytest.mark.parametrize("async_save", [False, True])
+def test_a_best_epoch_that_could_not_be_written_is_not_the_best(tmp_path, monkeypatch, async_save):
+    """The second of four epochs cannot be written, so the third is the best of those there are."""
+    distances = [3.0, 1.0, 2.0, 4.0]
+
+    class Losses(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.optimizer.learning_rate = 0.0
+            self.model.weights[0].assign(np.eye(3, 2) * (1 + distances[epoch]))
+
+    real = ShardWriter.store
+
+    def store(self, share):
+        if share.snapshot.step == 8:
+            raise OSError("no space")
+        return real(self, share)
+
+    monkeypatch.setattr(ShardWriter, "store", store)
+    options = {"every": every_n_epochs(9), "best": ("loss", "min"), "async_save": async_save}
+    fit(small(), tmp_path, 4, [Losses()], max_retries=0, **options)
+    saved = {m.step: m for m in phalanx.checkpoint.list(tmp_path)}
+    assert list(saved) == [4, 12, 16]
+    best = saved[12].metrics["loss"]
+    assert [saved[step].state["best"] for step in (12, 16)] == [best, best]
 
 
 def test_storage_that_fails_is_reported_and_training_continues(tmp_path, caplog):

@@ -49,12 +49,22 @@ class AsyncCheckpointer:
         options: CheckpointOptions,
         folder: StorageDir,
         *,
+        on_failed: Callable[[int], None] = lambda step: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Get ready; all workers must come here together."""
+        """Get ready; all workers must come here together.
+
+        Args:
+            stage: the call.
+            options: what was asked.
+            folder: of the checkpoints.
+            on_failed: gets, on all workers, the step of a checkpoint that could not be written.
+            clock: seconds, increasing.
+        """
         self._stage = stage
         self._options = options
         self._folder = folder
+        self._on_failed = on_failed
         self._clock = clock
         self._background = AsyncWriter()
         self._gives_up = Event()
@@ -105,7 +115,8 @@ class AsyncCheckpointer:
         Raises:
             CheckpointError: as for `write`.
         """
-        wait_for_all(self._stage, self._background, self._gives_up)
+        if wait_for_all(self._stage, self._background, self._gives_up):
+            self._on_failed(self._step)
         self._gives_up.clear()
         error = self._background.take_error()
         if error is not None and self._stage.topology.is_chief:

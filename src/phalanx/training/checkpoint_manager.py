@@ -8,7 +8,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import phalanx
@@ -16,6 +15,7 @@ from phalanx.callbacks.checkpoint import Checkpoint, Resume, find_checkpoint
 from phalanx.checkpoint.reader import LoadedCheckpoint, newest_first, read
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.checkpoint.writer import Snapshot
 from phalanx.cluster.exit_codes import RESUME_EXIT_CODE
 from phalanx.cluster.spec import WorkerSpec
 from phalanx.distributed.host_collectives import on_any_worker
@@ -79,7 +79,10 @@ class CheckpointManager:
         self._capture = capture
         self._check = check
         self._folder = self._options.folder(os.environ)
-        self._writes = AsyncCheckpointer(stage, self._options, self._folder, clock=clock)
+        self._schedule = SavePolicy(self._options.every, self._options.retention.best, clock=clock)
+        self._writes = AsyncCheckpointer(
+            stage, self._options, self._folder, on_failed=self._schedule.failed, clock=clock
+        )
         self._step_sync = StepSync(stage.strategy, stage.topology, clock=clock)
         self._fit = _fits_done[str(self._folder)]
         self.logs: dict[str, float] = {}
@@ -87,7 +90,6 @@ class CheckpointManager:
         self._loaded: LoadedCheckpoint | None = None
         self._is_skipped = False
         self._has_started = False
-        self._schedule = SavePolicy(self._options.every, self._options.retention.best, clock=clock)
         self._step = steps_trained(self._model)
         self._resumed_from: int | None = None
         self._began_at = self._step
@@ -133,7 +135,7 @@ class CheckpointManager:
                 truncate_after(callback, math.inf if self._is_skipped else found.manifest.epoch)
             if not self._is_skipped:
                 self.batches_done = self._capture.position(found).batch
-                self._schedule.best = state["best"]
+                self._schedule.restored(self._step, state["best"])
                 self._has_started = not state["complete"]
                 self.logs = dict(found.manifest.metrics)
         if self._stage.topology.is_chief:
@@ -206,7 +208,10 @@ class CheckpointManager:
             CheckpointError: it is to go, and could not save.
         """
         due = self._schedule.is_due_after_epoch(epoch, self._step)
-        best = self._schedule.is_best(logs)
+        if self._options.retention.best is not None:
+            with phase_tracker.during("checkpoint"):
+                self._writes.finish()  # an epoch that could not be written is not the best
+        best = self._schedule.is_best(logs, self._step)
         timed, stops = self._sync_workers()
         if due or best or timed or stops:
             moment = TrainProgress(step=self._step, epoch=epoch + 1, is_stopped=is_stopped)
@@ -240,19 +245,20 @@ class CheckpointManager:
         )
 
     def _save(self, moment: TrainProgress, logs: Mapping[str, Any] | None = None) -> None:
-        read_state = partial(
-            self._capture.read,
-            moment,
-            fit=self._fit,
-            best=self._schedule.best,
-            logs=logs or {},
-            lineage=lineage(
-                os.environ,
-                training=self._writes.training,
-                began_at=self._began_at,
-                resumed_from=self._resumed_from,
-            ),
-        )
+        def read_state() -> Snapshot:  # when it is known whether the one before could be written
+            return self._capture.read(
+                moment,
+                fit=self._fit,
+                best=self._schedule.best,
+                logs=logs or {},
+                lineage=lineage(
+                    os.environ,
+                    training=self._writes.training,
+                    began_at=self._began_at,
+                    resumed_from=self._resumed_from,
+                ),
+            )
+
         with phase_tracker.during("checkpoint"):
             record_moment(worker_event_log(os.environ))
             self._check()

@@ -17,10 +17,6 @@ class SavePolicy:
     """Says whether a checkpoint is due.
 
     All workers know the same, except the clock, for which they have to ask the chief.
-
-    Attributes:
-        best: the least value so far of the metric that `best` goes by, its sign turned
-            where more is better.
     """
 
     def __init__(
@@ -38,7 +34,23 @@ class SavePolicy:
         self._clock = clock
         self._saved_at = clock()
         self._saved_step = 0
-        self.best: float | None = None
+        self._values: dict[int, float] = {}
+
+    @property
+    def best(self) -> float | None:
+        """The least value so far of the metric that `best` goes by, its sign turned where more is
+        better; None where there is none.
+        """
+        return min(self._values.values(), default=None)
+
+    def restored(self, step: int, best: float | None) -> None:
+        """Training resumes from `step`, where `best` had that value."""
+        self.saved(step)
+        self._values = {} if best is None else {step: best}
+
+    def failed(self, step: int) -> None:
+        """The state after `step` could not be saved, so it is not the best that there is."""
+        self._values.pop(step, None)
 
     def saved(self, step: int) -> None:
         """The state after `step` is saved, or was restored."""
@@ -68,8 +80,8 @@ class SavePolicy:
         waited = self._clock() - self._saved_at
         return self._every.unit == "seconds" and waited >= self._every.every
 
-    def is_best(self, logs: Mapping[str, Any]) -> bool:
-        """Whether an epoch with these logs is the best so far."""
+    def is_best(self, logs: Mapping[str, Any], step: int) -> bool:
+        """Whether an epoch with these logs, which ends at `step`, is the best so far."""
         if self._best is None:
             return False
         name, mode = self._best
@@ -78,6 +90,6 @@ class SavePolicy:
             return False
         value = float(logs[name]) * (1.0 if mode == "min" else -1.0)
         if math.isfinite(value) and (self.best is None or value < self.best):
-            self.best = value
+            self._values[step] = value
             return True
         return False
