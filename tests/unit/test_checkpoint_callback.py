@@ -2,6 +2,7 @@
 
 import json
 import threading
+import types
 from contextlib import ExitStack
 
 import keras
@@ -12,6 +13,7 @@ import phalanx
 from phalanx.callbacks import Checkpoint, every_n_epochs, every_n_seconds, every_n_steps
 from phalanx.callbacks.checkpoint import find_checkpoint
 from phalanx.checkpoint.async_writer import AsyncWriter
+from phalanx.checkpoint.fencing import held
 from phalanx.checkpoint.manifest import with_checksum
 from phalanx.checkpoint.retry import RetryPolicy
 from phalanx.checkpoint.storage_dir import StorageDir
@@ -291,6 +293,42 @@ def test_a_directory_in_use_is_said_to_all_workers(tmp_path, monkeypatch):
     with pytest.raises(UnavailableError, match="in use"):
         async_checkpointer.writer_of(stage, folder, RetryPolicy())
     assert said == [-1]
+
+
+def test_a_worker_looks_again_where_storage_fails_at_the_start(tmp_path, monkeypatch):
+    """All workers are on one host, which sees at once what the chief wrote."""
+    folder = StorageDir.at(tmp_path)
+    real, looks = StorageDir.has, []
+
+    def has(self, name):
+        looks.append(name)
+        if len(looks) == 1:
+            raise OSError("no answer")
+        return real(self, name)
+
+    monkeypatch.setattr(StorageDir, "has", has)
+    monkeypatch.setattr(async_checkpointer, "broadcast_int", lambda stage, number: 1)
+    monkeypatch.setattr(
+        async_checkpointer, "on_any_worker", lambda strategy, topology, *flags: list(flags)
+    )
+    on_one_host = types.SimpleNamespace(addresses=("host:1", "host:2"), run_id="", attempt=0)
+    monkeypatch.setattr(
+        async_checkpointer.WorkerSpec, "from_environment", lambda environment: on_one_host
+    )
+    topology = ReplicaTopology(first=1, total=2)
+    stage = CallContext(model=None, strategy=None, topology=topology, exit=ExitStack())
+    policy = RetryPolicy(max_retries=1, sleep=lambda seconds: None)
+    with held(folder):
+        looks.clear()
+        async_checkpointer.writer_of(stage, folder, policy)
+    assert len(looks) == 2
+
+    def fails(self, name):
+        raise OSError("no answer")
+
+    monkeypatch.setattr(StorageDir, "has", fails)
+    with pytest.raises(ConfigurationError, match=r"does not see .* \(no answer\)"):
+        async_checkpointer.writer_of(stage, folder, policy)
 
 
 def test_nothing_that_is_not_finite_is_saved(tmp_path):

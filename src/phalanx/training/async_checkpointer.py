@@ -240,7 +240,7 @@ def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy)
         UnavailableError: another process writes there.
         ConfigurationError: a worker does not see the chief's files there.
     """
-    lease = _lease_of(stage, folder)
+    lease = _lease_of(stage, folder, retry_policy)
     return ShardWriter(
         folder=folder,
         rank=stage.topology.rank,
@@ -251,7 +251,7 @@ def writer_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy)
     )
 
 
-def _lease_of(stage: CallContext, folder: StorageDir) -> Fence | None:
+def _lease_of(stage: CallContext, folder: StorageDir, retry_policy: RetryPolicy) -> Fence | None:
     """The lease on the chief, None on others; storage that fails now may not when it is written."""
     lease: Fence | None = None
     refused: UnavailableError | None = None
@@ -272,34 +272,39 @@ def _lease_of(stage: CallContext, folder: StorageDir) -> Fence | None:
             "says why."
         )
     if there:
-        _assert_shared(stage, folder, there)
+        _assert_shared(stage, folder, there, retry_policy)
     return lease
 
 
-def _assert_shared(stage: CallContext, folder: StorageDir, number: int) -> None:
+def _assert_shared(
+    stage: CallContext, folder: StorageDir, number: int, retry_policy: RetryPolicy
+) -> None:
     """Refuse a directory that is another one on another host, before anything is trained.
 
     Args:
         stage: the call.
         folder: of the checkpoints.
         number: of the lease's record that the chief has there.
+        retry_policy: how often to try again what storage refuses.
     """
-    name = record_name(number)
+    name, leases = record_name(number), folder / LEASE_DIR
     spec = WorkerSpec.from_environment(os.environ)
     hosts = {address.rpartition(":")[0] for address in spec.addresses} if spec else set()
     end = time.monotonic() + (0.0 if len(hosts) == 1 else _SECONDS_TO_SEE_LEASE)
-    sees = stage.topology.is_chief
+    sees, why = stage.topology.is_chief, ""
     while not sees:
-        with suppress(OSError):  # what storage refuses now, it may take when there is a checkpoint
-            sees = (folder / LEASE_DIR).has(name)
-        if time.monotonic() > end:
+        try:
+            sees = retry_policy.call_with_retry(f"list {leases}", lambda: leases.has(name))
+            why = ""
+        except OSError as error:
+            why = f" ({error})"
+        if sees or time.monotonic() > end:
             break
-        if not sees:
-            time.sleep(0.2)
+        time.sleep(0.2)
     if on_any_worker(stage.strategy, stage.topology, not sees)[0]:
         who = "another worker" if sees else f"worker {stage.topology.rank}"
         raise ConfigurationError(
             f"Asked for checkpoints in {folder}; worker 0 took that directory, and {who} does not "
-            "see there what it wrote. Give a directory on storage that all hosts share, such as "
-            "NFS or s3://."
+            f"see there what it wrote{why}. Give a directory on storage that all hosts share, such "
+            "as NFS or s3://."
         )
