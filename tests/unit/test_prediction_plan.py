@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from phalanx.checkpoint.storage_dir import StorageDir
+from phalanx.cli import predict
 from phalanx.cli.app import app
 from phalanx.cli.predict import ModelCommand
 from phalanx.data.sources.file_kinds import kind_of
@@ -20,6 +21,7 @@ from phalanx.prediction.input_files import InputFile, find_files
 from phalanx.prediction.plan import (
     EVALUATION,
     MANIFEST,
+    MODULE,
     RECORDS,
     ModelRequest,
     Part,
@@ -311,6 +313,33 @@ def test_what_cannot_work_is_refused_before_a_worker_starts(place, words, messag
     assert not os.path.exists("runs")
     assert not os.path.exists("out")
     assert not os.path.exists(".lease")
+
+
+@pytest.mark.parametrize(
+    ("command", "target", "arguments", "is_refused"),
+    [
+        ("predict", "train.py", ["predict"], True),
+        ("predict", MODULE, ["evaluate", "request.json"], True),
+        ("evaluate", MODULE, ["predict", "out"], True),
+        ("predict", MODULE, ["predict", "out"], False),
+        ("evaluate", MODULE, ["evaluate", "request.json"], False),
+    ],
+)
+def test_only_a_run_of_the_same_command_is_resumed(
+    place, monkeypatch, command, target, arguments, is_refused
+):
+    (place / "runs" / "x").mkdir(parents=True)
+    record = {"argv": ["the", "command"], "options": {"target": target, "arguments": arguments}}
+    (place / "runs" / "x" / "run.json").write_text(json.dumps(record))
+    started = []
+    ended = SimpleNamespace(exit_code=3, report=None)
+    monkeypatch.setattr(predict, "start", lambda *_, **__: started.append(command) or ended)
+    words = ["compiled.keras", "a.npy", *["out"][: command == "predict"], "--name", "x"]
+    result = CliRunner().invoke(app, [command, *words])
+    if is_refused:
+        with pytest.raises(ConfigurationError, match=r"runs/x already, .* `the command`\. Give"):
+            raise result.exception
+    assert started == [command] * (not is_refused)
 
 
 def test_evaluate_refuses_a_file_that_it_cannot_write(place):

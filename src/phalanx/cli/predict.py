@@ -32,6 +32,7 @@ from phalanx.cli.run_options import (
 from phalanx.errors import ConfigurationError
 from phalanx.launcher.options import HANG_TIMEOUT, at_least, one_of
 from phalanx.launcher.resources import Machine
+from phalanx.launcher.run_dir import earlier_run
 from phalanx.launcher.run_result import RunResult
 from phalanx.launcher.script_check import check_module
 from phalanx.launcher.shared_options import Env, EnvFrom, MaxRestarts, choice_option
@@ -133,13 +134,14 @@ class ModelCommand:
     env: Env = None
     env_from: EnvFrom = None
 
-    def request(self) -> ModelRequest:
-        """What the workers are requested.
+    def request(self, command: str) -> ModelRequest:
+        """What the workers of `command` are requested.
 
         Raises:
             ConfigurationError: the model or the input is not there, or an option cannot work.
             ScriptError: there is no such module.
         """
+        self._check_name(command)
         at_least("--batch-size", self.batch_size, 1)
         at_least("--workers", self.workers, 1)
         self.model_config()
@@ -157,6 +159,17 @@ class ModelCommand:
             map=self.map,
             imports=tuple(self.imports or ()),
         )
+
+    def _check_name(self, command: str) -> None:
+        """Refuse to take the record of another command's run for this one's."""
+        if self.name is None or (before := earlier_run(self.run_dir / self.name)) is None:
+            return
+        options = before.get("options") or {}
+        if options.get("target") != MODULE or (options.get("arguments") or [""])[0] != command:
+            raise ConfigurationError(
+                f"There is a run in {self.run_dir / self.name} already, of another command: "
+                f"`{' '.join(before.get('argv') or ())}`. Give {command} another --name, or none."
+            )
 
     def model_config(self) -> dict[str, Any]:
         """What Keras has saved of the model besides its weights.
@@ -235,7 +248,7 @@ class PredictCommand(ModelCommand):
         """
         at_least("--parts", self.parts, 1)
         one_of("--format", self.format, FORMATS)
-        request = self.request()
+        request = self.request("predict")
         workers = self.workers or max(1, len(Machine.here(os.environ).gpus))
         parts = self.parts or (earlier.parts_per_file if earlier is not None else None)
         if parts is None:
@@ -348,7 +361,7 @@ class EvaluateCommand(ModelCommand):
 @takes(EvaluateCommand)
 def evaluate(requested: EvaluateCommand) -> None:
     """Evaluate, print the metrics, and leave with the run's exit code."""
-    request = requested.request()
+    request = requested.request("evaluate")
     if requested.output is not None and not os.access(requested.output.absolute().parent, os.W_OK):
         raise ConfigurationError(
             f"Cannot write --output {requested.output}. Name a file in a directory where you can "
