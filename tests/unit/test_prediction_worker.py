@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import types
 
 import keras
@@ -9,11 +10,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from phalanx.checkpoint.storage_dir import StorageDir
 from phalanx.errors import ConfigurationError, DataError
 from phalanx.prediction.input_files import find_files
 from phalanx.prediction.outputs import file_of, named_outputs
-from phalanx.prediction.plan import EVALUATION, ModelRequest, PredictionPlan
-from phalanx.prediction.worker import Predictor, evaluate
+from phalanx.prediction.plan import (
+    EVALUATION,
+    MANIFEST,
+    ModelRequest,
+    PredictionPlan,
+    complete_parts,
+    digest_of,
+)
+from phalanx.prediction.worker import Predictor, evaluate, predict
 
 BATCH = 8
 ROWS = np.random.default_rng(0).normal(size=(20, 4)).astype("float32")
@@ -45,6 +54,11 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "rows").mkdir()
     np.save("rows/a.npy", ROWS)
     return tmp_path
+
+
+def touch_later():
+    """Give the rows another time of change, and their size and content back."""
+    os.utime("rows/a.npy", (1, 1))
 
 
 def saved(model):
@@ -170,7 +184,54 @@ def test_outputs_of_a_list_have_the_names_of_the_model():
 
 
 def chief(place):
-    return types.SimpleNamespace(is_chief=True, run_dir=place)
+    return types.SimpleNamespace(is_chief=True, run_dir=place, rank=0, attempt=0)
+
+
+def plan_in(folder):
+    """A plan in the output, as `phalanx predict` writes it."""
+    plan = PredictionPlan(
+        model_sha256=digest_of("model.keras"), request=request_for(), format="npy", parts_per_file=2
+    )
+    folder.write(MANIFEST, plan.to_json())
+
+
+def test_a_model_that_changes_after_the_start_is_refused(place):
+    saved(Subclassed())
+    folder = StorageDir.at(place / "out")
+    plan_in(folder)
+    saved(Subclassed())
+    with pytest.raises(ConfigurationError, match=r"MODEL model\.keras has changed"):
+        predict(folder, chief(place))
+    assert not complete_parts(folder)
+    plan_in(folder)
+    predict(folder, chief(place))
+    assert len(complete_parts(folder)) == 2
+
+
+@pytest.mark.parametrize("change", [lambda: np.save("rows/a.npy", ROWS[:9]), touch_later])
+def test_a_file_that_changes_after_the_start_is_refused(place, change):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    saved(model)
+    folder = StorageDir.at(place / "out")
+    plan_in(folder)
+    change()
+    with pytest.raises(DataError, match=r"rows/a\.npy has changed") as raised:
+        predict(folder, chief(place))
+    assert "It was in a-00000-of-00002" in "".join(raised.value.__notes__)
+    assert not complete_parts(folder)
+
+
+def test_a_file_that_changes_while_it_is_evaluated_is_refused(place):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    model.save("model.keras")
+    np.savez("test.npz", x=ROWS, y=ROWS)
+    request = request_for("test.npz")
+    np.savez("test.npz", x=ROWS[:9], y=ROWS[:9])
+    with pytest.raises(DataError, match=r"test\.npz has changed"):
+        evaluate(request, chief(place))
+    assert not (place / EVALUATION).exists()
 
 
 def test_a_metric_with_a_value_for_each_class(place):

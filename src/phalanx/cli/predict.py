@@ -10,7 +10,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -50,6 +49,7 @@ from phalanx.prediction.plan import (
     PredictionPlan,
     check_output,
     complete_parts,
+    digest_of,
     prepare_output,
 )
 
@@ -254,10 +254,8 @@ class PredictCommand(ModelCommand):
         if parts is None:
             files = len(request.files)
             parts = 1 if files >= workers else -(-PARTS_PER_WORKER * workers // files)
-        with self.model.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
         return PredictionPlan(
-            model_sha256=digest,
+            model_sha256=digest_of(request.model),
             request=request,
             format=cast("Format", self.format),
             parts_per_file=parts,

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from phalanx.data.sources.file_kinds import IMAGE_ENDINGS, KINDS, kind_of
-from phalanx.errors import ConfigurationError
+from phalanx.errors import ConfigurationError, DataError
 
 IMAGES = "images"
 """The kind of a directory of images, which is one input file here."""
@@ -53,9 +53,8 @@ def find_files(given: str, *, has_source: bool) -> tuple[InputFile, ...]:
         is_directory = system.isdir(path)
         if is_directory:
             found = system.ls(path, detail=False)
-        else:  # a name is no pattern where it is that of a file: it may hold [ and ]
-            is_name = "[" in path and system.isfile(path)
-            found = [path] if is_name else system.glob(path)
+        else:  # a name is no pattern where it is that of a file: it may hold [ or *
+            found = [path] if system.isfile(path) else system.glob(path)
         files = [one for one in sorted(found) if system.isfile(one) and not _is_hidden(one)]
     except (OSError, ImportError, ValueError) as error:
         raise ConfigurationError(f"Cannot read INPUT {given!r}: {error}.") from error
@@ -85,6 +84,24 @@ def find_files(given: str, *, has_source: bool) -> tuple[InputFile, ...]:
         )
         for one, info in ((one, system.info(one)) for one in files)
     )
+
+
+def assert_unchanged(file: InputFile) -> None:
+    """Refuse what was read of a file that is another one than when the command found it.
+
+    Raises:
+        DataError: it has changed.
+        ConfigurationError: it is gone.
+    """
+    import fsspec
+
+    fsspec.core.url_to_fs(file.path)[0].invalidate_cache()
+    now = find_files(file.path, has_source=not file.kind)[0]
+    if (now.size, now.version) != (file.size, file.version):
+        raise DataError(
+            f"{file.path} has changed since the command found it. Run the command again when "
+            "nothing writes there; predict needs --restart if parts of this file are complete."
+        )
 
 
 def _as_one(system: Any, given: str, path: str, images: Sequence[str]) -> InputFile:

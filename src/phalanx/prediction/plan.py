@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from hashlib import file_digest
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from phalanx.errors import ConfigurationError
@@ -157,6 +158,18 @@ class PredictionPlan:
                 "OUTPUT, or --restart to begin again."
             ) from error
 
+    def check_model(self) -> None:
+        """See that the model's file is that of the plan.
+
+        Raises:
+            ConfigurationError: it has changed.
+        """
+        if digest_of(self.request.model) != self.model_sha256:
+            raise ConfigurationError(
+                f"MODEL {self.request.model} has changed since phalanx predict read it. Give "
+                "another OUTPUT, or --restart to predict all with the new one."
+            )
+
     def check_continues(self, earlier: PredictionPlan, folder: StorageDir) -> None:
         """See that what was predicted before is a part of this.
 
@@ -169,6 +182,12 @@ class PredictionPlan:
                     f"{folder} has predictions with {what} {before}; asked for {now}. Give another "
                     "OUTPUT, or --restart to remove them and begin again."
                 )
+
+
+def digest_of(model: str) -> str:
+    """The SHA-256 of a model's file."""
+    with open(model, "rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def _compared(before: PredictionPlan, now: PredictionPlan) -> list[tuple[str, Any, Any]]:

@@ -34,7 +34,7 @@ from phalanx.lease.lease_dir import LocalLeaseDir
 from phalanx.monitoring.durable_files import write_durably
 from phalanx.monitoring.phase_tracker import phase_tracker
 from phalanx.prediction.claims import Claims
-from phalanx.prediction.input_files import IMAGES, InputFile
+from phalanx.prediction.input_files import IMAGES, InputFile, assert_unchanged
 from phalanx.prediction.outputs import file_of, named_outputs
 from phalanx.prediction.plan import (
     EVALUATION,
@@ -72,10 +72,12 @@ def predict(folder: StorageDir, spec: WorkerSpec) -> None:
     paths = AttemptPaths(run=Path(str(spec.run_dir)), attempt=spec.attempt)
     claims = Claims(LocalLeaseDir(paths.directory / "claims"), spec.rank)
     model = Predictor(plan)
+    plan.check_model()  # once it is loaded, as it may change until then
     for part in claims.take_from(left):
         started = time.monotonic()
         try:
             arrays = model.predict(part)
+            assert_unchanged(part.file)
         except Exception as error:
             error.add_note(f"It was in {part.name}, of {part.file.path}.")
             raise
@@ -221,6 +223,8 @@ def evaluate(request: ModelRequest, spec: WorkerSpec) -> None:
                 "(x, y, sample_weight); --source or --map can make it so."
             )
         raise
+    for file in request.files:
+        assert_unchanged(file)
     if spec.is_chief:
         # A metric may be a vector, such as F1Score, which has a value for each class.
         found = {name: np.asarray(value, float).tolist() for name, value in metrics.items()}
