@@ -1,4 +1,4 @@
-"""A training custom training loop: `strategy.run`, and a Keras optimizer that clips.
+"""A custom training loop: `strategy.run`, and a Keras optimizer that clips.
 
     phalanx run --workers 2 examples/hand_loop.py
 

@@ -1,4 +1,4 @@
-"""An actor and a critic learn from whole episodes of a pole to be kept upright, step by step."""
+"""An actor-critic agent learns to balance a pole, from complete episodes, in an eager loop."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Callbacks of one's own: what they see of batches and epochs, and what they change."""
+"""Custom callbacks: what they read of batches and epochs, and what they change."""
 
 import json
 

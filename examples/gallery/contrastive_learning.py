@@ -1,4 +1,4 @@
-"""SimCLR in small: two views of each image are to be each other's nearest in the batch."""
+"""SimCLR: the loss pairs the two views of each image among all images of the batch."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A layer with state of its own: it counts the steps, and lets its branch in little by little."""
+"""A layer with state: it counts steps, and adds more of its branch at each step."""
 
 import json
 

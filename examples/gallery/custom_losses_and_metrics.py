@@ -1,4 +1,4 @@
-"""A loss class, a loss function and metric classes of one's own, with sample weights."""
+"""A custom loss class, loss function and metric classes, with sample weights."""
 
 import json
 

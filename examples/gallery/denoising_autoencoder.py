@@ -1,4 +1,4 @@
-"""A denoising autoencoder whose training step differentiates one loss a row, unreduced."""
+"""A denoising autoencoder whose train_step differentiates an unreduced loss per row."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Knowledge distillation: a small student learns what a larger teacher says."""
+"""Knowledge distillation: a small student learns from the outputs of a larger teacher."""
 
 import json
 

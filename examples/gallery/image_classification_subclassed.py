@@ -1,4 +1,4 @@
-"""Image classification: a subclassed model with blocks of its own, made when first called."""
+"""Image classification: a subclassed model whose blocks are built at the first call."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Learning rates: a schedule class with warmup and cosine decay, and one lowered on a plateau."""
+"""Learning rates: a schedule class with warmup and cosine decay, and ReduceLROnPlateau."""
 
 import json
 import math

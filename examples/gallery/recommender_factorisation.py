@@ -1,4 +1,4 @@
-"""Collaborative filtering: each user and each film has a vector and a bias."""
+"""Collaborative filtering: an embedding and a bias for each user and each film."""
 
 import json
 

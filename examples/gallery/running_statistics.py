@@ -1,4 +1,4 @@
-"""A layer that remembers the mean of its inputs, and takes some of it away when predicting."""
+"""A layer with a moving average of its inputs, which it subtracts at inference."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Semi-supervised learning: many rows without labels beside few with, in one step."""
+"""Semi-supervised learning: many unlabelled and few labelled rows in one step."""
 
 import json
 

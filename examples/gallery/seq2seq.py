@@ -1,4 +1,4 @@
-"""Sequence to sequence: an LSTM encoder and decoder learn to turn digits round."""
+"""Sequence to sequence: an LSTM encoder and decoder learn to reverse digits."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Structured data: preprocessing layers, embeddings of categories, unlike classes."""
+"""Structured data: preprocessing layers, embeddings of categories, imbalanced classes."""
 
 import json
 

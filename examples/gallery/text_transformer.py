@@ -1,4 +1,4 @@
-"""Text classification with a transformer block: words above or below the line."""
+"""Text classification with a transformer block."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Time series: a GRU and a convolutional network foretell a temperature from windows of weather."""
+"""Time series: a GRU and a convolutional network predict a temperature from windows."""
 
 import json
 

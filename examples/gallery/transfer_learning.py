@@ -1,4 +1,4 @@
-"""Transfer learning: train a small base, freeze it under a new head, then fine-tune all of it."""
+"""Transfer learning: train a small base, freeze it under a new head, then fine-tune."""
 
 import json
 import os

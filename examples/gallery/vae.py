@@ -1,4 +1,4 @@
-"""A variational autoencoder: a model without `call`, trained by a `train_step` of its own."""
+"""A variational autoencoder: a model without `call`, with its own `train_step`."""
 
 import json
 
@@ -12,7 +12,7 @@ SIZE, LATENT = 8, 2
 keras.utils.set_random_seed(7)
 
 
-class OverheadBudget(layers.Layer):
+class Sampling(layers.Layer):
     """Uses (z_mean, z_log_var) to draw z."""
 
     def __init__(self, **kwargs):
@@ -33,7 +33,7 @@ def build_encoder():
     x = layers.Dense(16, activation="relu")(x)
     z_mean = layers.Dense(LATENT, name="z_mean")(x)
     z_log_var = layers.Dense(LATENT, name="z_log_var")(x)
-    z = OverheadBudget()([z_mean, z_log_var])
+    z = Sampling()([z_mean, z_log_var])
     return keras.Model(inputs, [z_mean, z_log_var, z], name="encoder")
 
 

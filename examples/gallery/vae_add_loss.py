@@ -11,7 +11,7 @@ FEATURES, LATENT = 12, 3
 keras.utils.set_random_seed(11)
 
 
-class OverheadBudget(layers.Layer):
+class Sampling(layers.Layer):
     """Draws z, and adds the divergence from a normal distribution."""
 
     def __init__(self, weight, **kwargs):
@@ -32,7 +32,7 @@ class Encoder(layers.Layer):
         self.hidden = layers.Dense(hidden, activation="relu")
         self.mean = layers.Dense(latent)
         self.log_var = layers.Dense(latent)
-        self.sampling = OverheadBudget(weight=0.1)
+        self.sampling = Sampling(weight=0.1)
 
     def call(self, inputs):
         x = self.hidden(inputs)

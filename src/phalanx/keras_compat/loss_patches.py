@@ -262,7 +262,7 @@ def _value_before(replica_batch: ReplicaBatch, variable: Any) -> Any:
     if replica_batch.reset_in_branch.get(id(variable)) is tf.compat.v1.get_default_graph():
         raise ConfigurationError(
             f"Asked to reset {variable.path} and to update it in one branch of a step of "
-            "distribute_step, where workers cannot tell what they have counted since. Reset the "
+            "distribute_step, where workers cannot know what they have counted since. Reset the "
             "metric outside of the condition, or before the step is called."
         )
     with _graph_of_step().as_default():

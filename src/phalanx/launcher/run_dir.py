@@ -60,7 +60,7 @@ def create_run_dir(root: Path, name: str | None, now: datetime, *, resume: bool 
 def _named(path: Path, *, resume: bool) -> Path:
     if not path.exists():
         path.mkdir(mode=PRIVATE_DIR)
-    elif not (path / LEASE_DIR).is_dir():  # Else a launcher may be running it: the lease tells.
+    elif not (path / LEASE_DIR).is_dir():  # Else a launcher may be running it: the lease shows it.
         check_run_dir(path, resume=resume)
     return path
 
@@ -74,8 +74,8 @@ def check_run_dir(path: Path, *, resume: bool) -> None:
     is_free = path.is_dir() and not {each.name for each in path.iterdir()} - {LEASE_DIR}
     if not is_free and not (resume and path.is_dir()) and saved_run(path) is None:
         raise ConfigurationError(
-            f"There is a run in {path} already. Give another --name, move that one away, or go "
-            "on with it by --resume."
+            f"There is a run in {path} already. Give another --name, move that one away, or "
+            "continue it with --resume."
         )
 
 

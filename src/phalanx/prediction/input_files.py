@@ -91,7 +91,7 @@ def assert_unchanged(file: InputFile) -> None:
 
     Raises:
         DataError: it has changed.
-        ConfigurationError: it is gone.
+        ConfigurationError: it no longer exists.
     """
     import fsspec
 
