@@ -164,6 +164,15 @@ def test_other_files_are_for_a_source(files):
     assert names_of(place, has_source=True) == ["a", "b"]
 
 
+def test_no_file_of_a_directory_is_left_out_where_a_source_reads_it(files):
+    place = files("in/a.wav", "in/b.wav", "in/labels.csv", "in/.hidden")
+    with pytest.raises(ConfigurationError, match=r"found labels\.csv and a\.wav at .* a pattern"):
+        find_files(f"{place}/in", has_source=True)
+    assert names_of(f"{place}/in/*.wav", has_source=True) == ["a", "b"]
+    assert names_of(f"{place}/in/*", has_source=True) == ["a", "b", "labels"]
+    assert names_of(f"{place}/in") == ["labels"]
+
+
 def test_a_directory_of_images_is_one_input(files):
     place = files("in/cat/2.png", "in/cat/1.JPG", "in/dog/3.png", "in/notes.txt")
     (one,) = find_files(f"{place}/in", has_source=False)

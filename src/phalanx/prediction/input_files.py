@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from phalanx.data.sources.file_kinds import IMAGE_ENDINGS, KINDS, kind_of
+from phalanx.data.sources.file_kinds import IMAGE_ENDINGS, KINDS, SCHEMA_FILE, kind_of
 from phalanx.errors import ConfigurationError, DataError
 
 IMAGES = "images"
@@ -59,7 +59,17 @@ def find_files(given: str, *, has_source: bool) -> tuple[InputFile, ...]:
     except (OSError, ImportError, ValueError) as error:
         raise ConfigurationError(f"Cannot read INPUT {given!r}: {error}.") from error
     known = [one for one in files if kind_of(one)]
-    files = known if known or not has_source else files  # schema.json is next to TFRecords
+    others = [one for one in files if not kind_of(one) and posixpath.basename(one) != SCHEMA_FILE]
+    if has_source and is_directory and known and others:
+        raise ConfigurationError(
+            f"INPUT must be a directory of files that --source reads; found "
+            f"{posixpath.basename(known[0])} and {posixpath.basename(others[0])} at {given!r}. "
+            "Name its files by a pattern, such as '*.csv'."
+        )
+    if known:  # those of a pattern are all meant where a function of the user's reads them
+        files = sorted(known + others) if has_source else known
+    elif not has_source:
+        files = []
     if is_directory and not files and (images := _images_below(system, path)):
         return (_as_one(system, given, path, images),)
     if not files:

@@ -10,6 +10,9 @@ IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
 KINDS = (".npy", ".npz", ".csv", ".parquet", ".tfrecord", ".array_record", ".arrayrecord", "IDX")
 """Those of single files, in the order in which messages name them."""
 
+SCHEMA_FILE = "schema.json"
+"""What `write_tfrecords` writes next to its files."""
+
 _IDX = re.compile(r"idx[1-5]-")
 
 

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from phalanx.data.sources.file_kinds import SCHEMA_FILE
 from phalanx.data.sources.lossless_cast import LossyCastError, cast_keeping_values
 from phalanx.errors import DataError
 
-SCHEMA_FILE = "schema.json"
 _INTEGERS = ("int8", "int16", "int32", "int64", "bool", "uint16", "uint32")
 Shape = Literal["one", "tuple", "dict"]
 
