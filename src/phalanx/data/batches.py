@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.data.iterator_position import DataPosition
+from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology, rows_of
 from phalanx.errors import DataError
 
@@ -206,10 +207,27 @@ def _is_split_equally(rows: int, first: int, replicas: int) -> bool:
     )
 
 
+def with_none(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """`dataset` with None for each Optional: Keras's adapters give one for a part that is None."""
+    spec = dataset.element_spec
+    if not any(isinstance(one, tf.OptionalSpec) for one in keras.tree.flatten(spec)):
+        return dataset
+
+    def one(value: Any) -> Any:
+        return None if isinstance(value, tf.experimental.Optional) else value
+
+    return dataset.map(
+        no_autograph(lambda *batch: keras.tree.map_structure(one, element_of(batch, spec)))
+    )
+
+
 def with_free_batch_axis(spec: Any) -> Any:
-    """`spec` with the first dimension of every tensor unknown."""
+    """`spec` with the first dimension of every tensor unknown, and None for a part that is None."""
+    none = type(tf.type_spec_from_value(None))
 
     def free(one: Any) -> Any:
+        if isinstance(one, none):
+            return None
         if isinstance(one, tf.TensorSpec):
             return tf.TensorSpec([None, *one.shape[1:]], one.dtype)
         return one

@@ -17,6 +17,7 @@ from phalanx.data.batches import (
     no_autograph,
     total_rows,
     with_free_batch_axis,
+    with_none,
 )
 from phalanx.data.inspection.inspect import inspect
 from phalanx.data.iterator_position import DataPosition
@@ -65,7 +66,7 @@ class DatasetBatches:
         self.first_batches: list[Any] | None = None if passes is None else passes.first
         """The first batches of a Python generator, which are known before training starts."""
         self._topology = topology
-        self._dataset = adapter.get_tf_dataset()
+        self._dataset = with_none(adapter.get_tf_dataset())
         self.fingerprint: int | None = order_checksum(self._dataset, topology)
         self.num_batches: int | None = adapter.num_batches
         if only is not None:
@@ -189,7 +190,8 @@ class DatasetBatches:
 
 def _static_batch_size(spec: Any) -> int | None:
     """The rows of every tensor, where they are known and equal."""
-    sizes = {s.shape[0] for s in keras.tree.flatten(spec) if s is not None and s.shape.rank}
+    shapes = [getattr(one, "shape", None) for one in keras.tree.flatten(spec)]  # None has none
+    sizes = {shape[0] for shape in shapes if shape is not None and shape.rank}
     return sizes.pop() if len(sizes) == 1 else None
 
 

@@ -46,7 +46,9 @@ class Lookahead:
 
     def _counted(self, *element: Any) -> Any:
         with tf.control_dependencies([self._in_graph(self._count)]):
-            same = tf.nest.map_structure(tf.identity, element)
+            same = tf.nest.map_structure(
+                lambda one: None if one is None else tf.identity(one), element
+            )
         return same if len(same) > 1 else same[0]
 
     def _in_graph(self, function: Any) -> tf.Tensor:
