@@ -33,6 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -67,11 +68,9 @@ class ClusterError(PhalanxError):
 
 
 class LaunchError(PhalanxError):
-    """A worker process could not be started; `rank` says which, where it is known."""
+    """A worker process could not be started; `ranks` says which, where it is known."""
 
-    def __init__(self, message: str = "", *, rank: int | None = None) -> None:
-        super().__init__(message)
-        self.rank = rank
+    ranks: Sequence[int] = ()
 
 
 class ScriptError(LaunchError):

@@ -64,15 +64,29 @@ def test_there_is_an_end_to_it():
 def test_a_run_of_one_size_never_changes():
     size = worker_group(least=3)
     assert fails(size, (2, START), (2, START), (2, START)) == [None] * 3
-    assert size.could_not_start(1, now=0.0) is None
+    assert size.could_not_start([1], now=0.0) is None
     assert not size.may_grow(1e9)
 
 
 def test_a_process_that_cannot_be_started_needs_no_second_try():
     size = worker_group()
-    assert isinstance(size.could_not_start(1, now=0.0), MembershipChange)
+    assert isinstance(size.could_not_start([1], now=0.0), MembershipChange)
     assert size.members == (0, 2)
-    assert size.could_not_start(None, now=0.0) is None
+    assert size.could_not_start([], now=0.0) is None
+
+
+def test_all_workers_of_a_lost_host_are_left_out_together():
+    size = worker_group(least=1, most=6)
+    size.could_not_start([1], now=0.0)
+    change = size.could_not_start([3, 4], now=0.0)
+    assert change == MembershipChange(
+        why="workers 4, 5 cannot restart: continuing with 3 of 6 workers"
+    )
+    assert size.members == (0, 2, 3)
+    assert isinstance(size.could_not_start([0, 1, 2], now=0.0), BelowMinimum)
+    size.grow()
+    assert size.could_not_start([5], now=0.0).at_no_cost
+    assert size.members == (0, 2, 3)
 
 
 def test_all_are_tried_again_and_it_works():

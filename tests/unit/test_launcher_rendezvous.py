@@ -458,6 +458,34 @@ if any(each.status() != psutil.STATUS_ZOMBIE for each in before): sys.exit(9)
     assert any("the workers here are stopped" in line for line in scene.printed[1])
 
 
+@pytest.mark.full
+@pytest.mark.process
+def test_a_run_continues_without_a_host_that_stays_away(scene, monkeypatch):
+    join, joined = RendezvousClient.join, []
+
+    def join_once(client):
+        if joined:
+            raise UnavailableError("gone for good")
+        joined.append(client)
+        return join(client)
+
+    monkeypatch.setattr(RendezvousClient, "join", join_once)
+    source = """
+if spec.world_size == 4:
+    print("is up", flush=True)
+    until(lambda: False)
+"""
+    options = {"workers": 4, "min_workers": 2, "max_restarts": 2, "rendezvous_timeout": 4}
+    with ThreadPoolExecutor() as pool:
+        first, second = (pool.submit(scene.launch, i, source, **options) for i in (0, 1))
+        wait(lambda: scene.outputs[0].getvalue().count("is up") == 4)
+        close_all_channels()
+        assert first.result(120).exit_code == 0
+        assert isinstance(second.exception(120), UnavailableError)
+    said = "workers 2, 3 cannot restart: continuing with 2 of 4 workers"
+    assert said in "\n".join(scene.printed[0])
+
+
 def close_all_channels():
     import gc
 

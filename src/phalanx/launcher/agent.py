@@ -100,7 +100,7 @@ class Agent:
                     return RunResult(
                         exit_code=128 + number, run_dir=self.runner.plan.run_dir, report=str(error)
                     )
-                change = course.size.could_not_start(error.rank, now=self.runner.clock.now())
+                change = course.size.could_not_start(error.ranks, now=self.runner.clock.now())
                 if isinstance(change, MembershipChange):
                     self._resize(attempt + 1, course.size, change)
                 elif attempt == first or not self._waits_for_disk(error, attempt, course):
@@ -334,7 +334,9 @@ class WorkerGroupRunner:
             sleep=self.clock.sleep,
             on_stall=partial(self._report_stall, attempt),
         )
-        growth = ScaleUpMonitor(course.size.may_grow, self.plan.run_dir, now=self.clock.now)
+        growth = ScaleUpMonitor(
+            partial(self._may_grow, course.size), self.plan.run_dir, now=self.clock.now
+        )
         supervisor = Supervisor(
             handles=handles,
             failure_of=lambda rank: FailureRecord.read(paths.error(rank)),
@@ -400,6 +402,9 @@ class WorkerGroupRunner:
     def _report_stall(self, attempt: int, line: str) -> None:
         self.announce(line)
         self.events.append(Stall(attempt=attempt, message=line))
+
+    def _may_grow(self, size: ElasticMembership, now: float) -> bool:
+        return size.may_grow(now) and not any(node.is_lost for node in self.nodes)
 
     def _may_save(self) -> bool:
         return self.signals.first in SIGNALS

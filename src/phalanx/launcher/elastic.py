@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,16 +89,18 @@ class ElasticMembership:
         if self._suspect != member:
             self._suspect = member
             return None
-        return self._leave_out(member)
+        return self._leave_out([member])
 
     def could_not_start(
-        self, rank: int | None, *, now: float
+        self, ranks: Sequence[int], *, now: float
     ) -> MembershipChange | BelowMinimum | None:
-        """What it changes that a worker's process could not be started at all."""
-        if self._least == len(self._all) or rank is None:
+        """What it changes that the processes of these workers could not be started at all."""
+        gone = [member for rank, member in enumerate(self.members) if rank in ranks]
+        if self._least == len(self._all) or not gone:
             return None
-        self._suspect = self.members[rank]
-        return self.failed(rank, trained=False, now=now)
+        if self._fallback_members is not None:
+            return self._go_back(gone[0], now)
+        return self._leave_out(gone)
 
     def may_grow(self, now: float) -> bool:
         """Whether all may be tried again, as soon as there is a checkpoint."""
@@ -109,15 +111,17 @@ class ElasticMembership:
         self._fallback_members, self.members = self.members, self._all
         return MembershipChange(why=f"a checkpoint was saved: {self._describe_members()} again")
 
-    def _leave_out(self, member: int) -> MembershipChange | BelowMinimum:
-        if len(self.members) == self._least:
+    def _leave_out(self, gone: Sequence[int]) -> MembershipChange | BelowMinimum:
+        workers = "Worker" if len(gone) == 1 else "Workers"
+        problem = f"{workers} {', '.join(map(str, gone))} cannot restart"
+        if len(self.members) - len(gone) < self._least:
             return BelowMinimum(
-                why=f"Worker {member} cannot restart, and --workers {self._least}:"
-                f"{len(self._all)} asks for at least {self._least}."
+                why=f"{problem}, and --workers {self._least}:{len(self._all)} asks for at least "
+                f"{self._least}."
             )
         self._suspect = None
-        self.members = tuple(each for each in self.members if each != member)
-        return MembershipChange(why=f"worker {member} cannot restart: {self._describe_members()}")
+        self.members = tuple(each for each in self.members if each not in gone)
+        return MembershipChange(why=f"{problem.lower()}: {self._describe_members()}")
 
     def _go_back(self, member: int, now: float) -> MembershipChange:
         assert self._fallback_members is not None

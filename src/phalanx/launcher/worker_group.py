@@ -192,6 +192,6 @@ def start_worker_group(
             with suppress(OSError):
                 handle.signal(SIGKILL)
         if isinstance(error, LaunchError):
-            error.rank = specs[len(handles)].rank
+            error.ranks = (specs[len(handles)].rank,)
         raise
     return handles

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Protocol
 
 from phalanx.cluster.authenticated_connection import join_address
 from phalanx.cluster.spec import WorkerSpec
+from phalanx.errors import LaunchError
 from phalanx.launcher.ports import PortPicker, pick_free_ports
 from phalanx.launcher.prefork import PreforkPool
 from phalanx.launcher.process import WorkerHandle
@@ -31,8 +32,16 @@ class Node(Protocol):
     def address(self) -> str:
         """A name or an address by which workers of all nodes reach those of this one."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether no worker can be started there now."""
+
     def pick_ports(self, count: int) -> list[int]:
-        """`count` distinct ports that are free there now."""
+        """`count` distinct ports that are free there now.
+
+        Raises:
+            LaunchError: the node is lost.
+        """
 
     def start(self, spec: WorkerSpec, gpus: GPUs) -> WorkerHandle:
         """Start a worker.
@@ -66,6 +75,11 @@ class LocalNode:
     picks: PortPicker = pick_free_ports
     warm: PreforkPool = field(default_factory=PreforkPool)
 
+    @property
+    def is_lost(self) -> bool:
+        """See `Node`."""
+        return False
+
     def pick_ports(self, count: int) -> list[int]:
         """See `Node`."""
         return self.picks(count)
@@ -98,6 +112,15 @@ def allocate_addresses(nodes: Sequence[Node], of_workers: Sequence[int]) -> tupl
     Args:
         nodes: all nodes.
         of_workers: each worker's node, by rank.
+
+    Raises:
+        LaunchError: a node is lost; names all its workers.
     """
-    ports = {node: iter(nodes[node].pick_ports(n)) for node, n in Counter(of_workers).items()}
+    ports: dict[int, Iterator[int]] = {}
+    for node, count in Counter(of_workers).items():
+        try:
+            ports[node] = iter(nodes[node].pick_ports(count))
+        except LaunchError as error:
+            error.ranks = [rank for rank, its in enumerate(of_workers) if its == node]
+            raise
     return tuple(join_address(nodes[node].address, next(ports[node])) for node in of_workers)

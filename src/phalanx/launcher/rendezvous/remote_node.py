@@ -10,7 +10,7 @@ from typing import Any
 
 from phalanx.cluster.exit_codes import EXIT_NODE_LOST
 from phalanx.cluster.spec import WorkerSpec
-from phalanx.errors import LaunchError, UnavailableError
+from phalanx.errors import UnavailableError
 from phalanx.launcher.rendezvous.channel import Channel, Message
 from phalanx.launcher.rendezvous.node import GPUs
 from phalanx.launcher.rendezvous.server import RendezvousServer
@@ -51,6 +51,11 @@ class RemoteNode:
         """The host's name or address."""
         return self._server.address(self.index)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the follower is not connected now."""
+        return self._server.channel(self.index) is None
+
     def pick_ports(self, count: int) -> list[int]:
         """Ports that are free there; waits for the host to reconnect if it is lost."""
         _, answer = self._ask({"do": "pick_ports", "count": count})
@@ -58,11 +63,10 @@ class RemoteNode:
 
     def start(self, spec: WorkerSpec, gpus: GPUs) -> RemoteWorker:
         """Start a worker there."""
-        channel, answer = self._ask({"do": "start", **_worker(spec, gpus)}, rank=spec.rank)
+        channel, answer = self._ask({"do": "start", **_worker(spec, gpus)})
         if "error" in answer:
             raise UnavailableError(
-                f"On {self.address} worker {spec.rank} could not be started: {answer['error']}",
-                rank=spec.rank,
+                f"On {self.address} worker {spec.rank} could not be started: {answer['error']}"
             )
         return RemoteWorker(self, channel, number=answer["number"], pid=answer["pid"])
 
@@ -106,17 +110,13 @@ class RemoteNode:
         if (channel := self._server.channel(self.index)) is not None:
             channel.send(message)
 
-    def _ask(self, message: dict[str, Any], rank: int | None = None) -> tuple[Channel, Message]:
+    def _ask(self, message: dict[str, Any]) -> tuple[Channel, Message]:
         """Send a request and wait for the answer; gives it with the channel it came over.
 
         Raises:
             UnavailableError: the host is lost, and does not reconnect in time.
         """
-        try:
-            self._wait_for([self.index])
-        except LaunchError as error:
-            error.rank = rank
-            raise
+        self._wait_for([self.index])
         channel = self._server.channel(self.index)
         number = next(self._numbers)
         if channel is not None:
@@ -126,8 +126,7 @@ class RemoteNode:
                 if number in self._answers:
                     return channel, self._answers.pop(number)
         raise UnavailableError(
-            f"The launcher on {self.address} ({self.index}) gave no answer: its host is lost.",
-            rank=rank,
+            f"The launcher on {self.address} ({self.index}) gave no answer: its host is lost."
         )
 
 
