@@ -15,7 +15,7 @@ from pathlib import Path
 
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.cluster.strategies import check_gpus, uses_parameter_servers
-from phalanx.errors import ConfigurationError, LaunchError
+from phalanx.errors import ConfigurationError, LaunchError, UnavailableError
 from phalanx.launcher.agent import Agent, WorkerGroupRunner
 from phalanx.launcher.context import LaunchContext
 from phalanx.launcher.data_servers import DataServers
@@ -101,12 +101,29 @@ def _check_addresses(node_group: ClusterEnvironment, options: RunOptions) -> Non
 
 def _run(options: RunOptions, context: LaunchContext, leader: Leader | None) -> RunResult:
     check_installed(options.trackers)
-    machines = [context.machine, *(leader.gather() if leader is not None else [])]
+    catcher = SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS))
+    machines = [context.machine, *(_gather(leader, catcher) if leader is not None else [])]
     plan, options = make_plan(options, context, machines)
     with _owned_run(plan.run_dir, context.announce) as lease:
         check_run_dir(plan.run_dir, resume=options.resume)
         plan = replace(plan, run_id=lease.id)
-        return _run_owned(options, plan, context, leader, machines, lease)
+        return _run_owned(options, plan, context, leader, machines, lease, catcher)
+
+
+def _gather(leader: Leader, catcher: SignalCatcher) -> list[Machine]:
+    """The resources of the other hosts; a signal ends the wait for them.
+
+    Raises:
+        UnavailableError: some did not connect in time, or a signal came.
+    """
+    with catcher as signals:
+        leader.is_interrupted = partial(forward_signals, leader, signals)
+        try:
+            return leader.gather()
+        except UnavailableError as error:
+            if signals.first is not None:
+                error.exit_code = 128 + signals.first
+            raise
 
 
 def _run_owned(
@@ -116,6 +133,7 @@ def _run_owned(
     leader: Leader | None,
     machines: Sequence[Machine],
     lease: Lease,
+    catcher: SignalCatcher,
 ) -> RunResult:
     nodes = nodes_of(plan, context, leader)
     if options.data_workers:
@@ -155,10 +173,7 @@ def _run_owned(
         run_dir=plan.run_dir,
         announce=context.announce,
     )
-    catcher = SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS))
     with catcher as signals, trackers:
-        if leader is not None:
-            leader.is_interrupted = partial(forward_signals, leader, signals)
         try:
             with servers:
                 runner = WorkerGroupRunner(
