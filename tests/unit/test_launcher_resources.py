@@ -9,6 +9,7 @@ from phalanx.launcher.resources import (
     count_gpus,
     default_workers,
     idle_gpus,
+    share_gpus,
     visible_gpus,
 )
 
@@ -106,9 +107,30 @@ def test_one_process_sees_what_there_is(strategy):
     assert (each.devices, each.gpus) == (None, None)
 
 
-def test_the_only_gpu_is_left_as_it_is():
+def test_launchers_on_one_host_share_its_gpus_out():
+    hosts = ["a", "a", "b", "a", "a"]
+    shared = share_gpus([SERVER] * 5, hosts, {})
+    assert [machine.gpus for machine in shared] == [("0",), ("1",), SERVER.gpus, ("2",), ("3",)]
+    allocations, nodes = allocate_over_nodes(
+        shared, workers=None, strategy="auto", devices=None, threads=None
+    )
+    gpus = [each.gpus for each in allocations]
+    assert gpus == [("0",), ("1",), *((gpu,) for gpu in SERVER.gpus), ("2",), ("3",)]
+    assert nodes == [0, 1, 2, 2, 2, 2, 3, 4]
+
+
+def test_launchers_keep_the_gpus_that_were_given_to_each():
+    own = [Machine(gpus=("0", "1")), Machine(gpus=("2", "3")), Machine(gpus=("4",))]
+    assert share_gpus(own, ["a"] * 3, {}) == own
+    assert share_gpus([SERVER] * 5, ["a"] * 5, {}) == [SERVER] * 5
+    for given in ({"SLURM_GPUS_PER_TASK": "2"}, {"SLURM_TRES_PER_TASK": "cpu=2,gres/gpu:2"}):
+        assert share_gpus([SERVER] * 2, ["a"] * 2, given) == [SERVER] * 2
+    assert share_gpus([LAPTOP] * 2, ["a"] * 2, {}) == [LAPTOP] * 2
+
+
+def test_the_only_gpu_is_named():
     (each,) = resources(Machine(cores=2, gpus=("0",)), 1)
-    assert (each.devices, each.gpus) == (None, None)
+    assert (each.devices, each.gpus) == (None, ("0",))
 
 
 def test_several_gpus_in_one_process_are_asked_for():

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phalanx.cluster.spec import DeviceSpec
@@ -79,6 +79,35 @@ def _ask_nvidia_smi(smi: str) -> int:
     except (OSError, subprocess.TimeoutExpired):
         return 0
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+
+
+def share_gpus(
+    machines: Sequence[Machine], hosts: Sequence[str], environment: Mapping[str, str]
+) -> list[Machine]:
+    """The machines of several launchers, those on one host with equal shares of its GPUs.
+
+    Each of `mpirun -np 4` or of several tasks on a Slurm node sees all GPUs of its host. Launchers
+    that see fewer GPUs than there are launchers, or other ones, have been given their own.
+
+    Args:
+        machines: what each launcher sees.
+        hosts: on which host each is.
+        environment: of a launcher.
+    """
+    gives_each_task = any(
+        "gpu" in environment.get(name, "") or environment.get(name, "").isdecimal()
+        for name in ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK")
+    )
+    if gives_each_task:
+        return list(machines)
+    seen = list(zip(hosts, (machine.gpus for machine in machines), strict=True))
+    shared: list[Machine] = []
+    for index, (machine, place) in enumerate(zip(machines, seen, strict=True)):
+        count, before = seen.count(place), seen[:index].count(place)
+        each = len(machine.gpus) // count
+        gpus = machine.gpus[before * each : (before + 1) * each]
+        shared.append(replace(machine, gpus=gpus) if each else machine)
+    return shared
 
 
 def default_workers(machine: Machine, strategy: StrategyName, devices: DeviceSpec | None) -> int:
@@ -186,8 +215,7 @@ def allocate_resources(
         return [ResourceAllocation(devices=None, threads=threads, gpus=None)]
     if devices is None and workers == 1:
         # One device a worker; what TensorFlow makes of it is its own affair.
-        only = machine.gpus[:1] if len(machine.gpus) > 1 else None
-        return [ResourceAllocation(devices=None, threads=threads, gpus=only)]
+        return [ResourceAllocation(devices=None, threads=threads, gpus=machine.gpus[:1])]
     check_workers_fit(workers, strategy, devices)
     each = devices.count if devices is not None else 1
     if each * workers > len(machine.gpus):

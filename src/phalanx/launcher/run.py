@@ -26,7 +26,13 @@ from phalanx.launcher.redaction import redact
 from phalanx.launcher.rendezvous.follower import run_follower
 from phalanx.launcher.rendezvous.leader import Leader, forward_signals, nodes_of, run_leader
 from phalanx.launcher.rendezvous.node import allocate_addresses
-from phalanx.launcher.resources import Machine, ResourceAllocation, allocate_over_nodes, idle_gpus
+from phalanx.launcher.resources import (
+    Machine,
+    ResourceAllocation,
+    allocate_over_nodes,
+    idle_gpus,
+    share_gpus,
+)
 from phalanx.launcher.run_dir import (
     check_run_dir,
     create_run_dir,
@@ -102,7 +108,10 @@ def _check_addresses(node_group: ClusterEnvironment, options: RunOptions) -> Non
 def _run(options: RunOptions, context: LaunchContext, leader: Leader | None) -> RunResult:
     check_installed(options.trackers)
     catcher = SignalCatcher((signal.SIGINT, signal.SIGHUP, *SIGNALS))
-    machines = [context.machine, *(_gather(leader, catcher) if leader is not None else [])]
+    machines = [context.machine]
+    if leader is not None:
+        machines += _gather(leader, catcher)
+        machines = share_gpus(machines, leader.host_ids, context.environment)
     plan, options = make_plan(options, context, machines)
     with _owned_run(plan.run_dir, context.announce) as lease:
         check_run_dir(plan.run_dir, resume=options.resume)

@@ -13,6 +13,7 @@ from pathlib import Path
 from phalanx.cluster.authenticated_connection import connect
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import LaunchError, UnavailableError
+from phalanx.launcher.failure import boot_id
 from phalanx.launcher.options import STARTUP_TIMEOUT
 from phalanx.launcher.rendezvous.channel import Channel
 from phalanx.launcher.rendezvous.identity import CommandIdentity
@@ -79,6 +80,7 @@ class RendezvousClient:
             "machine": asdict(machine),
             "versions": versions,
             "host": socket.gethostname(),
+            "boot": boot_id(),
             "who": uuid.uuid4().hex,
         }
         self._signals = signals

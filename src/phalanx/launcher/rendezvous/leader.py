@@ -13,6 +13,7 @@ from types import TracebackType
 from phalanx.cluster.node_group import ClusterEnvironment
 from phalanx.errors import LaunchError, PhalanxError, UnavailableError
 from phalanx.launcher.context import LaunchContext
+from phalanx.launcher.failure import boot_id
 from phalanx.launcher.options import STARTUP_TIMEOUT, RunOptions
 from phalanx.launcher.prefork import PreforkPool
 from phalanx.launcher.rendezvous.client import LONGEST_GAP, WaitReporter
@@ -120,6 +121,12 @@ class Leader:
                     "records of the two do not agree; the run does not depend on it"
                 )
         return [self.server.machine(index) for index in range(1, len(self.node_group.hosts))]
+
+    @property
+    def host_ids(self) -> list[str]:
+        """The host of each launcher: equal for launchers of one host."""
+        others = range(1, len(self.node_group.hosts))
+        return [f"{socket.gethostname()} {boot_id()}", *map(self.server.host_id, others)]
 
     def wait_for(self, wanted: Sequence[int]) -> None:
         """Wait until the launchers of these nodes are connected, and report the wait.

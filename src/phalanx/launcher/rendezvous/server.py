@@ -50,6 +50,7 @@ class RendezvousServer:
         self._channels: dict[int, Channel] = {}
         self._machines: dict[int, Machine] = {}
         self._hosts: dict[int, str] = {}
+        self._host_ids: dict[int, str] = {}
         self._who: dict[int, str] = {}
         self._skews: dict[int, float] = {}
         self._rejected: dict[int, str] = {}
@@ -77,6 +78,11 @@ class RendezvousServer:
         """The host of a node rank, as it reports it where the cluster environment does not."""
         with self._there:
             return self._node_group.hosts[index] or self._hosts.get(index, "")
+
+    def host_id(self, index: int) -> str:
+        """The host of a node rank, and its present start: equal for two launchers of one host."""
+        with self._there:
+            return self._host_ids[index]
 
     def skew(self, index: int) -> float:
         """Seconds that a node's wall clock is ahead of this host's, including the message's delay.
@@ -142,6 +148,7 @@ class RendezvousServer:
                     cores=machine["cores"], gpus=tuple(machine["gpus"])
                 )
                 self._hosts[hello["index"]] = str(hello["host"])
+                self._host_ids[hello["index"]] = f"{hello['host']} {hello.get('boot')}"
                 self._who[hello["index"]] = hello["who"]
                 self._skews[hello["index"]] = float(hello.get("time", arrived)) - arrived
                 self._channels[hello["index"]] = channel
