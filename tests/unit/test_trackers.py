@@ -335,6 +335,8 @@ def test_a_restarted_fit_is_no_fit_that_starts_again():
         (["--fast", "--lr=1e-3"], {"fast": True, "lr": 0.001}),
         (["train", "--shift", "-2", "out"], {"0": "train", "shift": -2, "1": "out"}),
         (["-v"], {"v": True}),
+        (["--lr", "1", "--", "--fast", "--"], {"lr": 1, "0": "--fast", "1": "--"}),
+        (["-", "--=x"], {"0": "-", "1": "--=x"}),
     ],
 )
 def test_arguments_of_the_script_by_name(words, found):

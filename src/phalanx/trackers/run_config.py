@@ -54,13 +54,17 @@ def script_arguments(words: Sequence[str]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     place = 0
     rest = list(words)
+    has_options = True
     while rest:
         word = rest.pop(0)
-        if not word.startswith("-") or _is_number(word):
+        if word == "--" and has_options:
+            has_options = False  # what follows are no options, as argparse reads it
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        if not has_options or not word.startswith("-") or not name or _is_number(word):
             found[f"args/{place}"] = _parsed(word)
             place += 1
             continue
-        name, equals, value = word.lstrip("-").partition("=")
         if not equals and rest and (not rest[0].startswith("-") or _is_number(rest[0])):
             value, equals = rest.pop(0), "="
         found[f"args/{name}"] = _parsed(value) if equals else True
