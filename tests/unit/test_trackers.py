@@ -12,7 +12,7 @@ from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, re
 from phalanx.monitoring.events import EpochMetrics, FitStart, ThroughputEvent, TrainMetrics
 from phalanx.trackers.run_config import run_config, script_arguments
 from phalanx.trackers.run_metrics import RunMetrics
-from phalanx.trackers.sender import LONGEST_WAIT, Sender
+from phalanx.trackers.sender import LONGEST_WAIT, Sender, wait_after
 
 
 class Server:
@@ -176,6 +176,10 @@ def test_a_tracker_that_is_down_is_tried_again_until_it_is_up(tmp_path, server):
     assert errors[0] == "ConnectionError: refused"
     assert state.error is None
     assert len(steps_once(server)["epoch/loss"]) == 4
+
+
+def test_the_wait_grows_to_a_minute_and_stays_there():
+    assert [wait_after(failures) for failures in (1, 2, 6, 7, 5000)] == [1, 2, 32, 60, 60]
 
 
 def test_a_user_who_waits_gets_the_error(tmp_path, server):

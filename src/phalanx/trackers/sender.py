@@ -145,7 +145,12 @@ class Sender:
                         f"{_one_line(error)}. Nothing is lost: try again later."
                     ) from error
                 session.report(_one_line(error))
-            self.sleep(min(LONGEST_WAIT, 2.0 ** (failures - 1)))
+            self.sleep(wait_after(failures))
+
+
+def wait_after(failures: int) -> float:
+    """Seconds to wait after so many failures in a row."""
+    return min(LONGEST_WAIT, 2.0 ** min(failures - 1, 10))  # no float has 2 ** 1024
 
 
 class _Session:
