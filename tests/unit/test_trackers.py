@@ -1,6 +1,7 @@
 """What trackers get of a run: each metric once, whatever fails in between."""
 
 import json
+import logging
 
 import pytest
 
@@ -10,6 +11,7 @@ from phalanx.launcher import trackers
 from phalanx.launcher.trackers import TrackerProcesses, check_installed, parse_trackers, state_path
 from phalanx.monitoring.event_log import RecordWriter, launcher_records_path, records_path
 from phalanx.monitoring.events import EpochMetrics, FitStart, ThroughputEvent, TrainMetrics
+from phalanx.trackers.__main__ import RedactingFormatter
 from phalanx.trackers.run_config import run_config, script_arguments
 from phalanx.trackers.run_metrics import RunMetrics
 from phalanx.trackers.sender import LONGEST_WAIT, Sender, wait_after
@@ -180,6 +182,26 @@ def test_a_tracker_that_is_down_is_tried_again_until_it_is_up(tmp_path, server):
 
 def test_the_wait_grows_to_a_minute_and_stays_there():
     assert [wait_after(failures) for failures in (1, 2, 6, 7, 5000)] == [1, 2, 32, 60, 60]
+
+
+def test_a_password_in_the_address_of_a_tracker_is_written_nowhere(tmp_path, server, monkeypatch):
+    run = make_run(tmp_path)
+    address = "https://user:geheim@host/api"
+    monkeypatch.setattr(Client, "place", address)
+    assert send(run, server).place == "https://user:***@host/api"
+    path = state_path(run, "wandb")
+    assert "geheim" not in path.read_text()
+
+    def fails(self, points):
+        raise ConnectionError(f"no answer from {address}")
+
+    monkeypatch.setattr(Client, "start", fails)
+    with pytest.raises(TrackerError, match=r"no answer from https://user:\*\*\*@host") as raised:
+        send(run, server, sleep=lambda seconds: None)
+    assert "geheim" not in str(raised.value)
+    assert "geheim" not in path.read_text()
+    record = logging.LogRecord("n", logging.WARNING, "f", 1, "at %s", (address,), None)
+    assert RedactingFormatter().format(record) == "at https://user:***@host/api"
 
 
 def test_a_user_who_waits_gets_the_error(tmp_path, server):

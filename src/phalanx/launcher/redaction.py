@@ -45,7 +45,7 @@ def _redacted(words: Sequence[str]) -> Iterator[str]:
         match = _OPTION.fullmatch(word) or _ASSIGNMENT.fullmatch(word)
         is_value = False
         if match is None or not _is_secret(match["name"]):
-            yield _redact_text(word)
+            yield redact_text(word)
         elif "=" in word:
             yield f"{match['name']}={REDACTED}"
         else:
@@ -53,7 +53,8 @@ def _redacted(words: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def _redact_text(text: str) -> str:
+def redact_text(text: str) -> str:
+    """A text with `***` in place of passwords and tokens of URLs, and of bearer tokens."""
     text = _URL_PASSWORD.sub(rf"\g<user>{REDACTED}@", text)
     text = _BEARER.sub(rf"\g<kind>{REDACTED}", text)
     return _URL_PARAMETER.sub(

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from phalanx.launcher.parent_death import die_with_launcher
+from phalanx.launcher.redaction import redact_text
 from phalanx.launcher.trackers import TRACKER_NAMES
 from phalanx.trackers.protocol import make_tracker
 from phalanx.trackers.sender import Sender
@@ -21,7 +22,9 @@ from phalanx.trackers.sender import Sender
 def main(arguments: Sequence[str] | None = None) -> None:
     """Feed the tracker until the run has ended."""
     die_with_launcher(os.environ)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     parser = argparse.ArgumentParser(prog="python -m phalanx.trackers")
     parser.add_argument("tracker", choices=TRACKER_NAMES)
     parser.add_argument("run_dir", type=Path)
@@ -36,6 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         project=requested.project,
         artifacts=requested.artifacts,
     ).run()
+
+
+class RedactingFormatter(logging.Formatter):
+    """Leaves out the passwords that addresses of trackers hold; errors name the address."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with the traceback of its error."""
+        return redact_text(super().format(record))
 
 
 if __name__ == "__main__":

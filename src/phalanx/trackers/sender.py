@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from phalanx.errors import TrackerError
+from phalanx.launcher.redaction import redact_text
 from phalanx.launcher.trackers import read_state, state_path
 from phalanx.monitoring.durable_files import PRIVATE_DIR, PRIVATE_FILE, write_durably
 from phalanx.monitoring.event_parsing import integer, text, texts_by_name
@@ -208,7 +209,7 @@ class _Session:
         directory = self._requested.run_dir
         info = run_info(directory, self._state.key, self._state.id, self._state.project)
         self._state.id = tracker.start(info)
-        self._state.place = tracker.place
+        self._state.place = redact_text(tracker.place)
         self._state.write(self._path)
         return tracker
 
@@ -253,5 +254,5 @@ class _Session:
 
 
 def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
+    lines = redact_text(str(error)).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"[:300]
