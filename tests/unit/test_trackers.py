@@ -494,7 +494,7 @@ def test_a_process_that_cannot_start_does_not_end_the_run(tmp_path):
     scene.fails = True
     with scene.processes:
         scene.poll()
-        scene.processes.finish(seconds=3, is_interrupted=lambda: False)
+        scene.processes.finish(seconds=3, upload_seconds=3, is_interrupted=lambda: False)
     assert "no memory" in scene.output[0]
     assert scene.now < 15, "there is nothing to wait for"
 
@@ -519,16 +519,36 @@ def test_the_end_waits_for_the_trackers_and_no_longer_than_it_may(tmp_path):
     scene = Scene(tmp_path)
     with scene.processes:
         scene.started[0].code = 0
-        scene.processes.finish(seconds=30, is_interrupted=lambda: False)
+        scene.processes.finish(seconds=30, upload_seconds=30, is_interrupted=lambda: False)
         assert 30 <= scene.now < 31
     (line,) = scene.output
-    assert f"phalanx report --to aim {tmp_path}" in line
+    assert f"phalanx report --to aim --tracker-artifacts {tmp_path}" in line
+
+
+def test_the_end_waits_longer_for_a_model_file_where_the_tracker_is_reached(tmp_path):
+    scene = Scene(tmp_path)
+    with scene.processes:
+        scene.state("mlflow", error="no route")
+        scene.state("aim", place="http://there")
+
+        def on_sleep():
+            if scene.now > 100:
+                scene.started[1].code = 0
+
+        scene.on_sleep = on_sleep
+        scene.processes.finish(seconds=30, upload_seconds=900, is_interrupted=lambda: False)
+        assert 100 < scene.now < 101
+        assert "tracker mlflow: not everything was sent" in scene.output[-1]
+        scene.state("aim", error="no route")
+        scene.started[1].code = None
+        scene.processes.finish(seconds=30, upload_seconds=900, is_interrupted=lambda: False)
+        assert 130 < scene.now < 132
 
 
 def test_a_signal_ends_the_wait(tmp_path):
     scene = Scene(tmp_path)
     with scene.processes:
-        scene.processes.finish(seconds=30, is_interrupted=lambda: scene.now > 2)
+        scene.processes.finish(seconds=30, upload_seconds=30, is_interrupted=lambda: scene.now > 2)
         assert scene.now < 3
 
 
@@ -541,7 +561,7 @@ def test_a_tracker_that_finishes_is_waited_for(tmp_path):
 
     scene.on_sleep = on_sleep
     with scene.processes:
-        scene.processes.finish(seconds=30, is_interrupted=lambda: False)
+        scene.processes.finish(seconds=30, upload_seconds=30, is_interrupted=lambda: False)
     assert 4 < scene.now < 5
     assert scene.output == []
 

@@ -49,6 +49,7 @@ from phalanx.launcher.supervisor import MonotonicClock
 from phalanx.launcher.trackers import (
     FINISH_SECONDS,
     INTERRUPTED_SECONDS,
+    UPLOAD_SECONDS,
     TrackerProcesses,
     check_installed,
 )
@@ -231,6 +232,7 @@ def _finish_trackers(trackers: TrackerProcesses, signals: SignalCatcher) -> None
     before = signals.count()
     trackers.finish(
         seconds=INTERRUPTED_SECONDS if before else FINISH_SECONDS,
+        upload_seconds=INTERRUPTED_SECONDS if before else UPLOAD_SECONDS,
         is_interrupted=lambda: signals.count() > before,
     )
 

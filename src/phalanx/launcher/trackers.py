@@ -25,6 +25,8 @@ MAX_REPLACEMENTS = 5
 """Of one tracker's process, in one run."""
 FINISH_SECONDS = 30.0
 """After the end of a run, for the trackers to take the rest."""
+UPLOAD_SECONDS = 900.0
+"""The same where they send a model file, while the tracker can be reached."""
 INTERRUPTED_SECONDS = 5.0
 """The same if a signal ended the run: whoever sent it may kill the launcher soon."""
 _LOOK_SECONDS = 2.0
@@ -187,16 +189,27 @@ class TrackerProcesses:
             sender.replacements -= 1
             self._start(sender)
 
-    def finish(self, *, seconds: float, is_interrupted: Callable[[], bool]) -> None:
+    def finish(
+        self, *, seconds: float, upload_seconds: float, is_interrupted: Callable[[], bool]
+    ) -> None:
         """Wait until the trackers have taken all of a run that has ended.
 
         Args:
             seconds: how long at most.
+            upload_seconds: how long at most where the model file is sent, too, and the tracker can
+                be reached.
             is_interrupted: whether the user does not want to wait.
         """
-        until = self.now() + seconds
-        while self.now() < until and not is_interrupted():
-            if all(each.handle is None or each.handle.poll() is not None for each in self._senders):
+        began = self.now()
+        while not is_interrupted():
+            waited = self.now() - began
+            running = [one for one in self._senders if one.handle and one.handle.poll() is None]
+            if waited >= seconds:
+                for sender in running:
+                    self._announce_state(sender)
+                can_go_on = self.artifacts and waited < upload_seconds
+                running = [one for one in running if can_go_on and one.error is None]
+            if not running:
                 break
             self.sleep(0.05)
         for sender in self._senders:
@@ -246,4 +259,5 @@ class TrackerProcesses:
         return self.run_dir / "trackers" / f"{sender.name}.log"
 
     def _later(self, sender: _Sender) -> str:
-        return f"To send the rest: phalanx report --to {sender.name} {self.run_dir}"
+        artifacts = "--tracker-artifacts " if self.artifacts else ""
+        return f"To send the rest: phalanx report --to {sender.name} {artifacts}{self.run_dir}"
