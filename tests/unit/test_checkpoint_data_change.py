@@ -115,6 +115,62 @@ def test_the_position_moves_to_the_batch_of_the_next_sample(samples, before, aft
     assert translate(position, old, old) == position
 
 
+@pytest.fixture
+def records(tmp_path):
+    from phalanx.data.sources.tfrecords.write import write_tfrecords
+
+    rows = (IDS, np.zeros(ROWS, "float32"))
+    return write_tfrecords(rows, str(tmp_path / "part"), shards=3)
+
+
+def read_by_file(records):
+    return phalanx.data.pipeline(phalanx.data.tfrecords(records), 8, seed=1)
+
+
+def test_files_divided_between_others_are_refused_in_the_middle_of_an_epoch(
+    records, tmp_path, monkeypatch
+):
+    def fit(stop=None):
+        keras.utils.set_random_seed(1)
+        counts = Counts()
+        model = keras.Sequential([keras.Input((1,), dtype="int64"), counts])
+        model.compile("sgd", "mse")
+        saving = Checkpoint(tmp_path / "saved", every=every_n_steps(1), async_save=False)
+        callbacks = [saving] + ([] if stop is None else [Stops(stop)])
+        data = read_by_file(records)
+        phalanx.fit(model, data, epochs=1, verbose=0, callbacks=callbacks)
+        return np.asarray(counts.seen)
+
+    reads_by_file = "phalanx.data.streams.stream_batches.shards_by_file"
+    with monkeypatch.context() as divided:
+        divided.setattr(reads_by_file, lambda *_, **__: True)  # as with several workers
+        with pytest.raises(InterruptedError):
+            fit(stop=5)
+    with pytest.raises(CheckpointMismatchError, match=r"with 1 worker.*Resume with 1 worker"):
+        fit()
+    with monkeypatch.context() as divided:
+        divided.setattr(reads_by_file, lambda *_, **__: True)
+        assert set(fit()) == {1}
+
+
+def test_the_division_of_files_is_compared_within_a_pass_alone(records):
+    from phalanx.data.batch_iterator import BatchIterator
+    from phalanx.data.pipelines.registry import pipeline_of
+    from phalanx.distributed.topology import ReplicaTopology
+
+    made = pipeline_of(read_by_file(records))
+    streams = [
+        BatchIterator(
+            made.batches(ReplicaTopology(total=workers)),
+            steps_per_epoch=None,
+            steps_per_execution=1,
+        )
+        for workers in (1, 2, 3)
+    ]
+    for trained, kinds in ((0, 1), (4, 3), (6, 1), (7, 3)):
+        assert len({stream.division(trained) for stream in streams}) == kinds
+
+
 def test_what_is_unknown_is_not_compared():
     known = DatasetIdentity(samples=8, batch_size=4, batches=2, order="a", fingerprint=1)
     assert known.differences(DatasetIdentity()) == []

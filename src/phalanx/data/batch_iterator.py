@@ -77,7 +77,13 @@ class BatchIterator:
             taken=self._left_out + self._taken + since if within else None,
             learned=self._learned,
             seed=self.source.seed,
+            division=self.division(self._position + since),
         )
+
+    def division(self, trained: int) -> str | None:
+        """See `DataPosition.division`; after so many batches."""
+        division_at = getattr(self.source, "division_at", None)
+        return None if division_at is None else division_at(trained)
 
     @property
     def identity(self) -> DatasetIdentity:

@@ -15,6 +15,8 @@ class DataPosition:
         trained: global batches since the data was first opened, over all epochs.
         passes: how often the data was opened to be read.
         unread: how often it was opened besides; see `BatchSource.open_unread`.
+        division: how workers share out the files of the pass under way, where its batches depend
+            on that; None elsewhere.
         taken: batches taken of the pass under way; None where the next batch opens a new one.
         learned: batches of a pass, where only its end showed them.
         seed: decides the order of shuffled arrays; None where the order is the data's own.
@@ -27,6 +29,7 @@ class DataPosition:
     learned: int | None
     seed: int | None
     unread: int = 0
+    division: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON knows it."""

@@ -179,8 +179,10 @@ class TrainState:
             allow_change: whether to continue in other data, after as many samples.
 
         Raises:
-            CheckpointMismatchError: the data is different, and may not be.
+            CheckpointMismatchError: the data is different, and may not be; or workers share out
+                the files of the pass under way in another way.
         """
+        self._check_division(loaded, where)
         saved = DatasetIdentity.from_json(loaded.manifest.state.get("data"))
         changed = self._stream.identity.differences(saved)
         if not changed:
@@ -198,6 +200,20 @@ class TrainState:
                 "the data differs from that of the checkpoint: %s; training continues after as "
                 "many samples",
                 "; ".join(changed),
+            )
+
+    def _check_division(self, loaded: LoadedCheckpoint, where: str) -> None:
+        position = DataPosition(**loaded.manifest.state["position"])
+        if position.division is None:
+            return
+        if (now := self._stream.division(position.trained)) != position.division:
+            saved, workers = loaded.manifest.state.get("workers"), self._topology.workers
+            raise CheckpointMismatchError(
+                f"Asked to resume from step {loaded.manifest.step} of {where}, in the middle of an "
+                f"epoch, with {workers} worker(s), {now}; found a checkpoint of {saved} worker(s), "
+                f"{position.division}. Samples would be repeated and left out. Resume with {saved} "
+                "worker(s), or from a checkpoint of the end of an epoch. With "
+                "tfrecords(..., index=True) a training resumes with any number of workers."
             )
 
     def position(self, loaded: LoadedCheckpoint) -> DataPosition:

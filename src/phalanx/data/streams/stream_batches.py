@@ -101,6 +101,18 @@ class StreamBatches:
             "rows"
         )
 
+    def division_at(self, position: int) -> str | None:
+        """Who reads what of the pass under way at `position`; None where one begins.
+
+        It decides the samples of each batch: in the middle of a pass nothing else continues it.
+        """
+        if position % self._batches.number == 0:
+            return None
+        if not self._by_file:
+            return "all files read by each worker"
+        counts = f"{self._topology.workers} workers with {self._topology.total} replicas in all"
+        return f"files divided between {counts}"
+
     def open(self, position: int) -> Any:
         """An endless iterator: pass after pass, each in its own order."""
         return iter(self._shares(position))
