@@ -88,10 +88,10 @@ class RateOfStep(Stepping):
         super().update(gradients)
 
 
-def trained(kind, fit=keras.Model.fit, epochs=2, **options):
+def trained(kind, fit=keras.Model.fit, epochs=2, rows=ROWS, **options):
     model = kind()
     model.compile(keras.optimizers.SGD(0.1), "mse", **options)
-    data = {"x": features(ROWS), "y": targets(ROWS), "batch_size": 8}
+    data = {"x": features(rows), "y": targets(rows), "batch_size": 8}
     history = fit(model, **data, epochs=epochs, shuffle=False, verbose=0).history
     return model, history
 
@@ -227,3 +227,48 @@ def test_a_metric_that_a_script_defines_later_is_read_over_all_samples(mirrored2
         phalanx.disable()
     for name in ("share", "sum_0", "sum_1", "sum_2", "sum_3"):
         assert history[name] == pytest.approx(expected[name], rel=1e-5), name
+
+
+class Halved(keras.metrics.Mean):
+    """Its result is a dictionary with the result of the class that it extends."""
+
+    def result(self):
+        mean = super().result()
+        return {"whole": mean, "half": mean / 2}
+
+
+class ReadTwice(Stepping):
+    """The step reads a metric before and after it updates or resets it."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = keras.metrics.Mean(name="seen")
+        self.of_batch = keras.metrics.Mean(name="of_batch")
+        self.halved = Halved(name="halved")
+
+    @property
+    def metrics(self):
+        return [self.seen, self.of_batch, self.halved]
+
+    def logs(self, x, y, loss):
+        before = self.seen.result()
+        for metric in self.metrics:
+            metric.update_state(tf.reduce_mean(tf.square(y), axis=-1))
+        whole = self.of_batch.result()
+        self.of_batch.reset_state()
+        return {
+            "gain": self.seen.result() - before,
+            "of_batch_twice": 2.0 * whole,
+            "seen_twice": 2.0 * self.seen.result(),
+            **self.halved.result(),
+        }
+
+
+def test_a_metric_is_read_before_and_after_it_is_assigned(mirrored2):
+    rows = 24
+    _, expected = trained(ReadTwice, rows=rows)
+    with mirrored2.scope():
+        _, history = trained(ReadTwice, phalanx.fit, rows=rows)
+    assert history.keys() == expected.keys()
+    for name, values_of_epochs in expected.items():
+        assert history[name] == pytest.approx(values_of_epochs, rel=1e-5), name

@@ -59,3 +59,44 @@ def test_what_needs_anything_else_is_none(name):
         x = tf.compat.v1.placeholder(tf.float32, (None,))
         result = metric.result()
         assert derived_result(OTHERWISE[name](result, x), [(result, MetricResult(metric))]) is None
+
+
+class Variable:
+    """A metric that holds a variable."""
+
+    def __init__(self):
+        self.value = tf.Variable(1.0)
+
+    def result(self):
+        return self.value.read_value()
+
+
+def test_what_needs_a_result_from_before_an_update_is_none():
+    metric, found = Variable(), []
+
+    @tf.function(autograph=False)
+    def step():
+        before = metric.result()
+        metric.value.assign_add(2.0)
+        after = metric.result()
+        noted = [(one, MetricResult(metric)) for one in (before, after)]
+        found.extend(derived_result(one, noted) for one in (after - before, 2 * before, 2 * after))
+
+    step.get_concrete_function()
+    gain, twice_before, twice_after = found
+    assert gain is None
+    assert twice_before is None
+    assert float(tf.function(twice_after.compute)()) == 2.0
+
+
+class OfSuper(Counted):
+    """A metric whose result is a dictionary with the result of the class that it extends."""
+
+    def result(self):
+        return {"whole": super().result(), "half": super().result() / 2}
+
+
+def test_the_result_of_super_is_no_dictionary():
+    metric = OfSuper(3.0)
+    assert float(MetricResult(metric).compute()) == 3.0
+    assert float(MetricResult(metric, ("half",)).compute()) == 1.5

@@ -1,7 +1,8 @@
 """What a step returns of its metrics: their results, and what it computes of results alone.
 
 Each replica's metrics count its own samples. So `{"loss": self.tracker.result()}` and
-`{"rmse": ops.sqrt(self.mse.result())}` are computed again, of what all replicas have counted.
+`{"rmse": ops.sqrt(self.mse.result())}` are computed again, of what all replicas have counted. What
+needs a result from before an update, as `mse.result() - before` does, can not be.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import tensorflow as tf
 
 from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.graph_walk import is_symbolic
+
+_ASSIGNS = ("AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp")
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,21 @@ class MetricResult:
         return (self.metric,)
 
     def compute(self) -> Any:
-        """The result, of what the metric's variables are now."""
-        return functools.reduce(lambda found, name: found[name], self.names, self.metric.result())
+        """The result, of what the metric's variables are now.
+
+        A `result` that makes a dictionary of what `super().result()` gives has two results. Of
+        these, the one that was noted is the first that has these names and no others.
+        """
+        kinds = [kind for kind in type(self.metric).__mro__ if "result" in vars(kind)]
+        for kind in kinds:
+            found = functools.reduce(_entry, self.names, kind.result(self.metric))
+            if found is not None and not isinstance(found, dict):
+                return found
+        raise KeyError(f"{self.metric.name}: {'/'.join(self.names)}")
+
+
+def _entry(found: Any, name: str) -> Any:
+    return found.get(name) if isinstance(found, dict) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +83,8 @@ class DerivedResult:
 def derived_result(value: Any, results: Iterable[tuple[Any, MetricResult]]) -> DerivedResult | None:
     """How a value of a step follows from results of metrics; None where it needs anything else.
 
+    It is None also where a metric is updated or reset after its result is read.
+
     Args:
         value: what the step returns.
         results: the tensors that metrics gave as their results, each with the result.
@@ -80,6 +98,8 @@ def derived_result(value: Any, results: Iterable[tuple[Any, MetricResult]]) -> D
         tensor = stack.pop()
         operation = tensor.op
         if (result := known.get(key_of(tensor))) is not None:
+            if _is_of_past_state(tensor):
+                return None
             sources[tensor.name] = result
         elif operation.name not in operations:
             if not _is_pure(operation):
@@ -91,6 +111,25 @@ def derived_result(value: Any, results: Iterable[tuple[Any, MetricResult]]) -> D
     graph = tf.compat.v1.GraphDef(node=map(_without_place, operations.values()))
     graph.versions.producer = tf.version.GRAPH_DEF_VERSION
     return DerivedResult(graph=graph, sources=sources, output=value.name)
+
+
+def _is_of_past_state(tensor: Any) -> bool:
+    """Whether the step assigns a variable after it is read for this tensor."""
+    reads, seen, stack = {}, set(), [tensor.op]
+    while stack:
+        operation = stack.pop()
+        if operation.type == "ReadVariableOp":
+            reads[operation.name] = key_of(operation.inputs[0])
+        elif operation.name not in seen:
+            seen.add(operation.name)
+            stack.extend(one.op for one in operation.inputs)
+    read = set()
+    for operation in tensor.graph.get_operations():  # in the order of the step
+        if operation.name in reads:
+            read.add(reads[operation.name])
+        elif operation.type in _ASSIGNS and key_of(operation.inputs[0]) in read:
+            return True
+    return False
 
 
 def _is_pure(operation: Any) -> bool:
