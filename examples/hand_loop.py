@@ -1,9 +1,9 @@
-"""A custom training loop: `strategy.run`, and a Keras optimizer that clips.
+"""A custom training loop with `strategy.run` and a Keras optimizer that clips gradients.
 
     phalanx run --workers 2 examples/hand_loop.py
 
-The clipping is what goes wrong in plain Keras 3, which clips each replica's gradient by
-itself. Here the gradients are added up first, so any number of workers takes the same steps.
+Plain Keras 3 clips the gradient of each replica before the all-reduce. Under Phalanx the gradients
+are summed first, so any number of workers takes the same steps.
 As always with `strategy.run`, a replica's loss is divided by the *global* batch size.
 """
 
