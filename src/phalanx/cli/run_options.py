@@ -62,7 +62,7 @@ DevicesPerWorker = Annotated[
     typer.Option(
         metavar="[cpu:|gpu:|logical-gpu:]N",
         help="Devices of each worker; cpu:N creates N logical CPU devices.",
-        show_default="one GPU if there is one; all devices under mirrored",
+        show_default="one GPU if there is one; all under mirrored",
     ),
 ]
 ThreadsPerWorker = Annotated[
