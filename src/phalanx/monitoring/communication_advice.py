@@ -6,7 +6,7 @@ step takes about
 
     max(C + S / k, C / 3 + 2 C / (3 k) + S)
 
-which was within 5 % of what was measured over links of 1 Gbit/s and 200 Mbit/s (docs/throughput.md
+which is within 4 % of what was measured over links of 1 Gbit/s and 200 Mbit/s (docs/benchmarks.md
 has the table). With k = 1 that is C + S. bfloat16 halves S for float32 gradients, and a sync every
 H steps divides it by H.
 """
