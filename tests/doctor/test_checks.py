@@ -272,6 +272,8 @@ def test_options_that_contradict_each_other():
 
     for words, says in [
         (["train.py"], "looks at a script for a kind of machine; found 'train.py'"),
+        (["--target", "tpu", "--json"], "--json, --cluster, --hosts"),
+        (["--target", "tpu", "--hosts", "a,b"], "are for machines. Leave them out"),
         (["--target", "tpu"], "looks at a script; found none"),
         (["--hosts", "a,b"], "are for all hosts together. Add --cluster"),
         (["--cluster", "--hosts", "a", "--node-rank", "0"], "found one host by hosts"),

@@ -59,6 +59,21 @@ def test_json_goes_to_standard_output_or_to_a_file(runs, tmp_path):
     assert json.loads((tmp_path / "first.json").read_text())["schema"] == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tracker-project", "digits"], "are for --to, which is missing"),
+        (["--tracker-artifacts"], "are for --to, which is missing"),
+        (["--to", "tensorboard", "--json"], "found --json or --output too"),
+        (["--to", "tensorboard", "--output", "page.html"], "found --json or --output too"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(runs, words, message):
+    with pytest.raises(ConfigurationError, match=message):
+        report("first", *words)
+    assert not (runs / "first" / "trackers").exists()
+
+
 def test_a_file_that_cannot_be_written_is_said(runs):
     with pytest.raises(
         ConfigurationError, match="Cannot write the report to nowhere/x: No such file"

@@ -103,7 +103,13 @@ def doctor(
     """Check this machine, all hosts, or a script; exit with 0 or 1."""
     from phalanx.diagnostics.doctor.all_reduce import parse_parameters
 
+    of_hosts = any(each is not None for each in (hosts, node_rank, step_seconds, step_of))
     if kind is not None:
+        if as_json or cluster or of_hosts:
+            raise ConfigurationError(
+                "--target looks at a script, and prints text; --json, --cluster, --hosts, "
+                "--node-rank, --step-seconds and --step-of are for machines. Leave them out."
+            )
         raise typer.Exit(_script(kind, script, arguments or []))
     if script is not None:
         raise ConfigurationError(
@@ -118,7 +124,7 @@ def doctor(
         step=_step(step_seconds, step_of, directory),
     )
     if not cluster:
-        if any(each is not None for each in (hosts, node_rank, step_seconds, step_of)):
+        if of_hosts:
             raise ConfigurationError(
                 "--hosts, --node-rank, --step-seconds and --step-of are for all hosts together. "
                 "Add --cluster, and give the same command on each host."

@@ -71,6 +71,16 @@ def report(
     ] = False,
 ) -> None:
     """Read the runs, make the page and write it; or send them to trackers."""
+    if not to and (tracker_project is not None or tracker_artifacts):
+        raise ConfigurationError(
+            "--tracker-project and --tracker-artifacts are for --to, which is missing. Add --to "
+            f"{'|'.join(TRACKER_NAMES)}, or leave them out."
+        )
+    if to and (as_json or output is not None):
+        raise ConfigurationError(
+            "--to sends the run to a tracker and writes no page and no JSON; found --json or "
+            "--output too. Give two commands."
+        )
     # numpy, plotly and jinja2 take their time, which --help has no use for.
     from phalanx.report.communication import communication
     from phalanx.report.communication_section import communication_line
