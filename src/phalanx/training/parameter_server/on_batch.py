@@ -109,15 +109,15 @@ def _step_for(model: Any, kind: Kind, data: OneBatch, strategy: Any) -> Any:
     name = f"{kind}_function"
     existing = getattr(model, name)
     spec = keras.tree.flatten(data.batch_spec)
-    if isinstance(existing, _Kept) and existing.spec == spec:
+    if isinstance(existing, _CachedStep) and existing.spec == spec:
         return existing.step
     step = WorkerStep(model, kind, data, strategy)
-    setattr(model, name, _Kept(step, spec))
+    setattr(model, name, _CachedStep(step, spec))
     return step
 
 
-class _Kept:
-    """A step in the place of Keras's function, which `compile` drops."""
+class _CachedStep:
+    """A traced step, cached in the place of Keras's function, which `compile` drops."""
 
     def __init__(self, step: WorkerStep, spec: Any) -> None:
         self.step = step
