@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from phalanx.keras_compat.cache_files import caches_by_worker
 from phalanx.keras_compat.chief_writes import written_once
 from phalanx.keras_compat.compiled_functions import steps_without_xla
 from phalanx.keras_compat.downloads import downloads_take_turns
@@ -43,6 +44,7 @@ _ALL = (
     collectives_are_compared,
     written_once,
     downloads_take_turns,
+    caches_by_worker,
     steps_without_xla,
     TunersApart(),
 )
