@@ -1,5 +1,8 @@
 """Shuffled data comes in the order in which Keras's own `fit` takes it under the same seed."""
 
+import json
+import random
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ import tensorflow as tf
 
 import phalanx
 from phalanx.data.batch_iterator import BatchIterator
+from phalanx.data.iterator_position import DataPosition
 from phalanx.keras_compat.data_adapters import adapt
 
 SAMPLES, BATCH, EPOCHS = 22, 4, 3
@@ -120,7 +124,7 @@ def batches_of(stream, epochs):
     for _ in range(epochs):
         for step, _, iterator in stream.epoch():
             _, ((_, data),) = next(iterator)
-            yield step + 1, data.numpy().tolist()
+            yield step + 1, keras.tree.flatten(data)[0].numpy().tolist()
 
 
 def stream():
@@ -131,6 +135,47 @@ def stream():
     data = tf.data.Dataset.range(SAMPLES).shuffle(SAMPLES, seed=1).batch(BATCH)
     source = DatasetBatches(adapt(data), ReplicaTopology())
     return BatchIterator(source, steps_per_epoch=None, steps_per_execution=1)
+
+
+def drawn_stream(workers):
+    """Keras draws an order of the batches where a pass begins."""
+    from phalanx.data.dataset_batches import DatasetBatches
+    from phalanx.distributed.topology import ReplicaTopology
+
+    random.seed(5)
+    source = DatasetBatches(adapt(Numbered(workers), shuffle=True), ReplicaTopology())
+    return BatchIterator(source, steps_per_epoch=None, steps_per_execution=1)
+
+
+class Numbered(keras.utils.PyDataset):
+    """Whose batches Keras shuffles."""
+
+    def __init__(self, workers):
+        super().__init__(workers=workers)
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return np.full((BATCH, 1), index)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("trained", [1, 8, 11, 12])
+def test_an_order_that_keras_draws_is_restored(trained, workers):
+    whole = [rows for _, rows in batches_of(drawn_stream(workers), EPOCHS)]
+    assert whole[:6] != whole[6:12]
+    first = drawn_stream(workers)
+    walk = batches_of(first, EPOCHS)
+    for _ in range(trained):
+        batch, _ = next(walk)
+    position = DataPosition(**json.loads(json.dumps(first.position(batch, since=1).to_json())))
+    chance = random.getstate()
+    second = drawn_stream(workers)
+    second.restore(position, None)
+    random.setstate(chance)
+    found = [rows for _, rows in batches_of(second, EPOCHS - (trained - 1) // 6)]
+    assert found == whole[trained:]
 
 
 @pytest.mark.parametrize("trained", [1, 5, 6, 7, 11, 12, 13])

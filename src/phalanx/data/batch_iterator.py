@@ -69,6 +69,7 @@ class BatchIterator:
             since: of these, how many of the execution under way; 0 between two.
         """
         within = self._iterator is not None and not self._at_end_of_pass(since)
+        random = getattr(self.source, "random", None)  # of a source that draws its order from it
         return DataPosition(
             batch=batch,
             trained=self._position + since,
@@ -77,6 +78,7 @@ class BatchIterator:
             taken=self._left_out + self._taken + since if within else None,
             learned=self._learned,
             seed=self.source.seed,
+            random=random if within else None,
             division=self.division(self._position + since),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import zlib
 from collections.abc import Mapping
 from functools import cached_property
@@ -28,6 +29,7 @@ from phalanx.data.shared_generator import GeneratorPasses
 from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
+from phalanx.keras_compat.data_adapters import draws_order
 from phalanx.keras_compat.dataset_graph import batch_size_of, calls_python, transformations
 
 
@@ -82,6 +84,11 @@ class DatasetBatches:
         self.length_unknown = self.num_batches is None and bool(unknown)
         is_counted = self.length_unknown and topology.has_peers  # in Python: see Lookahead
         self.has_state = only is None and not is_counted and not calls_python(self._dataset)
+        self.random: tuple[int, ...] | None = None
+        """The state of Python's `random` as the pass was opened, where its order is drawn there."""
+        self._draws_order = draws_order(adapter)
+        self._drawn_from: tuple[int, ...] | None = None
+        self._is_begun = False
         self.ahead: Lookahead | None = None
         if passes is not None and not passes.is_alone and topology.has_peers and topology.is_chief:
             _log.warning(
@@ -120,6 +127,8 @@ class DatasetBatches:
             self.open_unread()
         if position.taken is None:
             return None
+        if position.random is not None and self._draws_order:
+            return self._reopen_drawn(position.random, position.taken)
         if state is None:
             return self._open(skip=position.taken)
         iterator = self._open()
@@ -130,12 +139,24 @@ class DatasetBatches:
         write_iterator(iterator, state)
         return iterator
 
+    def _reopen_drawn(self, words: tuple[int, ...], taken: int) -> Any:
+        """Draw the same order again, and read what was taken now: it is drawn as it is read."""
+        version, _, _ = random.getstate()
+        random.setstate((version, tuple(words), None))
+        self.on_epoch_begin()
+        self._is_begun = True
+        iterator = self._open()
+        for _ in range(taken):
+            next(iterator)
+        return iterator
+
     def _open(self, *, skip: int = 0) -> Any:
         if self._local_rows is None:
             batches, cut_batch = self._dataset, self._shares
         else:
             batches, cut_batch = self._local_rows, shares(self._topology, self._static_count())
         batches = batches.skip(skip) if skip else batches
+        self.random = self._drawn_from
         if self._passes is not None:
             self._passes.begin(skipped=skip)
         shared = batches.map(no_autograph(cut_batch), num_parallel_calls=tf.data.AUTOTUNE)
@@ -149,7 +170,12 @@ class DatasetBatches:
         iter(self._dataset)
 
     def on_epoch_begin(self) -> None:
-        """Pass the word on: PyDatasets start their workers here."""
+        """Pass the word on: PyDatasets start their workers here, which draw an order."""
+        if self._is_begun:  # by `reopen`
+            self._is_begun = False
+            return
+        if self._draws_order:
+            self._drawn_from = random.getstate()[1]
         self._adapter.on_epoch_begin()
 
     def on_epoch_end(self) -> None:

@@ -15,6 +15,8 @@ class DataPosition:
         trained: global batches since the data was first opened, over all epochs.
         passes: how often the data was opened to be read.
         unread: how often it was opened besides; see `BatchSource.open_unread`.
+        random: the words of the state that Python's generator had as the pass under way was opened,
+            where its order is drawn from that; None elsewhere.
         division: how workers share out the files of the pass under way, where its batches depend
             on that; None elsewhere.
         taken: batches taken of the pass under way; None where the next batch opens a new one.
@@ -29,6 +31,7 @@ class DataPosition:
     learned: int | None
     seed: int | None
     unread: int = 0
+    random: tuple[int, ...] | None = None
     division: str | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 Private names used: `keras.src.trainers.data_adapters.get_data_adapter`, the attributes
 `_inputs`, `_num_samples`, `_batch_size`, `_shuffle` of its `ArrayDataAdapter`, and
 `array_slicing` (validation split; pandas, sparse and ragged arrays as tensors). The adapter of a
-Python generator calls its attribute `generator` for the elements of each pass.
+Python generator calls its attribute `generator` for the elements of each pass; the attribute
+`shuffle` of a PyDataset's says whether it shuffles the batches by `random` as a pass begins.
 """
 
 from __future__ import annotations
@@ -61,6 +62,12 @@ def take_passes_from(adapter: Any, passes: Callable[[], Iterator[Any]]) -> None:
     if not callable(adapter.generator):
         raise AttributeError(f"{type(adapter).__name__}.generator is not called for each pass")
     adapter.generator = passes
+
+
+def draws_order(adapter: Any) -> bool:
+    """Whether the adapter draws the order of each pass from Python's `random`: a PyDataset's."""
+    kind = importlib.import_module(_ADAPTERS).PyDatasetAdapter
+    return isinstance(adapter, kind) and bool(adapter.shuffle) and adapter.num_batches is not None
 
 
 def arrays_of(adapter: Any) -> Arrays | None:
