@@ -465,7 +465,7 @@ def test_a_run_continues_without_a_host_that_stays_away(scene, monkeypatch):
 
     def join_once(client):
         if joined:
-            raise UnavailableError("gone for good")
+            raise UnavailableError("lost for good")
         joined.append(client)
         return join(client)
 

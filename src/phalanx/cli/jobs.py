@@ -37,7 +37,10 @@ CANCEL_HELP = """End a submitted job.
 Job = Annotated[
     str, typer.Argument(metavar="JOB", help="Name of the run, or the cluster's job number.")
 ]
-RunDir = Annotated[Path, typer.Option(help="Directory of the job's record: --run-dir of submit slurm, else --jobs-dir.")]
+RunDir = Annotated[
+    Path,
+    typer.Option(help="Directory of the job's record: --run-dir of submit slurm, else --jobs-dir."),
+]
 
 
 def status(job: Job, run_dir: RunDir = Path("runs")) -> None:

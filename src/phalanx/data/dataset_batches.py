@@ -88,7 +88,7 @@ class DatasetBatches:
         """The state of Python's `random` as the pass was opened, where its order is drawn there."""
         self._draws_order = draws_order(adapter)
         self._drawn_from: tuple[int, ...] | None = None
-        self._is_begun = False
+        self._is_started = False
         self.ahead: Lookahead | None = None
         if passes is not None and not passes.is_alone and topology.has_peers and topology.is_chief:
             _log.warning(
@@ -144,7 +144,7 @@ class DatasetBatches:
         version, _, _ = random.getstate()
         random.setstate((version, tuple(words), None))
         self.on_epoch_begin()
-        self._is_begun = True
+        self._is_started = True
         iterator = self._open()
         for _ in range(taken):
             next(iterator)
@@ -171,8 +171,8 @@ class DatasetBatches:
 
     def on_epoch_begin(self) -> None:
         """Pass the word on: PyDatasets start their workers here, which draw an order."""
-        if self._is_begun:  # by `reopen`
-            self._is_begun = False
+        if self._is_started:  # by `reopen`
+            self._is_started = False
             return
         if self._draws_order:
             self._drawn_from = random.getstate()[1]

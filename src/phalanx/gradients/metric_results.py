@@ -38,7 +38,7 @@ class MetricResult:
         A `result` that makes a dictionary of what `super().result()` gives has two results. Of
         these, the one that was noted is the first that has these names and no others.
         """
-        kinds = [kind for kind in type(self.metric).__mro__ if "result" in vars(kind)]
+        kinds: list[Any] = [kind for kind in type(self.metric).__mro__ if "result" in vars(kind)]
         for kind in kinds:
             found = functools.reduce(_entry, self.names, kind.result(self.metric))
             if found is not None and not isinstance(found, dict):

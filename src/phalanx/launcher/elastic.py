@@ -95,12 +95,12 @@ class ElasticMembership:
         self, ranks: Sequence[int], *, now: float
     ) -> MembershipChange | BelowMinimum | None:
         """What it changes that the processes of these workers could not be started at all."""
-        gone = [member for rank, member in enumerate(self.members) if rank in ranks]
-        if self._least == len(self._all) or not gone:
+        lost = [member for rank, member in enumerate(self.members) if rank in ranks]
+        if self._least == len(self._all) or not lost:
             return None
         if self._fallback_members is not None:
-            return self._go_back(gone[0], now)
-        return self._leave_out(gone)
+            return self._go_back(lost[0], now)
+        return self._leave_out(lost)
 
     def may_grow(self, now: float) -> bool:
         """Whether all may be tried again, as soon as there is a checkpoint."""
@@ -111,16 +111,16 @@ class ElasticMembership:
         self._fallback_members, self.members = self.members, self._all
         return MembershipChange(why=f"a checkpoint was saved: {self._describe_members()} again")
 
-    def _leave_out(self, gone: Sequence[int]) -> MembershipChange | BelowMinimum:
-        workers = "Worker" if len(gone) == 1 else "Workers"
-        problem = f"{workers} {', '.join(map(str, gone))} cannot restart"
-        if len(self.members) - len(gone) < self._least:
+    def _leave_out(self, lost: Sequence[int]) -> MembershipChange | BelowMinimum:
+        workers = "Worker" if len(lost) == 1 else "Workers"
+        problem = f"{workers} {', '.join(map(str, lost))} cannot restart"
+        if len(self.members) - len(lost) < self._least:
             return BelowMinimum(
                 why=f"{problem}, and --workers {self._least}:{len(self._all)} asks for at least "
                 f"{self._least}."
             )
         self._suspect = None
-        self.members = tuple(each for each in self.members if each not in gone)
+        self.members = tuple(each for each in self.members if each not in lost)
         return MembershipChange(why=f"{problem.lower()}: {self._describe_members()}")
 
     def _go_back(self, member: int, now: float) -> MembershipChange:
