@@ -17,6 +17,14 @@ def is_symbolic(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value)
 
 
+def graph_around_branches() -> Any:
+    """The graph that is traced; for a branch or the body of a loop, the one around it."""
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    return graph
+
+
 def judged(
     tensor: Any,
     known: dict[tuple[int, str], Found],

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.axis_sizes import key_of
+from phalanx.gradients.graph_walk import graph_around_branches
 from phalanx.gradients.metric_results import DerivedResult, MetricResult, derived_result
 from phalanx.gradients.row_sums import RowSums, Term
 from phalanx.gradients.tape_gradients import TapeGradients
@@ -140,10 +141,8 @@ class ReplicaBatch:
         """Whether what is being traced is the step itself, or its branches, and no function."""
         if tf.executing_eagerly() or not self._is_published:
             return True
-        graph = tf.compat.v1.get_default_graph()
-        while getattr(graph, "is_control_flow_graph", False):
-            graph = graph.outer_graph
-        return tf.is_symbolic_tensor(self._count) and graph is self._count.graph
+        is_traced = tf.is_symbolic_tensor(self._count)
+        return is_traced and graph_around_branches() is self._count.graph
 
     def is_within_reach(self) -> bool:
         """Whether what runs now can read the share: not where a graph is left by `init_scope`."""

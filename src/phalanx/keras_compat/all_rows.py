@@ -20,9 +20,9 @@ from phalanx.gradients.additivity import Additivity, additivity_of
 from phalanx.gradients.gathered_batch import all_gather_batch
 from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.replica_batch import ReplicaBatch
+from phalanx.keras_compat.eager_probes import MASK
 
 _log = logging.getLogger("phalanx")
-_MASK = "_keras_mask"
 
 
 def over_all_rows(
@@ -40,7 +40,7 @@ def over_all_rows(
         replica_batch = share()
         if replica_batch is None or tf.executing_eagerly():
             return original(self, y_true, y_pred, sample_weight)
-        is_weighted = sample_weight is not None or getattr(y_pred, _MASK, None) is not None
+        is_weighted = sample_weight is not None or getattr(y_pred, MASK, None) is not None
         function = _over_all_rows(getattr(self, name), replica_batch, is_weighted)
         return original(_With(self, **{name: function}), y_true, y_pred, sample_weight)
 

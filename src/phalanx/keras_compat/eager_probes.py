@@ -18,7 +18,8 @@ import tensorflow as tf
 from phalanx.keras_compat.patches import Patches
 from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
 
-_MASK = "_keras_mask"
+MASK = "_keras_mask"
+"""The attribute of a tensor in which Keras keeps its mask."""
 
 
 class Listener(Protocol):
@@ -106,8 +107,8 @@ def _with_probes(structure: Any, name: str, side: str, listener: Listener) -> An
             return tf.identity(x), gradient
 
         passed = identity(value)
-        if (mask := getattr(value, _MASK, None)) is not None:
-            setattr(passed, _MASK, mask)
+        if (mask := getattr(value, MASK, None)) is not None:
+            setattr(passed, MASK, mask)
         return passed
 
     return keras.tree.map_structure(probed, structure)

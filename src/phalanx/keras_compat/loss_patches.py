@@ -19,8 +19,8 @@ step that Phalanx does not run is left alone. What is replaced, and why:
 - `Variable.assign`: a replica without samples runs on a stand-in row, and keeps the state that
   depends on its rows.
 - `result` of every class of metrics: a step returns it under any name, and what it reports is
-  computed from the counts of all replicas. `reset_state`: replicas
-  without samples reset too, and what is counted since is added up.
+  computed from the counts of all replicas. `reset_state`: replicas without samples reset too, and
+  what is counted since is added up.
 - `Variable._initialize` draws an initial value, on every replica the same.
 - What draws random numbers gives a replica those of its rows; see `keras_compat.random_draws`,
   and `keras_compat.constant_shapes` for shapes that name the size of the batch.
@@ -41,7 +41,7 @@ import tensorflow as tf
 
 from phalanx.errors import ConfigurationError
 from phalanx.gradients.all_reduce import reduce_sum, scale
-from phalanx.gradients.graph_walk import is_symbolic
+from phalanx.gradients.graph_walk import graph_around_branches, is_symbolic
 from phalanx.gradients.metric_results import MetricResult
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
@@ -265,20 +265,13 @@ def _value_before(replica_batch: ReplicaBatch, variable: Any) -> Any:
             "distribute_step, where workers cannot know what they have counted since. Reset the "
             "metric outside of the condition, or before the step is called."
         )
-    with _graph_of_step().as_default():
+    with graph_around_branches().as_default():
         return tf.identity(variable.value)
 
 
 def _is_in_branch() -> bool:
-    return not tf.executing_eagerly() and tf.compat.v1.get_default_graph() is not _graph_of_step()
-
-
-def _graph_of_step() -> Any:
-    """The graph that is traced, or the one around a branch or the body of a loop."""
-    graph = tf.compat.v1.get_default_graph()
-    while getattr(graph, "is_control_flow_graph", False):
-        graph = graph.outer_graph
-    return graph
+    traced = tf.compat.v1.get_default_graph()
+    return not tf.executing_eagerly() and traced is not graph_around_branches()
 
 
 def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
