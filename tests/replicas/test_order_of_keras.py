@@ -190,3 +190,27 @@ def test_it_is_restored_at_any_batch(trained):
     second = stream()
     second.restore(position, None)
     assert [rows for _, rows in batches_of(second, EPOCHS - (trained - 1) // 6)] == whole[trained:]
+
+
+def test_an_epoch_resumed_at_its_end_draws_no_order():
+    """The threads of a PyDataset draw one as they start."""
+    started = []
+    first = drawn_stream(2)
+    walk = batches_of(first, EPOCHS)
+    for _ in range(6):
+        batch, _ = next(walk)
+    second = drawn_stream(2)
+    second.restore(first.position(batch, since=1), None)
+    second.source.on_epoch_begin = lambda: started.append(True)
+    assert list(batches_of(second, 1)) == []
+    assert not started
+
+
+@pytest.mark.filterwarnings("ignore:The data ended after")
+@pytest.mark.parametrize("steps", [3, 4])
+def test_an_epoch_may_end_within_a_pass_of_a_dataset_of_several_threads(steps):
+    """Nothing is read between two epochs: Keras's threads do not run then."""
+    model = Recorder()
+    data = Numbered(2)
+    phalanx.fit(model, data, epochs=4, steps_per_epoch=steps, shuffle=False, verbose=0)
+    assert len(model.seen) == 12

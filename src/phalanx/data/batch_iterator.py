@@ -166,9 +166,10 @@ class BatchIterator:
 
     def epoch(self) -> Iterator[tuple[int, int, Any]]:
         """(first step, steps to run, iterator) for each execution of one epoch."""
-        self.source.on_epoch_begin()
         self._ran_out = False
         step, self._first_step = self._first_step, 0
+        if not step or step != self.steps:  # a resumed epoch may be at its end
+            self.source.on_epoch_begin()
         while (size := self._next_size(step)) > 0:
             self._open()
             yield step, size, self._iterator

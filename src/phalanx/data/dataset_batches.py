@@ -29,7 +29,7 @@ from phalanx.data.shared_generator import GeneratorPasses
 from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
-from phalanx.keras_compat.data_adapters import draws_order
+from phalanx.keras_compat.data_adapters import draws_order, reads_ahead
 from phalanx.keras_compat.dataset_graph import batch_size_of, calls_python, transformations
 
 
@@ -87,6 +87,7 @@ class DatasetBatches:
         self.random: tuple[int, ...] | None = None
         """The state of Python's `random` as the pass was opened, where its order is drawn there."""
         self._draws_order = draws_order(adapter)
+        self._reads_ahead = reads_ahead(adapter)
         self._drawn_from: tuple[int, ...] | None = None
         self._is_started = False
         self.ahead: Lookahead | None = None
@@ -159,6 +160,8 @@ class DatasetBatches:
         self.random = self._drawn_from
         if self._passes is not None:
             self._passes.begin(skipped=skip)
+        if self._reads_ahead:
+            return iter(batches.map(no_autograph(cut_batch)))
         shared = batches.map(no_autograph(cut_batch), num_parallel_calls=tf.data.AUTOTUNE)
         if self.length_unknown and self._topology.has_peers:
             self.ahead = Lookahead()

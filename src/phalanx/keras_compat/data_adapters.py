@@ -4,7 +4,8 @@ Private names used: `keras.src.trainers.data_adapters.get_data_adapter`, the att
 `_inputs`, `_num_samples`, `_batch_size`, `_shuffle` of its `ArrayDataAdapter`, and
 `array_slicing` (validation split; pandas, sparse and ragged arrays as tensors). The adapter of a
 Python generator calls its attribute `generator` for the elements of each pass; the attribute
-`shuffle` of a PyDataset's says whether it shuffles the batches by `random` as a pass begins.
+`shuffle` of a PyDataset's says whether it shuffles the batches by `random` as a pass begins, and
+`enqueuer` is not None where it has `workers`.
 """
 
 from __future__ import annotations
@@ -68,6 +69,13 @@ def draws_order(adapter: Any) -> bool:
     """Whether the adapter draws the order of each pass from Python's `random`: a PyDataset's."""
     kind = importlib.import_module(_ADAPTERS).PyDatasetAdapter
     return isinstance(adapter, kind) and bool(adapter.shuffle) and adapter.num_batches is not None
+
+
+def reads_ahead(adapter: Any) -> bool:
+    """Whether threads or processes of a PyDataset's own make its batches, from one epoch's begin
+    to its end: a dataset that reads it ahead would ask for batches outside an epoch."""
+    kind = importlib.import_module(_ADAPTERS).PyDatasetAdapter
+    return isinstance(adapter, kind) and adapter.enqueuer is not None
 
 
 def arrays_of(adapter: Any) -> Arrays | None:

@@ -125,7 +125,7 @@ class StepFunction:
             if kind == "train" and compile_without_collectives(model):
                 self._step = compiled_train_step(model)
         self._whole = whole
-        own = has_own_step(model, kind) or has_own_apply(model.optimizer)
+        own = has_own_step(model, kind) or has_own_apply(getattr(model, "optimizer", None))
         may_use = kind == "train" and own and not (self._eager or whole)
         self._tapes_are_known = not may_use or plan.topology.total == 1
         self._needs_totals = False
