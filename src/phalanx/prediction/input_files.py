@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
@@ -150,4 +151,11 @@ def _stem(name: str) -> str:
 
 
 def _version(info: Any) -> str:
-    return next((str(info[name]) for name in _TIMES_OF_CHANGE if info.get(name)), "")
+    """What shows a change, the same whether a listing or the file itself gives it.
+
+    Servers may quote an ETag and have fractions of a second in one of the two alone (rclone).
+    """
+    found = next((info[name] for name in _TIMES_OF_CHANGE if info.get(name)), "")
+    if isinstance(found, datetime):
+        return found.astimezone(UTC).isoformat(timespec="seconds")
+    return str(found).strip('"')
