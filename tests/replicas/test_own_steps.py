@@ -258,6 +258,7 @@ class ReadTwice(Stepping):
         self.of_batch.reset_state()
         return {
             "gain": self.seen.result() - before,
+            "last_batch": whole,
             "of_batch_twice": 2.0 * whole,
             "seen_twice": 2.0 * self.seen.result(),
             **self.halved.result(),

@@ -98,7 +98,7 @@ def derived_result(value: Any, results: Iterable[tuple[Any, MetricResult]]) -> D
         tensor = stack.pop()
         operation = tensor.op
         if (result := known.get(key_of(tensor))) is not None:
-            if _is_of_past_state(tensor):
+            if is_of_past_state(tensor):
                 return None
             sources[tensor.name] = result
         elif operation.name not in operations:
@@ -113,8 +113,10 @@ def derived_result(value: Any, results: Iterable[tuple[Any, MetricResult]]) -> D
     return DerivedResult(graph=graph, sources=sources, output=value.name)
 
 
-def _is_of_past_state(tensor: Any) -> bool:
+def is_of_past_state(tensor: Any) -> bool:
     """Whether the step assigns a variable after it is read for this tensor."""
+    if not is_symbolic(tensor):
+        return False
     reads, seen, stack = {}, set(), [tensor.op]
     while stack:
         operation = stack.pop()

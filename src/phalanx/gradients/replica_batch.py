@@ -19,7 +19,12 @@ import tensorflow as tf
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.graph_walk import graph_around_branches
-from phalanx.gradients.metric_results import DerivedResult, MetricResult, derived_result
+from phalanx.gradients.metric_results import (
+    DerivedResult,
+    MetricResult,
+    derived_result,
+    is_of_past_state,
+)
 from phalanx.gradients.row_sums import RowSums, Term
 from phalanx.gradients.tape_gradients import TapeGradients
 
@@ -156,9 +161,12 @@ class ReplicaBatch:
                 self.record_result(one, MetricResult(result.metric, (*result.names, name)))
 
     def result_of(self, value: Any) -> MetricResult | DerivedResult | None:
-        """The metric's result that `value` is, or what it computes of such results alone."""
+        """The metric's result that `value` is, or what it computes of such results alone.
+
+        It is None where the step assigns the metric afterwards, such as by `reset_state`.
+        """
         if id(value) in self.results:
-            return self.results[id(value)][1]
+            return None if is_of_past_state(value) else self.results[id(value)][1]
         return derived_result(value, self.results.values())
 
     def record_gathered(self, tensor: Any) -> None:
