@@ -294,3 +294,14 @@ def test_metrics_are_those_of_one_process(predict, made, workers, given):
     assert json.loads((predict.directory / "metrics.json").read_text()) == found
     (run,) = (predict.directory / "runs").iterdir()
     assert json.loads(Path(run / "evaluation.json").read_text()) == found
+
+
+@pytest.mark.full
+def test_a_metric_that_is_not_finite_is_null_in_json(predict):
+    with np.load(predict.directory / "test.npz") as rows:
+        np.savez(predict.directory / "bad.npz", x=rows["x"], y=rows["y"] * np.nan)
+    words = ("model.keras", "bad.npz", "--workers", "1")
+    finished = predict.run(*words, "--json", command="evaluate")
+    assert finished.code == 0, finished.err
+    assert json.loads(finished.out, parse_constant=pytest.fail)["metrics"]["loss"] is None
+    assert "loss: not finite" in predict.run(*words, command="evaluate").out

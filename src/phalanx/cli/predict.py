@@ -397,8 +397,10 @@ def evaluate(requested: EvaluateCommand) -> None:
     info(f"{found['rows']} rows of {len(request.files)} file(s)")
 
 
-def _in_words(value: float | list[Any]) -> str:
+def _in_words(value: float | list[Any] | None) -> str:
     """A metric as the terminal shows it; one with several values, such as F1Score, is a list."""
+    if value is None:
+        return "not finite"
     if isinstance(value, list):
         return f"[{', '.join(map(_in_words, value))}]"
     return f"{value:.6g}"

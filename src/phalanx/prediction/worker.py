@@ -227,9 +227,14 @@ def evaluate(request: ModelRequest, spec: WorkerSpec) -> None:
         assert_unchanged(file)
     if spec.is_chief:
         # A metric may be a vector, such as F1Score, which has a value for each class.
-        found = {name: np.asarray(value, float).tolist() for name, value in metrics.items()}
+        found = {name: _in_json(np.asarray(value, float)) for name, value in metrics.items()}
         content = {"rows": source.num_samples, "metrics": found}
         write_durably(Path(str(spec.run_dir)) / EVALUATION, json.dumps(content) + "\n")
+
+
+def _in_json(metric: np.ndarray) -> Any:
+    """A metric's value or values; None for one that is not finite: JSON has only numbers."""
+    return np.where(np.isfinite(metric), metric, None).tolist()
 
 
 def load_model(request: ModelRequest) -> Any:
