@@ -62,14 +62,14 @@ def test_a_launcher_that_waits_in_vain_may_be_started_again(command):
 def test_a_signal_ends_the_wait_for_a_host_at_the_start(command):
     script = command.script("pass")
     leader = command.start("--hosts", "127.0.0.1,localhost", "--node-rank", "0", script)
-    command.wait_until(lambda: list((command.directory / "runs" / ".rendezvous").glob("*.json")))
+    command.wait_until(lambda: list((command.directory / "runs").glob(".rendezvous-*.json")))
     output = iter(leader.stderr.readline, "")
     assert any("waiting for the launcher on localhost (1)" in line for line in output)
     leader.terminate()
     finished = command.finish(leader, deadline=60)
     assert finished.code == 128 + signal.SIGTERM, finished.err
     assert "A signal ended the wait for the launcher on localhost (1)" in finished.err
-    assert not list((command.directory / "runs" / ".rendezvous").iterdir())
+    assert not list((command.directory / "runs").iterdir())
 
 
 def test_a_signal_ends_the_wait_for_a_lost_host(command):

@@ -123,6 +123,8 @@ def test_only_this_user_can_read_the_rendezvous_file(tmp_path):
     assert len({path, *(rendezvous_path(tmp_path, HERE, name) for name in ("a", "b"))}) == 3
     RendezvousInfo(host="a", port=7, token="00ff").write(path)
     assert path.stat().st_mode & 0o077 == 0
+    # Several users can share the directory of all runs: each has only files of their own there.
+    assert list(tmp_path.iterdir()) == [path]
     assert RendezvousInfo.read(path) == RendezvousInfo(host="a", port=7, token="00ff")
     path.write_text("{")
     assert RendezvousInfo.read(path) is None
@@ -414,7 +416,7 @@ def test_two_launchers_make_one_run(scene):
     assert "worker 3 of 4 at localhost:" in reported
     assert "4 workers on 2 hosts" in scene.printed[0][-1]
     assert scene.printed[1][0] == "hosts: a test"
-    assert not list((scene.directory / "runs" / ".rendezvous").iterdir())
+    assert [path.name for path in (scene.directory / "runs").iterdir()] == ["both"]
 
 
 @pytest.mark.process

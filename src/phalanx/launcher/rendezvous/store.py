@@ -65,4 +65,5 @@ def rendezvous_path(root: Path, node_group: ClusterEnvironment, name: str | None
         name: the run's, if the command names it: several runs can use the same nodes at once.
     """
     named = json.dumps([node_group.kind, node_group.job, node_group.hosts, name])
-    return root / ".rendezvous" / f"{hashlib.sha256(named.encode()).hexdigest()[:16]}.json"
+    # Not in a directory of their own: its first user alone could write there.
+    return root / f".rendezvous-{hashlib.sha256(named.encode()).hexdigest()[:16]}.json"

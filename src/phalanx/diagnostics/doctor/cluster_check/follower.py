@@ -73,7 +73,7 @@ class UnreachableMarker:
 
 
 def _path(directory: Path, info: RendezvousInfo, index: int) -> Path:
-    return directory / f"marker-{info.port}-{index}.json"
+    return directory / f".rendezvous-marker-{info.port}-{index}.json"
 
 
 ANSWER_TIMEOUT = SECONDS + 60.0
