@@ -234,7 +234,9 @@ def evaluate(request: ModelRequest, spec: WorkerSpec) -> None:
 
 def _in_json(metric: np.ndarray) -> Any:
     """A metric's value or values; None for one that is not finite: JSON has only numbers."""
-    return np.where(np.isfinite(metric), metric, None).tolist()
+    values = metric.astype(object)
+    values[~np.isfinite(metric)] = None
+    return values.tolist()
 
 
 def load_model(request: ModelRequest) -> Any:
