@@ -149,5 +149,7 @@ def _mentions_logs(hook: Callable[..., Any]) -> bool:
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     candidates = {"logs"} if "logs" in arguments else set(arguments[-1:])
     takes_any = code.co_flags & 0x0C  # *args or **kwargs may carry them
-    used = {i.argval for i in dis.get_instructions(code) if "LOAD" in i.opname}
+    loads = [i.argval for i in dis.get_instructions(code) if "LOAD" in i.opname]
+    # From Python 3.13 on, one instruction may load two variables, or store one and load one.
+    used = {name for one in loads for name in (one if isinstance(one, tuple) else (one,))}
     return bool(takes_any or candidates & used or candidates & set(code.co_cellvars))
