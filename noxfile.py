@@ -42,9 +42,10 @@ _PYTEST = ("python", "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope", "-p
 def versions(session: nox.Session, keras: str, tensorflow: str) -> None:
     """The fast tests, the canaries, the equivalence table and a command with these versions."""
     _install(session, f"tensorflow-cpu=={tensorflow}", *_keras(keras))
-    if keras == "nightly":  # in the place of the release that TensorFlow requires
-        session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", "keras")
-        session.install("--pre", "--no-deps", "--force-reinstall", "keras-nightly")
+    # keras and keras-nightly write to one folder, and TensorFlow requires one or the other.
+    session.run("python", "-m", "pip", "uninstall", "-q", "-y", "keras", "keras-nightly")
+    only = ["--pre", "keras-nightly"] if keras == "nightly" else _keras(keras)
+    session.install("--no-deps", *only)
     _run(session)
 
 

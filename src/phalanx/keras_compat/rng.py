@@ -15,6 +15,9 @@ from typing import Any
 
 from phalanx.worker.seed import LauncherSeed
 
+_KERAS_GENERATOR = "global_seed_generator"
+"""What `keras.src.random.seed_generator` calls its attribute; Keras 3.12 has no constant for it."""
+
 
 def global_seed() -> int | None:
     """What `tf.random.set_seed` was last given; None where it was not called."""
@@ -32,8 +35,8 @@ def keras_generator() -> Any:
     """Keras's `SeedGenerator` for all that names none; None before the first draw."""
     module = importlib.import_module("keras.src.random.seed_generator")
     state = importlib.import_module("keras.src.backend.common.global_state")
-    key = module.GLOBAL_SEED_GENERATOR
-    return None if state.get_global_attribute(key) is None else module.global_seed_generator()
+    drawn = state.get_global_attribute(_KERAS_GENERATOR) is not None
+    return module.global_seed_generator() if drawn else None
 
 
 def tensorflow_generator() -> Any:
