@@ -132,6 +132,39 @@ def test_what_replicas_add_up_is_assigned_without_rows(mirrored2):
         assert float(total) == pytest.approx(float(expected.total.numpy()), rel=1e-5)
 
 
+class Sparse(Stepping):
+    """A sum over features, of which there are twice as many as rows, and half a sum over rows."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            hidden = self.network.layers[0](x)
+            error = tf.nn.l2_loss(self.network.layers[1](hidden) - y) / 8.0
+            loss = error + tf.reduce_sum(tf.reduce_mean(hidden, axis=0)[:4])
+        self.update(tape.gradient(loss, self.network.trainable_variables))
+        return self.logs(x, y, loss)
+
+    def make(self):
+        layers = [keras.layers.Dense(8, activation="sigmoid"), keras.layers.Dense(1)]
+        return keras.Sequential([keras.Input((4,)), *layers])
+
+
+def test_a_sum_over_features_is_none_over_rows(mirrored2):
+    def fitted(fit=keras.Model.fit):
+        model = Sparse()
+        model.compile(keras.optimizers.SGD(0.1))
+        data = tf.data.Dataset.from_tensor_slices((features(16), targets(16)))
+        return model, fit(
+            model, data.batch(8, drop_remainder=True), shuffle=False, verbose=0
+        ).history
+
+    expected, expected_history = fitted()
+    with mirrored2.scope():
+        model, history = fitted(phalanx.fit)
+    assert_close(values(model.variables), values(expected.variables))
+    assert history["own"] == pytest.approx(expected_history["own"], rel=1e-5)
+
+
 class OwnLoss(Stepping):
     """The step returns its loss under the name of the tracker that it does not update."""
 

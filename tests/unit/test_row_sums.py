@@ -1,5 +1,7 @@
 """Which scalars of a graph are sums over the rows of a batch, and which are divided by a count."""
 
+import functools
+
 import pytest
 import tensorflow as tf
 
@@ -22,6 +24,9 @@ SUMS = {
     "by the global batch": lambda x: tf.reduce_sum(losses(x)) / 32,
     "by twice this part's rows, not its entries": lambda x: tf.reduce_sum(x**2) / (2 * ROWS),
     "by a feature's size": lambda x: tf.reduce_sum(losses(x)) / 7.0,
+    "half a sum of squares": lambda x: tf.nn.l2_loss(x),
+    "a mean of sums by column": lambda x: tf.reduce_mean(tf.reduce_sum(x**2, axis=0)),
+    "a sum of sums by column": lambda x: tf.reduce_sum(tf.reduce_sum(x**2, axis=0)),
     "scaled": lambda x: 4.0 * tf.reduce_sum(losses(x)),
 }
 MEANS = {
@@ -34,6 +39,16 @@ MEANS = {
     "twice, by the rows": lambda x: (
         2 * tf.reduce_sum(losses(x)) / tf.cast(tf.shape(x)[0], tf.float32)
     ),
+    "half a sum of squares, by the rows": lambda x: (
+        tf.nn.l2_loss(x) / tf.cast(tf.shape(x)[0], tf.float32)
+    ),
+    "half a sum of squares of means": lambda x: tf.nn.l2_loss(tf.reduce_mean(x, axis=0)),
+    "a mean of means by column": lambda x: tf.reduce_mean(tf.reduce_mean(x, axis=0)),
+    "a mean of sums of pairs": lambda x: tf.reduce_mean(
+        tf.reduce_sum(tf.matmul(x, x, transpose_b=True), axis=0)
+    ),
+    "a mean of sums by row": lambda x: tf.reduce_mean(tf.reduce_sum(x, axis=1)),
+    "of a kernel, halved": lambda x: tf.nn.l2_loss(tf.ones((WIDTH, 3))),
     "of a kernel": lambda x: tf.reduce_sum(tf.ones((WIDTH, 3)) ** 2),
 }
 COUNTED = {
@@ -62,7 +77,27 @@ COUNTED = {
 }
 
 
-def terms(function, rows, with_mask=False):
+OF_FEATURES = {
+    "of means by column": lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=0) ** 2),
+    "of a layer's means": lambda x: tf.reduce_sum(
+        tf.reduce_mean(tf.nn.relu(x @ kernel() + kernel()[0]), axis=0)
+    ),
+    "of correlations": lambda x: tf.reduce_sum(
+        tf.matmul(x, x, transpose_a=True) ** 2 * (1 - tf.eye(2 * ROWS))
+    ),
+    "of a turned batch's means": lambda x: tf.reduce_sum(tf.reduce_mean(tf.transpose(x), axis=1)),
+    "of a kernel that the batch scales": lambda x: tf.reduce_sum(kernel() * tf.reduce_mean(x)),
+}
+"""Sums along an axis that has as many entries as the batch has rows, or a multiple of that."""
+
+
+@functools.cache
+def kernel():
+    with tf.init_scope():
+        return tf.Variable(tf.ones((2 * ROWS, 2 * ROWS)))
+
+
+def terms(function, rows, with_mask=False, width=WIDTH):
     found = []
 
     def step(x, m):
@@ -71,7 +106,7 @@ def terms(function, rows, with_mask=False):
         return x
 
     tf.function(step).get_concrete_function(
-        tf.TensorSpec((rows, WIDTH), tf.float32), tf.TensorSpec((rows,), tf.float32)
+        tf.TensorSpec((rows, width), tf.float32), tf.TensorSpec((rows,), tf.float32)
     )
     return found
 
@@ -93,10 +128,24 @@ def test_means(name, rows):
     assert terms(MEANS[name], rows) == []
 
 
+@both_kinds
+@pytest.mark.parametrize("name", OF_FEATURES)
+def test_sums_over_as_many_features_as_rows(name, rows):
+    assert terms(OF_FEATURES[name], rows, width=2 * ROWS) == []
+
+
+@both_kinds
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_a_batch_with_as_many_features_as_rows(name, rows):
+    (term,) = terms(SUMS[name], rows, width=ROWS)
+    assert term.is_sum
+
+
 def test_a_constant_that_counts_this_parts_entries_makes_a_mean():
     assert terms(lambda x: tf.reduce_sum(x**2) / (ROWS * WIDTH), ROWS) == []
     assert terms(lambda x: tf.reduce_sum(x**2) * (1 / (ROWS * WIDTH)), ROWS) == []
     assert terms(lambda x: 0.1 * tf.reduce_sum(losses(x)) / (ROWS * WIDTH), ROWS) == []
+    assert terms(lambda x: 2 * tf.nn.l2_loss(x) / (ROWS * WIDTH), ROWS) == []
 
 
 def test_the_factor_of_a_divergence_is_not_the_number_of_two_rows():

@@ -281,23 +281,41 @@ class RowSums:
         if added := _added(operation):
             # One factor over several terms: all of them, or it is no sum.
             return all(self._is_row_sum(one) for one in added)
-        return operation.type == "Sum" and self._sums_rows(operation)
+        if operation.type == "L2Loss":
+            return self._is_of_rows(operation.inputs[0])
+        if operation.type in ("Mean", "Sum") and operation.inputs[0].op.type == "Sum":
+            return self._reduces_sums(operation.inputs[0]) or self._sums_rows(operation)
+        return self._sums_rows(operation)
 
-    def _sums_rows(self, operation: Any) -> bool:
-        values, axes = operation.inputs
+    def _reduces_sums(self, sums: Any) -> bool:
+        """Whether these are sums over rows, and their number is the same on all replicas."""
+        axes = range(sums.shape.rank or 0)
+        return self._sums_rows(sums.op) and all(self._axes.is_free_of_rows(sums, i) for i in axes)
+
+    def _is_of_rows(self, values: Any) -> bool:
+        """Whether a tensor is computed from the batch and has this replica's rows along axis 0."""
         if not self._knows_batch(values) or self.is_gathered(values):
             return False
+        return bool(values.shape.rank) and self._has_rows(values)
+
+    def _sums_rows(self, operation: Any) -> bool:
+        if operation.type != "Sum":
+            return False
+        values, axes = operation.inputs
+        if not self._is_of_rows(values):
+            return False
         reduced = tf.get_static_value(axes)
-        if values.shape.rank == 0 or reduced is None:
+        if reduced is None:
             return False
-        if 0 not in {int(axis) % values.shape.rank for axis in reduced.reshape(-1)}:
-            return False
-        return self._has_rows(values)
+        return 0 in {int(axis) % values.shape.rank for axis in reduced.reshape(-1)}
 
     def _has_rows(self, values: Any) -> bool:
-        """Whether axis 0 of a tensor is the batch's, as far as its size can say."""
+        """Whether axis 0 of a tensor is the batch's, as far as its size and origin can say."""
         rows = values.shape[0]
-        return rows is None or any(size and rows % size == 0 for size in self._sizes)
+        if rows is None:
+            return True
+        is_like = any(size and rows % size == 0 for size in self._sizes)
+        return is_like and not self._axes.is_free_of_rows(values, 0)
 
     def _knows_rows(self, factor: Any) -> bool:
         """Whether a factor is computed from the batch, or is the number of its rows."""
@@ -389,11 +407,11 @@ def _counts_entries(total: Any, factor: Any) -> bool:
 
 def _numbers_of_entries(total: Any) -> Iterator[int]:
     """How many entries were added up to a scalar, in one sum or in several, one by axis."""
-    while total.op.type in (*_PASSES, *_MULTIPLIES):
+    while total.op.type in (*_PASSES, *_MULTIPLIES, "L2Loss"):
         kind, values = total.op.type, list(total.op.inputs)
         if kind == "Mean" and values[0].shape.rank:
             return
-        if kind == "Sum" and (number := values[0].shape.num_elements()):
+        if kind in ("L2Loss", "Sum") and (number := values[0].shape.num_elements()):
             yield number
         if kind == "Mul" and tf.get_static_value(values[0]) is not None:
             values.reverse()
