@@ -1,6 +1,7 @@
 """What src/phalanx/keras_compat/server_*.py relies on in Keras and TensorFlow still is so."""
 
 import inspect
+import re
 
 import keras
 import pytest
@@ -42,7 +43,7 @@ def test_averages_are_read_and_assigned():
     """The day they are added, they need not be moved by us."""
     source = inspect.getsource(PLAIN._update_model_variables_moving_average)
     assert "average.assign(" in source
-    assert "ops.not_equal(self.iterations, 0)" in source
+    assert re.search(r"not_equal\(\s*self\.iterations, 0\s*\)", source)
     variable = keras.Variable([1.0, 2.0])
     optimizer = keras.optimizers.SGD(use_ema=True)
     optimizer.build([variable])
