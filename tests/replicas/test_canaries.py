@@ -33,6 +33,7 @@ from phalanx.keras_compat.rng import (
     keras_generator,
     tensorflow_generator,
 )
+from phalanx.keras_compat.shuffle_seeds import seeds_drawn, set_seeds_drawn
 from phalanx.worker.seed import LauncherSeed
 
 ADAPTERS = importlib.import_module("keras.src.trainers.data_adapters")
@@ -461,6 +462,15 @@ class TestWhatPlainKerasDoes:
             model = small_model(steps_per_execution=2)
         with pytest.raises((RuntimeError, ValueError, TypeError, tf.errors.OpError)):
             model.fit(features(8), targets(8), batch_size=4, verbose=0)
+
+
+def test_how_many_seeds_a_shuffle_has_drawn_is_in_its_state():
+    """`phalanx.keras_compat.shuffle_seeds` reads the number there, and sets it."""
+    shuffle = tf.data.Dataset.range(9).shuffle(9, seed=1)
+    passes = [list(shuffle.as_numpy_iterator()) for _ in range(3)]
+    assert seeds_drawn(shuffle) == 6
+    set_seeds_drawn(shuffle, 2)
+    assert list(shuffle.as_numpy_iterator()) == passes[1]
 
 
 class TestGeneratorsOfChance:

@@ -70,6 +70,7 @@ class BatchIterator:
         """
         within = self._iterator is not None and not self._at_end_of_pass(since)
         random = getattr(self.source, "random", None)  # of a source that draws its order from it
+        shuffles = getattr(self.source, "shuffles", None)
         return DataPosition(
             batch=batch,
             trained=self._position + since,
@@ -80,6 +81,8 @@ class BatchIterator:
             seed=self.source.seed,
             random=random if within else None,
             division=self.division(self._position + since),
+            seeds_before=getattr(self.source, "seeds_before", None) if within else None,
+            seeds_drawn=shuffles.seeds_drawn(within_pass=within) if shuffles else None,
         )
 
     def division(self, trained: int) -> str | None:

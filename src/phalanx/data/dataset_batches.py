@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ from phalanx.data.iterator_state import read_iterator, seeds_in, write_iterator
 from phalanx.data.prefetch_counter import Lookahead
 from phalanx.data.pushdown import plan, shares
 from phalanx.data.shared_generator import GeneratorPasses
+from phalanx.data.shuffles import Shuffles
 from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
@@ -87,6 +88,9 @@ class DatasetBatches:
         self.random: tuple[int, ...] | None = None
         """The state of Python's `random` as the pass was opened, where its order is drawn there."""
         self._draws_order = draws_order(adapter)
+        self.shuffles = Shuffles(self._dataset)
+        self.seeds_before: tuple[int | None, ...] | None = None
+        """What `shuffles` had drawn as the pass was opened."""
         self._reads_ahead = reads_ahead(adapter)
         self._drawn_from: tuple[int, ...] | None = None
         self._is_started = False
@@ -112,10 +116,11 @@ class DatasetBatches:
     def reopen(self, position: DataPosition, state: Mapping[str, Any] | None) -> Any:
         """The pass from `position` on.
 
-        Passes before it are opened, not read: a shuffle draws its seed when it is opened. When
-        TensorFlow restores an iterator it opens it once more, and only a shuffle whose state
+        Passes before it are opened, not read: what is random draws its seed when it is opened. When
+        TensorFlow restores an iterator it opens it once more, and only a part whose state
         is in there takes that back: one that has given all it had is not. So one pass less is
-        opened before, and where there is none, the data is read again.
+        opened before, and where there is none, the data is read again. Shuffles are set to the
+        seeds that they had drawn, however often they were opened.
         """
         state = state if self.has_state else None
         restores = position.taken is not None and state is not None
@@ -127,18 +132,29 @@ class DatasetBatches:
         for _ in range(opened - (restores and opened > 0)):
             self.open_unread()
         if position.taken is None:
+            self._draw_from(position.seeds_drawn)
             return None
         if position.random is not None and self._draws_order:
             return self._reopen_drawn(position.random, position.taken)
-        if state is None:
+        self._draw_from(position.seeds_before)
+        if state is None and position.seeds_before is None:
             return self._open(skip=position.taken)
         iterator = self._open()
-        if opened == 0 and seeds_in(state) < seeds_in(read_iterator(iterator) or {}):
+        is_unsure = opened == 0 and state is not None  # of random parts that are no shuffles
+        if state is None or (
+            is_unsure and seeds_in(state) < seeds_in(read_iterator(iterator) or {})
+        ):
             for _ in range(position.taken):
                 next(iterator)
-            return iterator
-        write_iterator(iterator, state)
+        else:
+            write_iterator(iterator, state)
+        self._draw_from(position.seeds_drawn)
         return iterator
+
+    def _draw_from(self, seeds: Sequence[int | None] | None) -> None:
+        """Let the shuffles draw next what they draw after so many seeds, where that is known."""
+        if seeds is not None:
+            self.shuffles.set_seeds_drawn(seeds)
 
     def _reopen_drawn(self, words: tuple[int, ...], taken: int) -> Any:
         """Draw the same order again, and read what was taken now: it is drawn as it is read."""
@@ -158,6 +174,7 @@ class DatasetBatches:
             batches, cut_batch = self._local_rows, shares(self._topology, self._static_count())
         batches = batches.skip(skip) if skip else batches
         self.random = self._drawn_from
+        self.seeds_before = self.shuffles.seeds_drawn(within_pass=False)
         if self._passes is not None:
             self._passes.begin(skipped=skip)
         if self._reads_ahead:
@@ -171,6 +188,7 @@ class DatasetBatches:
     def open_unread(self) -> None:
         """Open the dataset and read nothing."""
         iter(self._dataset)
+        self.shuffles.undo_drawn_for_caches()
 
     def on_epoch_begin(self) -> None:
         """Pass the word on: PyDatasets start their workers here, which draw an order."""

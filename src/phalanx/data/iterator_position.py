@@ -19,6 +19,9 @@ class DataPosition:
             where its order is drawn from that; None elsewhere.
         division: how workers share out the files of the pass under way, where its batches depend
             on that; None elsewhere.
+        seeds_before: how many seeds each shuffle had drawn as the pass under way was opened, in the
+            order of `Shuffles`; None where that is unknown.
+        seeds_drawn: the same now.
         taken: batches taken of the pass under way; None where the next batch opens a new one.
         learned: batches of a pass, where only its end showed them.
         seed: decides the order of shuffled arrays; None where the order is the data's own.
@@ -33,6 +36,8 @@ class DataPosition:
     unread: int = 0
     random: tuple[int, ...] | None = None
     division: str | None = None
+    seeds_before: tuple[int | None, ...] | None = None
+    seeds_drawn: tuple[int | None, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON knows it."""

@@ -103,8 +103,8 @@ def cached_rebuild(step: Transformation, dataset: Any, memo: tuple[Any, ...]) ->
     return made[memo]
 
 
-def _shuffle(step: Transformation, dataset: Any) -> Any:
-    """Shuffle in the order in which `step` shuffles, and draw the next order from the same state.
+def shuffle_like(step: Transformation, dataset: Any, buffer_size: Any) -> Any:
+    """Shuffle as `step` does, and draw the next order from the same state.
 
     How often the shuffle of the script was opened before decides the order of the next pass.
     """
@@ -112,7 +112,7 @@ def _shuffle(step: Transformation, dataset: Any) -> Any:
     original, spec = step.dataset, dataset.element_spec
     variant = tf.raw_ops.ShuffleDatasetV3(
         input_dataset=tf.data.experimental.to_variant(dataset),
-        buffer_size=original._buffer_size,
+        buffer_size=buffer_size,
         seed=original._seed,
         seed2=original._seed2,
         seed_generator=_seed_generator(original),
@@ -150,7 +150,7 @@ REBUILT: dict[str, Callable[..., Any]] = {
     "Prefetch": lambda step, dataset: dataset.prefetch(step.buffer_size),
     "Repeat": lambda step, dataset: dataset.repeat(step.dataset._count),
     "Shard": lambda step, dataset: dataset.shard(step.dataset._num_shards, step.dataset._index),
-    "Shuffle": _shuffle,
+    "Shuffle": lambda step, dataset: shuffle_like(step, dataset, step.dataset._buffer_size),
     "Skip": lambda step, dataset: dataset.skip(step.dataset._count),
     "Take": lambda step, dataset: dataset.take(step.dataset._count),
     "Zip": _zip,
