@@ -53,6 +53,7 @@ def versions(session: nox.Session, keras: str, tensorflow: str) -> None:
 def colab(session: nox.Session) -> None:
     """The same with Colab's versions, of which installing Phalanx must change none."""
     _install(session, "tensorflow-cpu", "keras", "--constraint", COLAB)
+    session.install("--no-deps", "tf-keras==2.20.*")  # later ones need a later protobuf
     _run(session)
 
 
