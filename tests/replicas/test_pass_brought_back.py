@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
+from phalanx.data.adapt import make_batch_source
 from phalanx.data.batch_iterator import BatchIterator
-from phalanx.data.dataset_batches import DatasetBatches
 from phalanx.data.iterator_position import DataPosition
 from phalanx.data.iterator_state import read_iterator, write_iterator
 from phalanx.distributed.topology import ReplicaTopology
@@ -13,27 +13,10 @@ from phalanx.errors import CheckpointMismatchError
 BATCHES, PASSES = 9, 3
 
 
-class Adapter:
-    """What Keras's adapter gives of a pipeline."""
-
-    num_batches = BATCHES
-
-    def __init__(self):
-        tf.random.set_seed(11)  # as in a process that has just started
-        self._dataset = tf.data.Dataset.range(60).shuffle(20).batch(7)
-
-    def get_tf_dataset(self):
-        return self._dataset
-
-    def on_epoch_begin(self):
-        pass
-
-    def on_epoch_end(self):
-        pass
-
-
 def batches():
-    return DatasetBatches(Adapter(), ReplicaTopology())
+    tf.random.set_seed(11)  # as in a process that has just started
+    dataset = tf.data.Dataset.range(60).shuffle(20).batch(7)
+    return make_batch_source(dataset, topology=ReplicaTopology(), seed=0)
 
 
 def rows(iterator):

@@ -5,30 +5,14 @@ import json
 import pytest
 import tensorflow as tf
 
+from phalanx.data import shuffles
+from phalanx.data.adapt import make_batch_source
 from phalanx.data.batch_iterator import BatchIterator
-from phalanx.data.dataset_batches import DatasetBatches
 from phalanx.data.iterator_position import DataPosition
+from phalanx.distributed.datasets import ShardedDataset
 from phalanx.distributed.topology import ReplicaTopology
 
 EPOCHS = 4
-
-
-class Adapter:
-    """What Keras's adapter gives of a pipeline."""
-
-    def __init__(self, dataset):
-        self._dataset = dataset
-        self.num_batches = int(dataset.cardinality())
-        self.num_batches = self.num_batches if self.num_batches >= 0 else None
-
-    def get_tf_dataset(self):
-        return self._dataset
-
-    def on_epoch_begin(self):
-        pass
-
-    def on_epoch_end(self):
-        pass
 
 
 def numbers(count=60):
@@ -56,7 +40,7 @@ def zipped():
     return pair.map(lambda a, b: 100 * a + b).shuffle(5).batch(7), None
 
 
-def of_a_large_source():
+def in_memory():
     return tf.data.Dataset.from_tensor_slices(tf.range(60)).shuffle(60).shuffle(9).batch(7), None
 
 
@@ -64,7 +48,7 @@ def twice():
     return numbers().shuffle(60).repeat(2).shuffle(20).batch(7), None
 
 
-PIPELINES = (files, taken_apart, cached, zipped, of_a_large_source, twice)
+PIPELINES = (files, taken_apart, cached, zipped, in_memory, twice)
 
 
 class Training:
@@ -73,12 +57,14 @@ class Training:
     def __init__(self, make, steps_per_epoch=None):
         tf.random.set_seed(11)  # as in a process that has just started
         training, validation = make()
-        topology = ReplicaTopology()
-        self.source = DatasetBatches(Adapter(training), topology)
         self.batches = BatchIterator(
-            self.source, steps_per_epoch=steps_per_epoch, steps_per_execution=1
+            make_batch_source(training, topology=ReplicaTopology(), seed=0),
+            steps_per_epoch=steps_per_epoch,
+            steps_per_execution=1,
         )
-        self.validation = validation and DatasetBatches(Adapter(validation), topology)
+        self.validation = validation and make_batch_source(
+            validation, topology=ReplicaTopology(), seed=0
+        )
         self.saved = {}
 
     def run(self, epochs, keeps=True):
@@ -105,12 +91,16 @@ class Training:
         self.saved[epoch, step] = json.dumps(position.to_json()), state
 
 
-def resumed(make, at, saved, **options):
+def restarted(make, saved, **options):
     position, state = saved
     training = Training(make, **options)
     training.batches.restore(DataPosition(**json.loads(position)), state)
+    return training
+
+
+def resumed(make, at, saved, **options):
     epoch, step = at
-    return training.run(range(epoch + (step < 0), EPOCHS))
+    return restarted(make, saved, **options).run(range(epoch + (step < 0), EPOCHS))
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["iterator", "read again"])
@@ -125,9 +115,59 @@ def test_what_follows_is_the_same(make, keeps):
         assert resumed(make, at, first.saved[at]) == whole[number + 1 :], at
 
 
+@pytest.mark.parametrize("keeps", [True, False], ids=["iterator", "read again"])
+def test_a_source_that_is_too_large_to_copy(keeps, monkeypatch):
+    monkeypatch.setattr(shuffles, "MOST_BYTES", -1)  # the shuffle itself is opened to read it
+    test_what_follows_is_the_same(in_memory, keeps)
+
+
+def test_a_second_restart_in_one_epoch():
+    first = Training(files)
+    whole = first.run(range(EPOCHS), keeps=False)
+    second = restarted(files, first.saved[1, 2])  # has read the first batches again
+    second.run([1])
+    length = len(whole) // EPOCHS
+    assert resumed(files, (1, 4), second.saved[1, 4]) == whole[length + 5 :]
+
+
 def test_a_pass_over_several_epochs():
     make = taken_apart
     first = Training(make, steps_per_epoch=2)
     whole = first.run(range(EPOCHS))
     for at, number in {(0, 1): 1, (0, -1): 4, (1, 0): 5, (2, -1): 14}.items():
         assert resumed(make, at, first.saved[at], steps_per_epoch=2) == whole[number + 1 :], at
+
+
+def chosen():
+    """Of unknown length, as records that are read from files."""
+    return numbers().shuffle(60).filter(lambda n: n % 5 > 0).batch(7), None
+
+
+def sharded():
+    """As `strategy.experimental_distribute_dataset` gives it."""
+    return ShardedDataset(chosen()[0]), None
+
+
+@pytest.mark.parametrize("make", [chosen, sharded], ids=lambda make: make.__name__)
+def test_what_workers_know_of_the_end(make):
+    """What they ask each other: how many batches there are beyond those that they took."""
+    tf.random.set_seed(11)
+    first_of_two = ReplicaTopology(first=0, local=1, total=2)
+    source = make_batch_source(make()[0], topology=first_of_two, seed=0)
+    taken, length = 3, 7
+    position = DataPosition(
+        batch=taken,
+        trained=taken,
+        passes=1,
+        taken=taken,
+        learned=None,
+        seed=None,
+        seeds_before=(0,),
+        seeds_drawn=(2,),
+    )
+    iterator = source.reopen(position, None)
+    for step in range(length - taken):
+        ready, _ = source.ahead.wait(step, 10)
+        assert 1 <= ready <= length - taken - step
+        next(iterator)
+    assert source.ahead.wait(length - taken, 10) == (0, True)

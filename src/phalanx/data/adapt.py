@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.data.array_batches import ArrayBatches
-from phalanx.data.batches import BatchSource, with_free_batch_axis
+from phalanx.data.batches import BatchSource, read_over, with_free_batch_axis
 from phalanx.data.dataset_batches import DatasetBatches
 from phalanx.data.iterator_position import DataPosition
 from phalanx.data.pipelines.registry import is_transformed, pipeline_of
@@ -152,8 +152,7 @@ class TakeFirst:
         if position.taken is None:
             return None
         iterator = self._source.open(0)
-        for _ in range(position.taken):
-            next(iterator)
+        read_over(iterator, position.taken)
         return iterator
 
     def open_unread(self) -> None:
@@ -206,15 +205,14 @@ class DistributedBatches:
             self.open_unread()
         if position.taken is None:
             return None
-        iterator = self._open()
-        for _ in range(position.taken):
-            next(iterator)
+        iterator = self._open(left_out=position.taken)
+        read_over(iterator, position.taken)
         return iterator
 
-    def _open(self) -> Any:
+    def _open(self, *, left_out: int = 0) -> Any:
         if not self.length_unknown:
             return iter(self._dataset)
-        self.ahead = Lookahead()
+        self.ahead = Lookahead(left_out)
         return iter(self.ahead.over(self._dataset.dataset))
 
     def open_unread(self) -> None:

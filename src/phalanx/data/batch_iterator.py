@@ -10,6 +10,7 @@ from phalanx.data.batches import BatchSource
 from phalanx.data.dataset_identity import DatasetIdentity, translate
 from phalanx.data.iterator_position import DataPosition
 from phalanx.data.iterator_state import read_iterator
+from phalanx.data.shuffles import Shuffles
 from phalanx.monitoring.phase_tracker import phase_tracker
 
 
@@ -34,9 +35,9 @@ class BatchIterator:
         self._steps_short = 0
         self._taken = 0
         self._left_out = 0
-        self._skips = False
         self._passes = 0
         self._unread = 0
+        self._seeds_before: tuple[int | None, ...] | None = None
         self._first_step = 0
         self.limit: Callable[[], int | None] = lambda: None
         """Asked before each chunk: how many steps it may have at the most."""
@@ -70,7 +71,6 @@ class BatchIterator:
         """
         within = self._iterator is not None and not self._at_end_of_pass(since)
         random = getattr(self.source, "random", None)  # of a source that draws its order from it
-        shuffles = getattr(self.source, "shuffles", None)
         return DataPosition(
             batch=batch,
             trained=self._position + since,
@@ -81,9 +81,13 @@ class BatchIterator:
             seed=self.source.seed,
             random=random if within else None,
             division=self.division(self._position + since),
-            seeds_before=getattr(self.source, "seeds_before", None) if within else None,
-            seeds_drawn=shuffles.seeds_drawn(within_pass=within) if shuffles else None,
+            seeds_before=self._seeds_before if within else None,
+            seeds_drawn=self._seeds_drawn(within_pass=within),
         )
+
+    def _seeds_drawn(self, *, within_pass: bool) -> tuple[int | None, ...] | None:
+        shuffles: Shuffles | None = getattr(self.source, "shuffles", None)
+        return None if shuffles is None else shuffles.seeds_drawn(within_pass=within_pass)
 
     def division(self, trained: int) -> str | None:
         """See `DataPosition.division`; after so many batches."""
@@ -109,12 +113,8 @@ class BatchIterator:
         return None if rows_at is None else rows_at(self._position + since)
 
     def iterator_state(self, position: DataPosition) -> dict[str, Any] | None:
-        """What the iterator holds; None where the position is enough, or it is unknown.
-
-        An iterator that skips to its position has another pipeline than a new one, which could
-        not restore its state.
-        """
-        if position.taken is None or self._skips or not self.source.has_state:
+        """What the iterator holds; None where the position is enough, or it is unknown."""
+        if position.taken is None or not self.source.has_state:
             return None
         return read_iterator(self._iterator)
 
@@ -131,12 +131,12 @@ class BatchIterator:
         self._first_step = position.batch
         self._passes = position.passes
         self._unread = position.unread
+        self._seeds_before = position.seeds_before
         self.source.seed = position.seed
         self._iterator = None
         if not self.source.endless:
             self._taken, self._left_out = 0, position.taken or 0
             self._iterator = self.source.reopen(position, state)
-            self._skips = state is None
 
     def _at_end_of_pass(self, since: int) -> bool:
         batches = self.source.num_batches
@@ -204,10 +204,10 @@ class BatchIterator:
     def _open(self) -> None:
         if self._iterator is None:
             with phase_tracker.during("input", instead_of="compute"):
+                self._seeds_before = self._seeds_drawn(within_pass=False)
                 self._iterator = self.source.open(self._position)
             self._passes += 1
             self._taken = self._left_out = 0
-            self._skips = False
 
     def _finish(self, step: int) -> None:
         if self._steps_per_epoch is not None and step < self._steps_per_epoch:

@@ -9,7 +9,8 @@ Every worker walks the same global order, so all agree on where it ends without 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import keras
@@ -82,6 +83,12 @@ class BatchSource(Protocol):
 
     def on_epoch_end(self) -> None:
         """Called after an epoch took its last batch."""
+
+
+def read_over(iterator: Iterator[Any], count: int) -> None:
+    """Take the first `count` elements, or all where there are fewer."""
+    for _ in itertools.islice(iterator, count):
+        pass
 
 
 def rows_in(value: Any) -> tf.Tensor:

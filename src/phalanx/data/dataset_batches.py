@@ -16,6 +16,7 @@ from phalanx.data.batches import (
     assert_same_split,
     cut,
     no_autograph,
+    read_over,
     total_rows,
     with_free_batch_axis,
     with_none,
@@ -89,8 +90,6 @@ class DatasetBatches:
         """The state of Python's `random` as the pass was opened, where its order is drawn there."""
         self._draws_order = draws_order(adapter)
         self.shuffles = Shuffles(self._dataset)
-        self.seeds_before: tuple[int | None, ...] | None = None
-        """What `shuffles` had drawn as the pass was opened."""
         self._reads_ahead = reads_ahead(adapter)
         self._drawn_from: tuple[int, ...] | None = None
         self._is_started = False
@@ -137,18 +136,19 @@ class DatasetBatches:
         if position.random is not None and self._draws_order:
             return self._reopen_drawn(position.random, position.taken)
         self._draw_from(position.seeds_before)
-        if state is None and position.seeds_before is None:
-            return self._open(skip=position.taken)
-        iterator = self._open()
-        is_unsure = opened == 0 and state is not None  # of random parts that are no shuffles
-        if state is None or (
-            is_unsure and seeds_in(state) < seeds_in(read_iterator(iterator) or {})
-        ):
-            for _ in range(position.taken):
-                next(iterator)
-        else:
-            write_iterator(iterator, state)
+        iterator = self._continued(position.taken, state, is_first=opened == 0)
         self._draw_from(position.seeds_drawn)
+        return iterator
+
+    def _continued(self, taken: int, state: Mapping[str, Any] | None, *, is_first: bool) -> Any:
+        """A pass behind its first batches, from `state` if that has all that is random."""
+        if state is None:
+            return self._open(left_out=taken)
+        iterator = self._open()
+        if is_first and seeds_in(state) < seeds_in(read_iterator(iterator) or {}):
+            read_over(iterator, taken)
+            return iterator
+        write_iterator(iterator, state)
         return iterator
 
     def _draw_from(self, seeds: Sequence[int | None] | None) -> None:
@@ -162,26 +162,27 @@ class DatasetBatches:
         random.setstate((version, tuple(words), None))
         self.on_epoch_begin()
         self._is_started = True
-        iterator = self._open()
-        for _ in range(taken):
-            next(iterator)
+        return self._open(left_out=taken)
+
+    def _open(self, *, left_out: int = 0) -> Any:
+        """A pass behind its first batches, which are read, so that shuffles draw."""
+        iterator = self._iterator(left_out)
+        read_over(iterator, left_out)
         return iterator
 
-    def _open(self, *, skip: int = 0) -> Any:
+    def _iterator(self, left_out: int) -> Any:
         if self._local_rows is None:
             batches, cut_batch = self._dataset, self._shares
         else:
             batches, cut_batch = self._local_rows, shares(self._topology, self._static_count())
-        batches = batches.skip(skip) if skip else batches
         self.random = self._drawn_from
-        self.seeds_before = self.shuffles.seeds_drawn(within_pass=False)
         if self._passes is not None:
-            self._passes.begin(skipped=skip)
+            self._passes.begin(skipped=left_out)
         if self._reads_ahead:
             return iter(batches.map(no_autograph(cut_batch)))
         shared = batches.map(no_autograph(cut_batch), num_parallel_calls=tf.data.AUTOTUNE)
         if self.length_unknown and self._topology.has_peers:
-            self.ahead = Lookahead()
+            self.ahead = Lookahead(left_out)
             return iter(self.ahead.over(shared))
         return iter(shared.prefetch(tf.data.AUTOTUNE))
 

@@ -20,9 +20,10 @@ MOST = 16
 class Lookahead:
     """Counts what one pass over a dataset has made, from the thread that makes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: int = 0) -> None:
+        """Count from behind the first `left_out` elements, which are taken before all others."""
         self._condition = threading.Condition()
-        self._made = 0
+        self._made = -left_out
         self._ended = False
 
     def over(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -42,7 +43,7 @@ class Lookahead:
         """
         with self._condition:
             self._condition.wait_for(lambda: self._made > taken or self._ended, timeout=seconds)
-            return self._made - taken, self._ended
+            return max(0, self._made - taken), self._ended
 
     def _counted(self, *element: Any) -> Any:
         with tf.control_dependencies([self._in_graph(self._count)]):

@@ -27,6 +27,7 @@ from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology, rows_of
 from phalanx.keras_compat.dataset_graph import Transformation, element_bytes, transformations
 from phalanx.keras_compat.dataset_rebuild import (
+    MOST_BYTES,
     batch_like,
     cached_rebuild,
     function_of,
@@ -41,7 +42,6 @@ _MAPS = ("Map", "ParallelMap")
 _BATCHES = ("Batch", "ParallelBatch", "PaddedBatch")
 _ORDER = ("AssertCardinality", "Repeat", "Shard", "Shuffle", "Skip", "Take")
 _OF_BATCHES = (*_ORDER, "Cache", "Prefetch", "Options")
-_MOST_BYTES = 64 * 2**20  # of tensors in memory, which are copied to read a shuffle's state
 
 Function = Callable[[Any], Any]
 
@@ -332,7 +332,7 @@ def _refused(
     for step in pushdown.above:
         if step.kind == "Cache" and (reason := _cache_reason(step)):
             return (Obstacle(step=step, reason=reason),)
-        if step.kind == "Shuffle" and _bytes_below(step) > _MOST_BYTES:
+        if step.kind == "Shuffle" and step.bytes_below > MOST_BYTES:
             return (Obstacle(step=step, reason="memory"),)
     return ()
 
@@ -350,15 +350,11 @@ def _maps(step: Transformation) -> bool:
     return step.kind in _MAPS or step.maps_inside
 
 
-def _bytes_below(step: Transformation) -> int:
-    return sum(one.bytes_in_memory for one in step.walk())
-
-
 def _grows(shuffle: Transformation, base: Transformation) -> bool:
     """Whether a shuffle costs much more over the elements of `base`."""
     before, after = element_bytes(base), element_bytes(shuffle)
     buffer = (shuffle.buffer_size or 0) * before  # a checkpoint has each of its elements in full
-    return _bytes_below(shuffle) > _MOST_BYTES or (before > after and buffer > _MOST_BYTES)
+    return shuffle.bytes_below > MOST_BYTES or (before > after and buffer > MOST_BYTES)
 
 
 def _cache_reason(cache: Transformation) -> str | None:

@@ -10,12 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.keras_compat.dataset_graph import Transformation, transformations
-from phalanx.keras_compat.dataset_rebuild import shuffle_like
+from phalanx.keras_compat.dataset_rebuild import MOST_BYTES, shuffle_like
 from phalanx.keras_compat.shuffle_seeds import seeds_drawn, set_seeds_drawn
 
 _OPENS_LATER = ("Concatenate", "Repeat")
 """Steps that open what is below them in the middle of a pass too."""
-_MOST_BYTES = 64 * 2**20
 _MOST_ELEMENTS = 10_000
 
 
@@ -108,6 +107,6 @@ def _probe(shuffle: Transformation) -> Any:
     None where both are slow: what is below it has to be copied to find the generator, and an empty
     buffer is read entry by entry.
     """
-    if sum(step.bytes_in_memory for step in shuffle.walk()) <= _MOST_BYTES:
+    if shuffle.bytes_below <= MOST_BYTES:
         return shuffle_like(shuffle, tf.data.Dataset.range(1), 1)
     return shuffle.dataset if (shuffle.buffer_size or 0) <= _MOST_ELEMENTS else None

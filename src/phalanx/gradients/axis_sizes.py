@@ -45,19 +45,19 @@ class AxisSizes:
         """Whether a walk back from these axes ends only at axes that are free of rows."""
         seen: set[tuple[int, str, int]] = set()
         stack = list(axes or ())
-        first = [(*key_of(tensor), axis) for tensor, axis in stack]
-        free = axes is not None
-        while stack and free:
+        while stack:
             tensor, axis = stack.pop()
             key = (*key_of(tensor), axis)
             if key in seen or self._known.get(key):
                 continue
             seen.add(key)
             following = None if key in self._known else self._origins(tensor, axis)
-            free = following is not None
-            stack.extend(following or ())
-        self._known.update(dict.fromkeys(seen if free else first, free))
-        return free
+            if following is None:
+                self._known[key] = False
+                return False
+            stack.extend(following)
+        self._known.update(dict.fromkeys(seen, True))
+        return axes is not None
 
     def _origins(self, tensor: Any, axis: int) -> _Axes | None:
         """The axes that decide the size of this one: none where it is free of rows for certain.

@@ -93,6 +93,11 @@ class Transformation:
     fixed_lengths: bool = True
     bytes_in_memory: int = 0
 
+    @property
+    def bytes_below(self) -> int:
+        """The size of the tensors of all sources of this step."""
+        return sum(step.bytes_in_memory for step in self.walk())
+
     def walk(self) -> Iterator[Transformation]:
         """All steps from the sources to this one, each after its inputs, each once."""
         seen: set[int] = set()

@@ -22,6 +22,8 @@ from phalanx.keras_compat.dataset_graph import Transformation
 
 _IGNORE = 1  # tf.data.experimental.ExternalStatePolicy.IGNORE: nothing will be run
 _PARALLEL = "Parallel"
+MOST_BYTES = 64 * 2**20
+"""Of tensors in memory below a shuffle, which are copied to find its generator."""
 
 
 def function_of(step: Transformation) -> Callable[[Any], Any]:
