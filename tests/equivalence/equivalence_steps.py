@@ -504,6 +504,78 @@ class SharpnessAware(Regression):
         return tape.gradient(loss, self.trainable_weights), loss
 
 
+class AccumulatesByHand(Regression):
+    """Keeps gradients in variables for three steps, clips their mean and applies it."""
+
+    def __init__(self):
+        super().__init__()
+        self.network.build((None, 6))
+        self.steps = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+        self.sums = [
+            self.add_weight(shape=v.shape, initializer="zeros", trainable=False)
+            for v in self.network.trainable_weights
+        ]
+
+    def train_step(self, data):
+        weights = self.network.trainable_weights
+        self.optimizer.build(weights)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.losses(*data))
+        for kept, gradient in zip(self.sums, tape.gradient(loss, weights), strict=True):
+            kept.assign_add(gradient)
+        self.steps.assign_add(1)
+        tf.cond(tf.equal(self.steps.value % 3, 0), self.apply_mean, lambda: 0)
+        return self.note(loss)
+
+    def apply_mean(self):
+        means = [tf.convert_to_tensor(kept) / 3 for kept in self.sums]
+        means, _ = tf.clip_by_global_norm(means, 0.1)
+        self.optimizer.apply(means, self.network.trainable_weights)
+        for kept in self.sums:
+            kept.assign(tf.zeros(kept.shape))
+        return 0
+
+
+class ReportsNorm(Regression):
+    """Reports the norm of the gradient, of one step and as a mean over steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = keras.metrics.Mean(name="norm")
+
+    @property
+    def metrics(self):
+        return [self.seen, self.norm]
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.losses(*data))
+        weights = self.network.trainable_weights
+        gradients = tape.gradient(loss, weights)
+        norm = tf.linalg.global_norm(gradients)
+        self.norm.update_state(norm)
+        self.optimizer.apply(gradients, weights)
+        return self.note(loss) | {"norm": self.norm.result(), "last_norm": norm}
+
+
+class LeavesOutLarge(Regression):
+    """Takes another branch where the gradient is large."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.losses(*data))
+        weights = self.network.trainable_weights
+        self.optimizer.build(weights)
+        gradients = tape.gradient(loss, weights)
+
+        def update():
+            self.optimizer.apply(gradients, weights)
+            return 0
+
+        tf.cond(tf.linalg.global_norm(gradients) < 1.5, update, lambda: 0)
+        return self.note(loss)
+
+
 class ClipsEachStep(keras.optimizers.SGD):
     """An optimizer of the script's own that changes what it is given before it applies it."""
 

@@ -29,7 +29,7 @@ ON_WORKERS = {
     "batchnorm_synchronized_few", "embedding_clipped", "lazy_subclass", "dropout", "augmented",
     "stateful_metrics", "steps_per_execution_3", "own_train_step", "unknown_length", "generator",
     "dataset_shuffled", "validation_uneven", "early_stopping", "Adversaries", "SumOverRows",
-    "Contrast", "Derived", "MadeInTheStep", "EverySecond",
+    "Contrast", "Derived", "MadeInTheStep", "AccumulatesByHand",
 }  # fmt: skip
 """The cases that `make test` trains on two workers: one of each kind."""
 
@@ -47,7 +47,7 @@ def counts(names, of_one, of_two, of_three):
     ]
 
 
-ON_WORKERS_ONLY = {"MadeInTheStep", "EverySecond"}
+ON_WORKERS_ONLY = {"MadeInTheStep"}
 """What replicas of one process cannot do: make variables in a step, add up gradients in a
 condition."""
 

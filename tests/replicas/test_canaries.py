@@ -22,6 +22,7 @@ from small_models import (
 )
 
 from phalanx.distributed.tensorflow import no_heartbeat_timeout
+from phalanx.keras_compat.assignments import METHODS, variable_class
 from phalanx.keras_compat.data_adapters import take_passes_from
 from phalanx.keras_compat.dataset_graph import transformations
 from phalanx.keras_compat.dataset_rebuild import rebuild
@@ -188,6 +189,11 @@ class TestOptimizers:
             ("_apply_weight_decay", ["self", "variables"]),
             ("_backend_increment_gradient_accumulators", ["self", "grads", "acc_grads"]),
             ("_overwrite_model_variables_with_average_value", ["self", "trainable_variables"]),
+            pytest.param(
+                "_backend_maybe_overwrite_model_variables",
+                ["self", "trainable_variables"],
+                marks=pytest.mark.skipif(not IS_3_16, reason="is part of `apply` before"),
+            ),
         ],
     )
     def test_the_distributed_method_and_the_plain_one_agree(self, name, expected):
@@ -226,6 +232,16 @@ class TestOptimizers:
         assert isinstance(counter, tf.distribute.DistributedValues)
         first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         assert [counter._aggregation, *(c._aggregation for c in counter.values)] == [first] * 3
+
+
+class TestAssignments:
+    """What a step assigns to a variable of one replica passes these methods."""
+
+    @pytest.mark.parametrize("name", METHODS)
+    def test_a_variable_has_the_method_of_its_class(self, name):
+        variable = tf.Variable([1.0])
+        assert type(variable) is variable_class()
+        assert getattr(variable, name).__func__ is getattr(variable_class(), name)
 
 
 class TestSteps:

@@ -306,3 +306,21 @@ def test_a_metric_is_read_before_and_after_it_is_assigned(mirrored2):
     assert history.keys() == expected.keys()
     for name, values_of_epochs in expected.items():
         assert history[name] == pytest.approx(values_of_epochs, rel=1e-5), name
+
+
+class WithoutGradients(Stepping):
+    """Nothing of the network is trained; Keras's `apply` then does nothing."""
+
+    def update(self, gradients):
+        del gradients
+        self.optimizer.apply([], [])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_optimizer_without_gradients_does_nothing(replicas, request):
+    expected, expected_history = trained(WithoutGradients)
+    with request.getfixturevalue(f"mirrored{replicas}").scope():
+        model, history = trained(WithoutGradients, phalanx.fit)
+    assert_close(values(model.variables), values(expected.variables))
+    assert int(model.optimizer.iterations.numpy()) == 0
+    assert history["own"] == pytest.approx(expected_history["own"], rel=1e-5)

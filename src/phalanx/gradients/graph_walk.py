@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -25,12 +25,36 @@ def graph_around_branches() -> Any:
     return graph
 
 
+def inputs_of(tensor: Any) -> Sequence[Any] | None:
+    """What a tensor is computed from; None where that is unknown, as for a function's argument.
+
+    A branch takes tensors from the graph around it.
+    """
+    if tensor.op.type != "Placeholder" or tensor.dtype == tf.resource:
+        return tuple(tensor.op.inputs)
+    outer = _captured(tensor)
+    if outer is None:
+        return None
+    return (outer,) if is_symbolic(outer) else ()
+
+
+def _captured(placeholder: Any) -> Any:
+    """What a function or a branch takes from around it by a placeholder; None for an argument."""
+    captures, name = getattr(placeholder.graph, "captures", ()), key_of(placeholder)
+    return next((outer for outer, inner in captures if key_of(inner) == name), None)
+
+
+def _inputs_of_operation(tensor: Any) -> Sequence[Any]:
+    return tuple(tensor.op.inputs)
+
+
 def judged(
     tensor: Any,
     known: dict[tuple[int, str], Found],
     judge: Callable[[Any, list[Found]], Found],
     *,
     leaves: Collection[str] = (),
+    inputs_of: Callable[[Any], Sequence[Any] | None] = _inputs_of_operation,
 ) -> Found:
     """What `judge` says of a symbolic tensor, by what it says of the inputs of each operation.
 
@@ -39,6 +63,7 @@ def judged(
         known: by `key_of`, answers that are known already; all that are found are added.
         judge: is given a tensor, and the answers for the inputs of its operation.
         leaves: the types of operations whose inputs are not looked at.
+        inputs_of: gives what a tensor is computed from; None where that is unknown.
 
     Returns:
         The answer for `tensor`.
@@ -46,7 +71,7 @@ def judged(
     stack = [tensor]
     while stack:
         one = stack[-1]
-        inputs = [] if one.op.type in leaves else list(one.op.inputs)
+        inputs = () if one.op.type in leaves else inputs_of(one) or ()
         if key_of(one) in known:
             stack.pop()
         elif missing := [each for each in inputs if key_of(each) not in known]:

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from phalanx.gradients.axis_sizes import AxisSizes, key_of
-from phalanx.gradients.graph_walk import is_symbolic
+from phalanx.gradients.graph_walk import inputs_of, is_symbolic
 from phalanx.gradients.origin_of_rows import is_selection, origin_of_rows
 
 _PASSES = ("Identity", "Cast", "Neg", "Reshape", "Squeeze", "StopGradient", "Sum", "Mean")
@@ -142,7 +142,7 @@ class RowSums:
             return True
         own = key_of(tensor)
         if own not in self._may_depend:
-            self._may_depend[own] = self._is_reached(tensor, self._may_depend, _inputs)
+            self._may_depend[own] = self._is_reached(tensor, self._may_depend, inputs_of)
         return self._may_depend[own]
 
     def may_differ(self, tensor: Any) -> bool:
@@ -163,7 +163,7 @@ class RowSums:
         name = key_of(tensor)
         if tensor.op.type in _TOTALS or name in self._totals or name in self._gathered:
             return ()
-        return _inputs(tensor)
+        return inputs_of(tensor)
 
     def is_data(self, tensor: Any) -> bool:
         """Whether a symbolic tensor is part of the batch itself, or the number of its rows."""
@@ -378,22 +378,6 @@ class RowSums:
         value = tf.get_static_value(tensor).reshape(-1)
         rows = self._sizes - {None, 1}
         return bool(value.size) and any(int(value[0]) % size == 0 for size in rows)
-
-
-def _inputs(tensor: Any) -> Sequence[Any] | None:
-    """What a tensor is computed from; None where that is unknown, as for a function's argument."""
-    if tensor.op.type != "Placeholder" or tensor.dtype == tf.resource:
-        return tuple(tensor.op.inputs)
-    outer = _captured(tensor)
-    if outer is None:
-        return None
-    return (outer,) if is_symbolic(outer) else ()
-
-
-def _captured(placeholder: Any) -> Any:
-    """What a function or a branch takes from around it by a placeholder; None for an argument."""
-    captures, name = getattr(placeholder.graph, "captures", ()), key_of(placeholder)
-    return next((outer for outer, inner in captures if key_of(inner) == name), None)
 
 
 def _counts_entries(total: Any, factor: Any) -> bool:

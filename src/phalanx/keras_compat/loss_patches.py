@@ -46,6 +46,7 @@ from phalanx.gradients.metric_results import MetricResult
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
 from phalanx.keras_compat.all_rows import over_all_rows
+from phalanx.keras_compat.assignments import assignments_seen
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
 from phalanx.keras_compat.inlined_functions import FUNCTION, inlined
 from phalanx.keras_compat.optimizer_patches import adds_up, in_a_plain_loop, in_many_replicas
@@ -94,6 +95,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
         (FUNCTION, "__call__"): inlined(lambda: _replica_batch_of_many() is not None),
+        **assignments_seen(_look_for_gradients),
         **draws_by_rows(_rows_of_share, _draw_counter),
         **constant_shapes_by_rows(_constants_of_share),
     }
@@ -305,6 +307,12 @@ def _totals(replica_batch: ReplicaBatch, gradients: Any) -> Any:
     return tf.nest.pack_sequence_as(gradients, reduce_sum(flat, what="gradients"))
 
 
+def _look_for_gradients(assigned: Any) -> None:
+    replica_batch = _share_to_add_up()
+    if replica_batch is not None and replica_batch.in_own_strategy():
+        replica_batch.tape_gradients.take_assigned(assigned)
+
+
 def _are_variables(sources: Any) -> bool:
     flat = tf.nest.flatten(sources)
     return bool(flat) and all(isinstance(v, (tf.Variable, keras.Variable)) for v in flat)
@@ -348,8 +356,7 @@ def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
         replica_batch = current_replica_batch()
         if replica_batch is None or current_step().applies_total:
             return original(self, value)
-        if self.trainable and adds_up() and replica_batch.in_own_strategy():
-            replica_batch.tape_gradients.take_assigned(value)
+        _look_for_gradients(value)
         if id(self) not in replica_batch.assigned:
             replica_batch.assigned[id(self)] = self
             if replica_batch.wants_before:

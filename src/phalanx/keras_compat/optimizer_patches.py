@@ -12,7 +12,7 @@ nothing needs a merge.
 
 Private names used, all guarded by tests/replicas/test_canaries.py:
 `BaseOptimizer._backend_update_step`, `_apply_weight_decay`,
-`_backend_increment_gradient_accumulators`,
+`_backend_increment_gradient_accumulators`, `_backend_maybe_overwrite_model_variables`,
 `_overwrite_model_variables_with_average_value`, `_clip_gradients`, `_iterations`,
 `_trainable_variables`; `LossScaleOptimizer._common_apply`; `tf.Variable._aggregation`.
 """
@@ -22,6 +22,8 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import keras
@@ -30,8 +32,10 @@ import tensorflow as tf
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.gradients.all_reduce import Gradient, Reduction, scale
 from phalanx.gradients.apply_gradients import OptimizerHooks, reduce_and_apply
+from phalanx.gradients.graph_walk import graph_around_branches
 from phalanx.gradients.nonfinite import guard_of
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
+from phalanx.gradients.tape_gradients import UsesGradientsError
 from phalanx.keras_compat.horovod_compat import is_distributed
 from phalanx.keras_compat.optimizer_clippers import (
     adds_rows,
@@ -46,6 +50,7 @@ from phalanx.keras_compat.patches import Patches
 _LOCAL_METHODS = (
     "_apply_weight_decay",
     "_backend_increment_gradient_accumulators",
+    "_backend_maybe_overwrite_model_variables",  # from Keras 3.16 on
     "_backend_update_step",
     "_overwrite_model_variables_with_average_value",
 )
@@ -112,7 +117,12 @@ def _reduce_and_apply(
     replicas = strategy.num_replicas_in_sync if adds_up() else 1
     replica_batch = current_replica_batch()
     if replicas > 1 and replica_batch is not None and replica_batch.in_own_strategy():
-        replicas = 1 if replica_batch.tape_gradients.take_applied(gradients) else replicas
+        are_totals = replica_batch.tape_gradients.take_applied(
+            gradients, replica_batch.row_sums.may_differ
+        )
+        replicas = 1 if are_totals else replicas
+        if not are_totals and _merges_in_branch(strategy):
+            raise UsesGradientsError
     if not optimizer.built and variables is not None:
         optimizer.build(list(variables))
     if in_a_replica():
@@ -128,28 +138,37 @@ def _reduce_and_apply(
         with step_scope(applies_total=True):
             apply(total, variables)
 
-    reduce_and_apply(
-        gradients,
-        known,
-        hooks=OptimizerHooks(
-            apply=finish,
-            clip_local=clip_local(optimizer, known),
-            clip_total=lambda total: clip_total(optimizer, total, known),
-            loss_scale=_loss_scale(optimizer),
-            step=innermost(optimizer)._iterations.value,
-            skip=lambda: _count_step(optimizer),
-            adds_rows=adds_rows(optimizer),
-        ),
-        replica_batch=replica_batch,
-        weighted=replica_batch is not None and replica_batch.loss_is_weighted(optimizer),
-        replica=int(tf.get_static_value(context.replica_id_in_sync_group)),
-        replicas=replicas,
-        guard=guard,
-        observation=current_step().probe,
-        reduction=Reduction(collectives=strategy.collectives, options=strategy.reduce_options)
-        if isinstance(strategy, MultiWorkerStrategy)
-        else None,
+    around = nullcontext() if replica_batch is None else replica_batch.tape_gradients.applied()
+    hooks = OptimizerHooks(
+        apply=finish,
+        clip_local=clip_local(optimizer, known),
+        clip_total=lambda total: clip_total(optimizer, total, known),
+        loss_scale=_loss_scale(optimizer),
+        step=innermost(optimizer)._iterations.value,
+        skip=lambda: _count_step(optimizer),
+        adds_rows=adds_rows(optimizer),
     )
+    with around:
+        reduce_and_apply(
+            gradients,
+            known,
+            hooks=hooks,
+            replica_batch=replica_batch,
+            weighted=replica_batch is not None and replica_batch.loss_is_weighted(optimizer),
+            replica=int(tf.get_static_value(context.replica_id_in_sync_group)),
+            replicas=replicas,
+            guard=guard,
+            observation=current_step().probe,
+            reduction=Reduction(collectives=strategy.collectives, options=strategy.reduce_options)
+            if isinstance(strategy, MultiWorkerStrategy)
+            else None,
+        )
+
+
+def _merges_in_branch(strategy: Any) -> bool:
+    """Whether replicas of one process would add up in the branch of a condition, as they cannot."""
+    is_branch = tf.compat.v1.get_default_graph() is not graph_around_branches()
+    return is_branch and not isinstance(strategy, MultiWorkerStrategy)
 
 
 def _averaged(optimizer: Any, gradients: Sequence[Gradient], variables: Any) -> None:
@@ -221,7 +240,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
     }
     if _MultiOptimizer is not None:  # all gradients are added up before its parts get theirs
         made[_MultiOptimizer, "apply"] = _routed_apply(_MultiOptimizer.apply)
-    for name in _LOCAL_METHODS:
+    for name in filter(partial(hasattr, plain), _LOCAL_METHODS):
         made[_Optimizer, name] = _routed(getattr(_Optimizer, name), getattr(plain, name))
     return made
 
@@ -242,12 +261,13 @@ def _routed(merging: Callable[..., Any], local: Callable[..., Any]) -> Callable[
 
 def _routed_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        grads = list(grads)
         if in_a_plain_loop():
             return _averaged(self, grads, trainable_variables)
-        if not _should_reduce(self):
+        if not grads or not _should_reduce(self):  # without gradients Keras does nothing
             return original(self, grads, trainable_variables)
         return _reduce_and_apply(
-            self, lambda g, v: original(self, g, v), list(grads), trainable_variables
+            self, lambda g, v: original(self, g, v), grads, trainable_variables
         )
 
     return apply
@@ -255,9 +275,10 @@ def _routed_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        grads = list(grads)
         if in_a_plain_loop():
             return _averaged(self, grads, trainable_variables)
-        if not _should_reduce(self):
+        if not grads or not _should_reduce(self):  # without gradients Keras does nothing
             return original(self, grads, trainable_variables)
 
         def finish(total: Any, variables: Any) -> None:
@@ -265,7 +286,7 @@ def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]
                 self.inner_optimizer.build(list(variables))
             self._common_apply(total, variables)
 
-        return _reduce_and_apply(self, finish, list(grads), trainable_variables)
+        return _reduce_and_apply(self, finish, grads, trainable_variables)
 
     return apply
 

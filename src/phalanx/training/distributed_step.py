@@ -17,7 +17,7 @@ from phalanx.errors import ConfigurationError, DataError
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
-from phalanx.gradients.tape_gradients import TapeGradients
+from phalanx.gradients.tape_gradients import TapeGradients, UsesGradientsError
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
 from phalanx.keras_compat.loss_patches import results_are_noted, weighted_loss_patch
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
@@ -77,10 +77,6 @@ def sum_loss(loss: Any) -> Any:
     return scaled
 
 
-class _UsesGradientsError(Exception):
-    """The step uses gradients before it applies them, so its tapes must add them up."""
-
-
 class _DistributedStep:
     def __init__(self, step: Callable[..., Any]) -> None:
         self._step = step
@@ -113,7 +109,7 @@ class _DistributedStep:
         with optimizers_reduce_first, weighted_loss_patch:
             try:
                 return self._run(strategy, args, kwargs)
-            except _UsesGradientsError:  # while it is traced; nothing has run
+            except UsesGradientsError:  # while it is traced; nothing has run
                 self._make(tapes_give_totals=True)
                 return self._run(strategy, args, kwargs)
 
@@ -138,8 +134,9 @@ def _run_on_worker(
             results_are_noted,
         ):
             result = step(*args, **kwargs)
+            tapes.take_returned(result)
             if tapes.need_totals and not tapes.are_totals:
-                raise _UsesGradientsError
+                raise UsesGradientsError
             means = keras.tree.map_structure(replica_batch.for_mean, result)
         whole = _of_all(means, replica_batch, strategy)
         return keras.tree.map_structure(_as_returned, whole, result)

@@ -25,7 +25,7 @@ from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.metric_results import DerivedResult, MetricResult
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
-from phalanx.gradients.tape_gradients import TapeGradients
+from phalanx.gradients.tape_gradients import TapeGradients, UsesGradientsError
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
 from phalanx.keras_compat.loss_patches import results_are_noted
 from phalanx.keras_compat.model_access import (
@@ -194,7 +194,10 @@ class StepFunction:
             return
         self._tapes_are_known = True
         if not self._needs_totals:
-            self._one.get_concrete_function(element)
+            try:
+                self._one.get_concrete_function(element)
+            except UsesGradientsError:
+                self._needs_totals = True
         if self._needs_totals:
             self.extensions[_TapesGiveTotals] = _TapesGiveTotals()
             self.retrace()
@@ -354,6 +357,7 @@ class StepFunction:
             axis_0_explained(data, topology.total),
         ):
             logs = self._step(data)
+            replica_batch.tape_gradients.take_returned(logs)
             if isinstance(logs, dict):
                 self.results |= _results_in(flat_logs(logs), replica_batch)
             if isinstance(logs, dict) or self._kind == "predict":
