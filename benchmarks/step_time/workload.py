@@ -13,7 +13,7 @@ MODELS = {
     "cnn": "MNIST CNN (conv 32, pool, conv 64, pool, dense 64, dense 10)",
     "mlp": "MLP of 100k parameters (784-100-100-100-10)",
 }
-STEPS = {"cnn": 80, "mlp": 300}
+STEPS = {"cnn": 150, "mlp": 300}
 """Steps of a block, a second or two."""
 HIDDEN = (100, 100, 100)
 

@@ -110,6 +110,22 @@ class Apart:
         )
 
 
+class _TracedChecksums:
+    """The checksums of a model's variables in one graph, which later calls of `fit` use too."""
+
+    def __init__(self) -> None:
+        self.is_traced = False
+        self._of: list[int] = []
+        self._function: Any = None
+
+    def __call__(self, variables: Sequence[Any]) -> tf.Tensor:
+        if self._of != (found := [id(v) for v in variables]):
+            self._function = tf.function(lambda: checksum_components(variables), autograph=False)
+            self._of = found
+        self.is_traced = True
+        return self._function()
+
+
 class ReplicaChecks:
     """The comparisons of one `fit`; every worker has one, and all compare at the same steps."""
 
@@ -130,8 +146,7 @@ class ReplicaChecks:
         self._clock = clock
         self._is_on = stage.topology.total > 1
         self._sampling = OverheadBudget(every=1, max_overhead=None, clock=clock)
-        self._fold: Any = None
-        self._folded: list[int] = []
+        self._fold = function.extensions.setdefault(_TracedChecksums, _TracedChecksums())
         self._identical_at: int | None = None
         self._has_warned = False
         self._inspected = 0
@@ -167,16 +182,14 @@ class ReplicaChecks:
         """
         if not self._is_on or not self._sampling.is_due(step):
             return
-        started, traced = self._clock(), self._fold is None
-        interval = self._compare(step, fold=self._traced_fold)
+        started, traced = self._clock(), not self._fold.is_traced
+        interval = self._compare(step, fold=self._fold)
         self._sampling.record(step, started, interval, traced=traced)
 
     def end(self, step: int) -> None:
         """Training has come to its end: compare once more."""
         if self._is_on and self._identical_at != step:
-            self._compare(
-                step, fold=checksum_components if self._fold is None else self._traced_fold
-            )
+            self._compare(step, fold=self._fold if self._fold.is_traced else checksum_components)
 
     def _compare(
         self, step: int, *, fold: Callable[[Sequence[Any]], Any], is_resumed: bool = False
@@ -263,12 +276,6 @@ class ReplicaChecks:
 
     def _arrays(self, arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
         return all_gather_arrays(self._stage.strategy, self._stage.topology, arrays)
-
-    def _traced_fold(self, variables: Sequence[Any]) -> tf.Tensor:
-        if self._folded != [id(v) for v in variables]:
-            self._fold = tf.function(lambda: checksum_components(variables), autograph=False)
-            self._folded = [id(v) for v in variables]
-        return self._fold()
 
 
 def _sums_of_chunks(flat: np.ndarray) -> np.ndarray:

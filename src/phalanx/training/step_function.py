@@ -93,7 +93,7 @@ class StepFunction:
             (metrics, moving statistics, seeds). Complete after the first call.
         results: by the name under which a step returns it, what is computed of metrics.
             Complete after the first call.
-        companions: by class, what was made for this function and lives as long.
+        extensions: by class, what was made for this function and lives as long.
         is_traced: whether a step has been traced or run.
         has_dynamic_collectives: whether a step exchanges tensors whose shape differs from batch to
             batch; several of these cannot be in one graph.
