@@ -45,11 +45,13 @@ class Measured:
     Attributes:
         rate: as `tc` takes it.
         compute: "multiply" or "wait".
+        compute_ms: computing of a step where it is not made as long as sending.
         milliseconds: of each step or short `fit`, by what was measured.
     """
 
     rate: str
     compute: str
+    compute_ms: float | None
     milliseconds: Mapping[str, Sequence[float]]
 
     def median(self, name: str) -> float:
@@ -101,6 +103,7 @@ def measure(rate: str, options: argparse.Namespace) -> Measured:
     return Measured(
         rate=rate,
         compute=options.compute,
+        compute_ms=options.compute_ms,
         milliseconds=json.loads(printed.strip().splitlines()[-1]),
     )
 
@@ -115,7 +118,8 @@ def markdown(measured: Sequence[Measured]) -> str:
     lines = []
     for one in measured:
         how = "multiplies matrices" if one.compute == "multiply" else "waits"
-        lines += [f"**{one.rate}**, a step {how} about as long as it sends:", ""]
+        long = f"{one.compute_ms:g} ms" if one.compute_ms else "about as long as it sends"
+        lines += [f"**{one.rate}**, a step {how} {long}:", ""]
         lines += [_line(COLUMNS), "|---" + "|---:" * 3 + "|", *map(_line, one.rows()), ""]
     return "\n".join(lines)
 
@@ -137,7 +141,7 @@ def main() -> None:
         print(markdown(measured))
     if options.plot:
         medians = [(one.rate, {n: one.median(n) for n in one.milliseconds}) for one in measured]
-        plot(medians, options.ways, options.plot)
+        plot(medians, options.plot)
     if options.write:
         about = (
             f"Medians of {options.rounds} rounds of {options.steps} steps, in turn:\n"
