@@ -576,6 +576,22 @@ class LeavesOutLarge(Regression):
         return self.note(loss)
 
 
+class AgainstAdversaries(Regression):
+    """Trains on rows that are moved by the gradient of the mean loss, of that or of its square."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                loss = tf.reduce_mean(self.losses(x, y))
+            move = inner.gradient(loss, x)
+            moved = tf.reduce_mean(self.losses(x + 3.0 * tf.stop_gradient(move), y))
+            total = moved + 20.0 * tf.reduce_mean(tf.reduce_sum(move**2, axis=1))
+        self.descend(tape, total, self.network.trainable_weights)
+        return self.note(total)
+
+
 class ClipsEachStep(keras.optimizers.SGD):
     """An optimizer of the script's own that changes what it is given before it applies it."""
 

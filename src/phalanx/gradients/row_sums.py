@@ -169,6 +169,13 @@ class RowSums:
         """Whether a symbolic tensor is part of the batch itself, or the number of its rows."""
         return key_of(tensor) in self._known
 
+    def has_rows(self, tensor: Any) -> bool:
+        """Whether a symbolic tensor is computed from the batch and has a row for each of its rows.
+
+        Rows of all replicas are none of this replica's.
+        """
+        return is_symbolic(tensor) and self._is_of_rows(tensor)
+
     def divides_by_count(self, operation: Any) -> bool:
         """Whether an operation divides a sum over rows by a count of entries."""
         return self._counted(operation) is not None

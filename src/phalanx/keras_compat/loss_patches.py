@@ -285,13 +285,16 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        replica_batch = _share_to_add_up() if _are_variables(sources) else None
-        if replica_batch is not None and output_gradients is None:
-            known = [_for_mean(replica_batch, one) for one in tf.nest.flatten(target)]
+        replica_batch = _share_to_add_up()
+        if replica_batch is None:
+            return original(self, target, sources, output_gradients, *args, **kwargs)
+        split = _split_for(replica_batch, sources)
+        if split is not None and output_gradients is None:
+            known = [split(replica_batch, one) for one in tf.nest.flatten(target)]
             target = [one for targets, _ in known for one in targets]
             output_gradients = [one for _, factors in known for one in factors]
         gradients = original(self, target, sources, output_gradients, *args, **kwargs)
-        if replica_batch is not None and replica_batch.in_own_strategy():
+        if split is _for_mean and replica_batch.in_own_strategy():
             if replica_batch.tape_gradients.are_totals:
                 gradients = _totals(replica_batch, gradients)
             replica_batch.tape_gradients.record(gradients)
@@ -313,9 +316,12 @@ def _look_for_gradients(assigned: Any) -> None:
         replica_batch.tape_gradients.take_assigned(assigned)
 
 
-def _are_variables(sources: Any) -> bool:
+def _split_for(replica_batch: ReplicaBatch, sources: Any) -> Callable[..., Any] | None:
+    """What makes targets and factors for gradients of these sources; None where they stay."""
     flat = tf.nest.flatten(sources)
-    return bool(flat) and all(isinstance(v, (tf.Variable, keras.Variable)) for v in flat)
+    if flat and all(isinstance(one, (tf.Variable, keras.Variable)) for one in flat):
+        return _for_mean
+    return _for_rows if flat and all(map(replica_batch.row_sums.has_rows, flat)) else None
 
 
 def _for_mean(replica_batch: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
@@ -330,6 +336,19 @@ def _for_mean(replica_batch: ReplicaBatch, target: Any) -> tuple[list[Any], list
     parts = replica_batch.parts(target)
     if parts is None:
         return [target], [one]
+    return [value for value, _ in parts], [tf.cast(factor, v.dtype) for v, factor in parts]
+
+
+def _for_rows(replica_batch: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
+    """Targets and their factors, whose gradients are those of the global target, for own rows.
+
+    A row's part of a mean over the batch is one of all rows, not of the replica's.
+    """
+    if target.shape.rank:
+        return [target], [tf.ones_like(target)]
+    parts = replica_batch.parts(target, is_mean=False)
+    if parts is None:
+        return [target], [tf.cast(replica_batch.weight, target.dtype)]
     return [value for value, _ in parts], [tf.cast(factor, v.dtype) for v, factor in parts]
 
 
