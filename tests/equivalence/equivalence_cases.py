@@ -527,7 +527,7 @@ def own_steps():
         "Derived",
         "Contrast", "UnreducedContrast", "SumOfContrast", "MadeInTheStep", "MeanOfCounted",
         "MeanOfSelected", "UnderOtherNames", "ClippedInTheStep", "SharpnessAware", "CountsOfRight",
-        "AgainstAdversaries",
+        "AgainstAdversaries", "LearnsToLearn",
     )  # fmt: skip
     steps, square = equivalence_steps, keras.losses.MeanSquaredError
     return [

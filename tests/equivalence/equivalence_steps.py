@@ -592,6 +592,24 @@ class AgainstAdversaries(Regression):
         return self.note(total)
 
 
+class LearnsToLearn(Regression):
+    """Takes the gradient through a step of gradient descent (MAML, arXiv:1703.03400)."""
+
+    def train_step(self, data):
+        x, y = data
+        y = tf.cast(y, tf.float32)
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                loss = tf.reduce_mean(self.losses(x, y))
+            weights = self.network.trainable_weights
+            gradients = inner.gradient(loss, weights)
+            moved = [w.value - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
+            hidden = tf.tanh(x @ moved[0] + moved[1])
+            loss = tf.reduce_mean(((hidden @ moved[2] + moved[3])[:, 0] - y) ** 2)
+        self.descend(outer, loss, weights)
+        return self.note(loss)
+
+
 class ClipsEachStep(keras.optimizers.SGD):
     """An optimizer of the script's own that changes what it is given before it applies it."""
 

@@ -288,26 +288,30 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         replica_batch = _share_to_add_up()
         if replica_batch is None:
             return original(self, target, sources, output_gradients, *args, **kwargs)
-        split = _split_for(replica_batch, sources)
+        tapes, of_variables = replica_batch.tape_gradients, _are_variables(sources)
+        are_totals = of_variables and replica_batch.in_own_strategy() and tapes.are_totals
+        is_weighed = replica_batch.any_loss_is_weighted
+        split = None
+        if of_variables:
+            split = _for_sum if are_totals and not is_weighed else _for_mean
+        elif _have_rows(replica_batch, sources):
+            split = _for_sum
         if split is not None and output_gradients is None:
             known = [split(replica_batch, one) for one in tf.nest.flatten(target)]
             target = [one for targets, _ in known for one in targets]
             output_gradients = [one for _, factors in known for one in factors]
+            is_weighed = True
         gradients = original(self, target, sources, output_gradients, *args, **kwargs)
-        if split is _for_mean and replica_batch.in_own_strategy():
-            if replica_batch.tape_gradients.are_totals:
-                gradients = _totals(replica_batch, gradients)
-            replica_batch.tape_gradients.record(gradients)
+        if are_totals:
+            own = tf.nest.flatten(gradients)
+            own = own if is_weighed else scale(own, replica_batch.weight)
+            totals = reduce_sum(own, what="gradients")
+            gradients = tf.nest.pack_sequence_as(gradients, totals)
+        if of_variables and replica_batch.in_own_strategy():
+            tapes.record(gradients)
         return gradients
 
     return gradient
-
-
-def _totals(replica_batch: ReplicaBatch, gradients: Any) -> Any:
-    flat = tf.nest.flatten(gradients)
-    if not replica_batch.any_loss_is_weighted:
-        flat = scale(flat, replica_batch.weight)
-    return tf.nest.pack_sequence_as(gradients, reduce_sum(flat, what="gradients"))
 
 
 def _look_for_gradients(assigned: Any) -> None:
@@ -316,12 +320,14 @@ def _look_for_gradients(assigned: Any) -> None:
         replica_batch.tape_gradients.take_assigned(assigned)
 
 
-def _split_for(replica_batch: ReplicaBatch, sources: Any) -> Callable[..., Any] | None:
-    """What makes targets and factors for gradients of these sources; None where they stay."""
+def _are_variables(sources: Any) -> bool:
     flat = tf.nest.flatten(sources)
-    if flat and all(isinstance(one, (tf.Variable, keras.Variable)) for one in flat):
-        return _for_mean
-    return _for_rows if flat and all(map(replica_batch.row_sums.has_rows, flat)) else None
+    return bool(flat) and all(isinstance(v, (tf.Variable, keras.Variable)) for v in flat)
+
+
+def _have_rows(replica_batch: ReplicaBatch, sources: Any) -> bool:
+    flat = tf.nest.flatten(sources)
+    return bool(flat) and all(map(replica_batch.row_sums.has_rows, flat))
 
 
 def _for_mean(replica_batch: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
@@ -339,16 +345,19 @@ def _for_mean(replica_batch: ReplicaBatch, target: Any) -> tuple[list[Any], list
     return [value for value, _ in parts], [tf.cast(factor, v.dtype) for v, factor in parts]
 
 
-def _for_rows(replica_batch: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
-    """Targets and their factors, whose gradients are those of the global target, for own rows.
+def _for_sum(replica_batch: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
+    """The same for gradients whose sum over replicas is that of the global target.
 
-    A row's part of a mean over the batch is one of all rows, not of the replica's.
+    The weight is there before the backward pass, which may cross replicas. A row's part of a mean
+    over the batch is one of all rows, not of the replica's.
     """
+    weight = tf.cast(replica_batch.weight, target.dtype)
     if target.shape.rank:
-        return [target], [tf.ones_like(target)]
+        one = tf.ones_like(target)
+        return [target], [one * weight if replica_batch.row_sums.is_gathered(target) else one]
     parts = replica_batch.parts(target, is_mean=False)
     if parts is None:
-        return [target], [tf.cast(replica_batch.weight, target.dtype)]
+        return [target], [weight]
     return [value for value, _ in parts], [tf.cast(factor, v.dtype) for v, factor in parts]
 
 
