@@ -76,7 +76,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"phalanx.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
+        is_callback = name in importlib.import_module("phalanx.callbacks").__all__
+        hint = "; it is in phalanx.callbacks" if is_callback else ""
+        raise AttributeError(f"module 'phalanx' has no attribute {name!r}{hint}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

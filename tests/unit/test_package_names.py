@@ -38,6 +38,11 @@ def test_a_name_that_is_not_exported_is_not_there():
         phalanx.fti  # noqa: B018
 
 
+def test_a_callback_is_found_by_the_message_of_its_package():
+    with pytest.raises(AttributeError, match=r"phalanx\.callbacks"):
+        phalanx.Checkpoint  # noqa: B018 - reading it is the test
+
+
 def test_star_import_gives_the_exported_names():
     scope = {}
     exec("from phalanx import *", scope)
