@@ -47,8 +47,12 @@ def _errors(expected: Outcome, got: Outcome) -> dict[str, float]:
 
 
 def _of_all(expected: list, got: list) -> float:
-    """The length of the difference, relative to the length of what was expected."""
-    a, b = (np.concatenate([np.ravel(v) for v in vs]).astype("float64") for vs in (expected, got))
+    """The length of the difference, relative to the length of what was expected.
+
+    Integers, such as seeds, are none of it: they are larger than all weights.
+    """
+    floats = ([v for v in vs if np.asarray(v).dtype.kind not in "iu"] for vs in (expected, got))
+    a, b = (np.concatenate([np.ravel(v) for v in vs]).astype("float64") for vs in floats)
     return float(np.linalg.norm(b - a) / np.linalg.norm(a)) if a.shape == b.shape else np.inf
 
 
