@@ -61,7 +61,7 @@ def checks_of(model, strategy, *, assigned=(), kind=ReplicaChecks, **options):
     total = strategy.num_replicas_in_sync
     topology = ReplicaTopology(local=total, total=total)
     stage = CallContext(model=model, strategy=strategy, topology=topology, exit=ExitStack())
-    function = SimpleNamespace(assigned={id(v): v for v in assigned})
+    function = SimpleNamespace(assigned={id(v): v for v in assigned}, extensions={})
     check = ReplicaConsistencyCheck(**{"max_overhead": None, **options})
     return kind(stage, function, check, clock=itertools.count(0.0).__next__)
 
@@ -265,6 +265,22 @@ def test_what_is_found_assigned_later_is_left_out_from_then_on(mirrored2, output
     change(model.get_layer("norm").gamma, halves)
     checks.after(3)
     assert found(output) == [("m/norm/gamma", 3, 2)]
+
+
+def test_a_later_fit_has_the_graph_of_the_first(mirrored2, monkeypatch):
+    traces, original = [], replica_consistency.checksum_components
+
+    def traced(variables):
+        traces.extend([] if tf.executing_eagerly() else [len(variables)])
+        return original(variables)
+
+    monkeypatch.setattr(replica_consistency, "checksum_components", traced)
+    model = model_in(mirrored2)
+    checks = checks_of(model, mirrored2, every_steps=1)
+    for fit in (checks, ReplicaChecks(checks._stage, checks._function, checks._options)):
+        fit.begin(0, is_resumed=False)
+        fit.after(1)
+    assert len(traces) == 1
 
 
 def test_an_entry_far_into_a_large_variable_is_named(mirrored2, output, monkeypatch):
