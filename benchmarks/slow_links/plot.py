@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 LINES = ("float32, one piece", "float32, default", "bfloat16, one piece", "bfloat16, 8 buckets")
-"""The ways that are drawn, those that were measured."""
+"""The ways that are drawn, if they were measured."""
 UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
 
 

@@ -14,7 +14,8 @@ MODELS = {
     "mlp": "MLP of 100k parameters (784-100-100-100-10)",
 }
 STEPS = {"cnn": 150, "mlp": 300}
-"""Steps of a block, a second or two."""
+"""Steps of a block, a second or two. `fit` trains two blocks in a call, and in calls of 200 steps
+or more it runs several steps at a time."""
 HIDDEN = (100, 100, 100)
 
 

@@ -25,6 +25,11 @@ def graph_around_branches() -> Any:
     return graph
 
 
+def is_in_branch() -> bool:
+    """Whether what is traced is a branch of a condition, or the body of a loop."""
+    return tf.compat.v1.get_default_graph() is not graph_around_branches()
+
+
 def inputs_of(tensor: Any) -> Sequence[Any] | None:
     """What a tensor is computed from; None where that is unknown, as for a function's argument.
 

@@ -169,12 +169,11 @@ class RowSums:
         """Whether a symbolic tensor is part of the batch itself, or the number of its rows."""
         return key_of(tensor) in self._known
 
-    def has_rows(self, tensor: Any) -> bool:
-        """Whether a symbolic tensor is computed from the batch and has a row for each of its rows.
-
-        Rows of all replicas are none of this replica's.
-        """
-        return is_symbolic(tensor) and self._is_of_rows(tensor)
+    def is_of_rows(self, values: Any) -> bool:
+        """Whether a tensor is computed from the batch and has this replica's rows along axis 0."""
+        if not is_symbolic(values) or not self._knows_batch(values) or self.is_gathered(values):
+            return False
+        return bool(values.shape.rank) and self._has_rows(values)
 
     def divides_by_count(self, operation: Any) -> bool:
         """Whether an operation divides a sum over rows by a count of entries."""
@@ -289,7 +288,7 @@ class RowSums:
             # One factor over several terms: all of them, or it is no sum.
             return all(self._is_row_sum(one) for one in added)
         if operation.type == "L2Loss":
-            return self._is_of_rows(operation.inputs[0])
+            return self.is_of_rows(operation.inputs[0])
         if operation.type in ("Mean", "Sum") and operation.inputs[0].op.type == "Sum":
             return self._reduces_sums(operation.inputs[0]) or self._sums_rows(operation)
         return self._sums_rows(operation)
@@ -299,17 +298,11 @@ class RowSums:
         axes = range(sums.shape.rank or 0)
         return self._sums_rows(sums.op) and all(self._axes.is_free_of_rows(sums, i) for i in axes)
 
-    def _is_of_rows(self, values: Any) -> bool:
-        """Whether a tensor is computed from the batch and has this replica's rows along axis 0."""
-        if not self._knows_batch(values) or self.is_gathered(values):
-            return False
-        return bool(values.shape.rank) and self._has_rows(values)
-
     def _sums_rows(self, operation: Any) -> bool:
         if operation.type != "Sum":
             return False
         values, axes = operation.inputs
-        if not self._is_of_rows(values):
+        if not self.is_of_rows(values):
             return False
         reduced = tf.get_static_value(axes)
         if reduced is None:

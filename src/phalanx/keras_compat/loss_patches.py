@@ -41,7 +41,7 @@ import tensorflow as tf
 
 from phalanx.errors import ConfigurationError
 from phalanx.gradients.all_reduce import reduce_sum, scale
-from phalanx.gradients.graph_walk import graph_around_branches, is_symbolic
+from phalanx.gradients.graph_walk import graph_around_branches, is_in_branch, is_symbolic
 from phalanx.gradients.metric_results import MetricResult
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
@@ -249,7 +249,7 @@ def _reset_on_all(original: Callable[..., Any]) -> Callable[..., Any]:
         if replica_batch is None:
             return
         for variable in self.variables:
-            if _is_in_branch():
+            if is_in_branch():
                 replica_batch.reset_in_branch[id(variable)] = tf.compat.v1.get_default_graph()
             if id(variable) in replica_batch.before:
                 replica_batch.before[id(variable)] = _value_before(replica_batch, variable)
@@ -259,7 +259,7 @@ def _reset_on_all(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _value_before(replica_batch: ReplicaBatch, variable: Any) -> Any:
     """The value that a variable has before what is traced, or the branch that it is in."""
-    if not _is_in_branch():
+    if not is_in_branch():
         return tf.identity(variable.value)
     if replica_batch.reset_in_branch.get(id(variable)) is tf.compat.v1.get_default_graph():
         raise ConfigurationError(
@@ -269,11 +269,6 @@ def _value_before(replica_batch: ReplicaBatch, variable: Any) -> Any:
         )
     with graph_around_branches().as_default():
         return tf.identity(variable.value)
-
-
-def _is_in_branch() -> bool:
-    traced = tf.compat.v1.get_default_graph()
-    return not tf.executing_eagerly() and traced is not graph_around_branches()
 
 
 def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -291,13 +286,10 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         tapes, of_variables = replica_batch.tape_gradients, _are_variables(sources)
         are_totals = of_variables and replica_batch.in_own_strategy() and tapes.are_totals
         is_weighed = replica_batch.any_loss_is_weighted
-        split = None
-        if of_variables:
-            split = _for_sum if are_totals and not is_weighed else _for_mean
-        elif _have_rows(replica_batch, sources):
-            split = _for_sum
-        if split is not None and output_gradients is None:
-            known = [split(replica_batch, one) for one in tf.nest.flatten(target)]
+        is_known = of_variables or _have_rows(replica_batch, sources)
+        if is_known and output_gradients is None:
+            is_mean = of_variables and (is_weighed or not are_totals)
+            known = [_split(replica_batch, one, is_mean=is_mean) for one in tf.nest.flatten(target)]
             target = [one for targets, _ in known for one in targets]
             output_gradients = [one for _, factors in known for one in factors]
             is_weighed = True
@@ -327,37 +319,33 @@ def _are_variables(sources: Any) -> bool:
 
 def _have_rows(replica_batch: ReplicaBatch, sources: Any) -> bool:
     flat = tf.nest.flatten(sources)
-    return bool(flat) and all(map(replica_batch.row_sums.has_rows, flat))
+    return bool(flat) and all(map(replica_batch.row_sums.is_of_rows, flat))
 
 
-def _for_mean(replica_batch: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
-    """Targets and their factors, whose gradients together are those of `share.for_mean(target)`.
+def _split(
+    replica_batch: ReplicaBatch, target: Any, *, is_mean: bool
+) -> tuple[list[Any], list[Any]]:
+    """Targets and factors, whose gradients are a replica's part of those of the global target.
 
     The gradient of a target that is no scalar is that of its sum.
+
+    Args:
+        replica_batch: the replica's share.
+        target: what is differentiated.
+        is_mean: whether the parts are weighed by their samples and added up, as optimizers do.
+            Else they are added up as they are: the weight is there before the backward pass, which
+            may cross replicas. So it is for rows: a row's part of a mean over the batch is one of
+            all rows.
     """
     one = tf.ones_like(target)
+    of_whole = one if is_mean else one * tf.cast(replica_batch.weight, target.dtype)
     if target.shape.rank:
-        is_gathered = replica_batch.row_sums.is_gathered(target)
-        return [target], [one if is_gathered else one * replica_batch.inverse_weight(target.dtype)]
-    parts = replica_batch.parts(target)
+        if replica_batch.row_sums.is_gathered(target):
+            return [target], [of_whole]
+        return [target], [one * replica_batch.inverse_weight(target.dtype) if is_mean else one]
+    parts = replica_batch.parts(target, is_mean=is_mean)
     if parts is None:
-        return [target], [one]
-    return [value for value, _ in parts], [tf.cast(factor, v.dtype) for v, factor in parts]
-
-
-def _for_sum(replica_batch: ReplicaBatch, target: Any) -> tuple[list[Any], list[Any]]:
-    """The same for gradients whose sum over replicas is that of the global target.
-
-    The weight is there before the backward pass, which may cross replicas. A row's part of a mean
-    over the batch is one of all rows, not of the replica's.
-    """
-    weight = tf.cast(replica_batch.weight, target.dtype)
-    if target.shape.rank:
-        one = tf.ones_like(target)
-        return [target], [one * weight if replica_batch.row_sums.is_gathered(target) else one]
-    parts = replica_batch.parts(target, is_mean=False)
-    if parts is None:
-        return [target], [weight]
+        return [target], [of_whole]
     return [value for value, _ in parts], [tf.cast(factor, v.dtype) for v, factor in parts]
 
 
@@ -384,7 +372,7 @@ def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
         replica_batch = current_replica_batch()
         if replica_batch is None or current_step().applies_total:
             return original(self, value)
-        _look_for_gradients(value)
+        _look_for_gradients(value)  # replicas of one process may merge it, elsewhere than here
         if id(self) not in replica_batch.assigned:
             replica_batch.assigned[id(self)] = self
             if replica_batch.wants_before:

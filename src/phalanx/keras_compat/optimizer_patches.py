@@ -32,7 +32,7 @@ import tensorflow as tf
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.gradients.all_reduce import Gradient, Reduction, scale
 from phalanx.gradients.apply_gradients import OptimizerHooks, reduce_and_apply
-from phalanx.gradients.graph_walk import graph_around_branches
+from phalanx.gradients.graph_walk import is_in_branch
 from phalanx.gradients.nonfinite import guard_of
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
 from phalanx.gradients.tape_gradients import UsesGradientsError
@@ -138,7 +138,7 @@ def _reduce_and_apply(
         with step_scope(applies_total=True):
             apply(total, variables)
 
-    around = nullcontext() if replica_batch is None else replica_batch.tape_gradients.applied()
+    applied = nullcontext() if replica_batch is None else replica_batch.tape_gradients.applied()
     hooks = OptimizerHooks(
         apply=finish,
         clip_local=clip_local(optimizer, known),
@@ -148,7 +148,7 @@ def _reduce_and_apply(
         skip=lambda: _count_step(optimizer),
         adds_rows=adds_rows(optimizer),
     )
-    with around:
+    with applied:
         reduce_and_apply(
             gradients,
             known,
@@ -167,8 +167,7 @@ def _reduce_and_apply(
 
 def _merges_in_branch(strategy: Any) -> bool:
     """Whether replicas of one process would add up in the branch of a condition, as they cannot."""
-    is_branch = tf.compat.v1.get_default_graph() is not graph_around_branches()
-    return is_branch and not isinstance(strategy, MultiWorkerStrategy)
+    return is_in_branch() and not isinstance(strategy, MultiWorkerStrategy)
 
 
 def _averaged(optimizer: Any, gradients: Sequence[Gradient], variables: Any) -> None:
@@ -234,7 +233,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
     plain = next(base for base in _Optimizer.__mro__ if base.__module__.endswith("base_optimizer"))
     made: dict[tuple[Any, str], Any] = {
         (_Optimizer, "apply"): _routed_apply(_Optimizer.apply),
-        (_LossScaleOptimizer, "apply"): _routed_loss_scale_apply(_LossScaleOptimizer.apply),
+        (_LossScaleOptimizer, "apply"): _routed_apply(_LossScaleOptimizer.apply, _apply_scaled),
         (_Optimizer, "scale_loss"): _routed_scale_loss(_Optimizer.scale_loss),
         (_LossScaleOptimizer, "scale_loss"): _routed_scale_loss(_LossScaleOptimizer.scale_loss),
     }
@@ -259,7 +258,17 @@ def _routed(merging: Callable[..., Any], local: Callable[..., Any]) -> Callable[
     return method
 
 
-def _routed_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+def _routed_apply(
+    original: Callable[..., Any], finish: Callable[..., None] | None = None
+) -> Callable[..., Any]:
+    """`apply` that walks the pipeline in a replica's step.
+
+    Args:
+        original: Keras's own.
+        finish: what is done with a total, given the optimizer, gradients and variables; None for
+            `original`.
+    """
+
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         grads = list(grads)
         if in_a_plain_loop():
@@ -267,28 +276,17 @@ def _routed_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         if not grads or not _should_reduce(self):  # without gradients Keras does nothing
             return original(self, grads, trainable_variables)
         return _reduce_and_apply(
-            self, lambda g, v: original(self, g, v), grads, trainable_variables
+            self, partial(finish or original, self), grads, trainable_variables
         )
 
     return apply
 
 
-def _routed_loss_scale_apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        grads = list(grads)
-        if in_a_plain_loop():
-            return _averaged(self, grads, trainable_variables)
-        if not grads or not _should_reduce(self):  # without gradients Keras does nothing
-            return original(self, grads, trainable_variables)
-
-        def finish(total: Any, variables: Any) -> None:
-            if not self.inner_optimizer.built:
-                self.inner_optimizer.build(list(variables))
-            self._common_apply(total, variables)
-
-        return _reduce_and_apply(self, finish, grads, trainable_variables)
-
-    return apply
+def _apply_scaled(optimizer: Any, total: Any, variables: Any) -> None:
+    """What a `LossScaleOptimizer` does with a total."""
+    if not optimizer.inner_optimizer.built:
+        optimizer.inner_optimizer.build(list(variables))
+    optimizer._common_apply(total, variables)
 
 
 def _routed_scale_loss(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -114,15 +114,18 @@ class _TracedChecksums:
     """The checksums of a model's variables in one graph, which later calls of `fit` use too."""
 
     def __init__(self) -> None:
-        self.is_traced = False
         self._of: list[int] = []
         self._function: Any = None
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether there is a graph."""
+        return self._function is not None
 
     def __call__(self, variables: Sequence[Any]) -> tf.Tensor:
         if self._of != (found := [id(v) for v in variables]):
             self._function = tf.function(lambda: checksum_components(variables), autograph=False)
             self._of = found
-        self.is_traced = True
         return self._function()
 
 
