@@ -1,4 +1,4 @@
-"""Training steps that look for what is wrong, and like ones that do not, on one of several workers.
+"""What `fit` does by default to find what is wrong, on its own: in loops of a graph, and in Python.
 
 See debugging.py.
 """
@@ -8,38 +8,49 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
+from statistics import median
 
 import keras
 import numpy as np
-from recording import BATCH
+import tensorflow as tf
+from recording import BATCH, seconds_of
 from step_time.environment import ROOT
 
 from phalanx import clip
+from phalanx.distributed.host_collectives import all_gather_rows
+from phalanx.gradients.checked_all_reduce import (
+    ReducedGradients,
+    are_finite,
+    can_overflow,
+    each_is_finite,
+)
+from phalanx.gradients.nonfinite import NonFiniteGuard
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.monitoring.phase_tracker import PhaseTracker
-from phalanx.training import step_function as steps
 from phalanx.training.batch_arrivals import GraphBatchProbe
 from phalanx.training.context import call_context, make_function, open_source
-from phalanx.training.nonfinite_capture import capture_dir
+from phalanx.training.execution_size import SECONDS
 from phalanx.training.step_runner import StepRunner
 
 sys.path.insert(0, str(ROOT / "examples"))
 from mnist import build_model
 
 WORKERS = 2
-STEPS, UNCOUNTED = 70, 10
-"""Of each kind, in a round."""
+TIMES = 200
+"""How often a loop does what is measured."""
+
+EXECUTIONS = 7
 
 PHASES = ("callbacks", "compute", "callbacks", "compute")
-Seconds = tuple[float, float]
-"""Passed; of the process's processors."""
 
-KINDS = ((False, False), (True, False), (True, True))
-"""Whether a step asks if gradients are finite, and notes in the graph that its batch has come."""
+
+def perceptron():
+    """100,000 parameters."""
+    layers = [keras.Input((784,)), keras.layers.Dense(128, "relu"), keras.layers.Dense(10)]
+    return keras.Sequential(layers), np.random.default_rng(0).random((BATCH * 25, 784), "float32")
 
 
 def mnist():
@@ -47,78 +58,165 @@ def mnist():
     return build_model(), np.random.default_rng(0).random((BATCH * 25, 28, 28, 1), "float32")
 
 
-def rounds_of(make: Callable, batch: int, rounds: int) -> list[list[list[float]]]:
-    """For each round the seconds of a step, of the check, and of the recorder's two parts.
+@dataclass(frozen=True, kw_only=True)
+class DebuggingCost:
+    """Seconds, medians.
 
-    Each round has them twice: as time that passed, and as time of the process's processors.
+    Attributes:
+        step: of a step that looks for nothing.
+        steps: how many steps `fit` runs in one execution.
+        check: of the check for non-finite gradients, each step.
+        arrival: of noting in the graph that a batch has come, each step.
+        python: of the calls to the flight recorder, each execution.
     """
-    return [_round(make, batch, number) for number in range(rounds)]
+
+    step: float
+    steps: int
+    check: float
+    arrival: float
+    python: float
+
+    @property
+    def each_step(self) -> float:
+        """All of it, for a step."""
+        return self.check + self.arrival + self.python / self.steps
 
 
-def _round(make: Callable, batch: int, number: int) -> list[list[float]]:
-    """Steps traced again: two like functions differ at random, by more than what is looked for."""
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as stages:
-        capture_dir().folder = Path(directory)
-        flight.open(Path(directory) / "worker-0.flight", rank=0, attempt=0, workers=1)
-        stages.callback(flight.close)
-        order = [*range(len(KINDS))][:: 1 if number % 2 else -1]
-        actions = {kind: _step(make, batch, stages, *KINDS[kind]) for kind in order}
-        calls = _recorder_calls()
-        python: list[Seconds] = []
-        laps: dict[int, list[Seconds]] = {kind: [] for kind in order}
-        for i in range(STEPS):
-            for kind in order[:: 1 if i % 2 else -1]:
-                laps[kind].append(_seconds_of(actions[kind]))
-            python.append(_seconds_of(calls))
-    bare, checked, both = (np.array(laps[kind][UNCOUNTED:]) for kind in range(len(KINDS)))
-    parts = bare, checked - bare, both - checked, np.array(python[UNCOUNTED:])
-    return np.median(parts, axis=1).T.tolist()
+def cost_of(make: Callable, batch: int, rounds: int) -> DebuggingCost:
+    """What it costs the steps of a model, on one of several workers.
 
-
-def _seconds_of(action: Callable[[], object]) -> Seconds:
-    """How long it takes, and how long it keeps the process's processors busy."""
-    started, busy = time.perf_counter(), time.process_time()
-    action()
-    return time.perf_counter() - started, time.process_time() - busy
-
-
-def _step(
-    make: Callable, batch: int, stages: ExitStack, checks: bool, notes: bool
-) -> Callable[[], None]:
-    """A step as `fit` runs it."""
+    Args:
+        make: gives a model and its inputs.
+        batch: samples a worker.
+        rounds: how often each is measured.
+    """
     model, x = make()
     x = np.concatenate([x] * (batch // BATCH))
+    step, steps = _step(model, x, batch)
+    with_check, without = _apply_loop(model, x[:batch], True), _apply_loop(model, x[:batch], False)
+    noted, empty = _arrival_loop(x[:batch], True), _arrival_loop(x[:batch], False)
+    with tempfile.TemporaryDirectory() as directory:
+        flight.open(Path(directory) / "worker-0.flight", rank=0, attempt=0, workers=1)
+        calls = _recorder_calls()
+        laps = [
+            [seconds_of(each) for each in (with_check, without, noted, empty, calls)]
+            for _ in range(rounds + 1)
+        ]
+        flight.close()
+    checked, bare, arrived, nothing, python = np.array(laps[1:]).T / TIMES
+    return DebuggingCost(
+        step=step,
+        steps=steps,
+        check=median(checked - bare),
+        arrival=median(arrived - nothing),
+        python=median(python),
+    )
+
+
+def _step(model: keras.Model, x: np.ndarray, batch: int) -> tuple[float, int]:
+    """Seconds of a step without what is measured, and how many of them `fit` runs in one call."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    optimizer = keras.optimizers.SGD()
-    model.compile(optimizer if checks else clip.attach(optimizer, on_nonfinite="ignore"), loss)
-    stage = stages.enter_context(call_context(model))
+    model.compile(clip.attach(keras.optimizers.SGD(), on_nonfinite="ignore"), loss)
     y = np.zeros(len(x), "int64")
-    source = open_source(stage, "fit", 0, x, y, batch_size=batch * WORKERS)
-    with _noting(notes):
-        function = make_function(stage, "train", source)
-    executor, iterator = StepRunner(model, function, []), source.open(0)
-    return lambda: executor.run(iterator, 1)
+    with call_context(model) as stage:
+        source = open_source(stage, "fit", 0, x, y, batch_size=batch * WORKERS)
+        executor = StepRunner(model, make_function(stage, "train", source), [])
+        iterator = source.open(0)
+
+        def laps(steps: int) -> list[float]:
+            times = []
+            for _ in range(EXECUTIONS):
+                started = time.perf_counter()
+                _, outputs = executor.run(iterator, steps)
+                for value in filter(tf.is_tensor, tf.nest.flatten(outputs)):
+                    value.numpy()  # Waits for the device.
+                times.append((time.perf_counter() - started) / steps)
+            return times[1:]
+
+        # All workers run as many: they exchange gradients.
+        first = all_gather_rows(stage.strategy, stage.topology, np.array(laps(3)))
+        steps = max(1, int(SECONDS / np.median(first[0])))
+        return median(laps(steps)), steps
 
 
-@contextmanager
-def _noting(notes: bool) -> Iterator[None]:
-    """Have step functions note arrivals, or not."""
-    if notes:
-        yield
-        return
-    with mock.patch.object(steps.GraphBatchProbe, "for_recorder", return_value=None):
-        yield
+def _apply_loop(model: keras.Model, x: np.ndarray, checks: bool) -> Callable[[], object]:
+    """Apply the gradients of `model` again and again, with the check or without.
+
+    It has one packed piece for all, as several workers have.
+    """
+    weights = [tf.Variable(tf.zeros(v.shape)) for v in model.trainable_variables]
+    sizes = [int(tf.size(w)) for w in weights]
+    sums = tf.Variable(tf.random.normal([sum(sizes)]))
+    iteration = tf.Variable(0, dtype=tf.int64)
+    guard = NonFiniteGuard(tf.distribute.get_strategy(), "raise")
+    batch = tf.Variable(x)
+
+    def apply(gradients) -> None:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.assign_sub(1e-9 * gradient)
+        iteration.assign_add(1)
+
+    def once() -> None:
+        packed, inputs = sums.read_value(), batch.read_value()
+
+        def keep(*said) -> tf.Tensor:
+            tf.print(inputs, said)
+            return tf.constant(True)
+
+        pieces = tf.split(packed, sizes)
+        total = [tf.reshape(p, w.shape) for p, w in zip(pieces, weights, strict=True)]
+        if not checks:
+            apply(total)
+            return
+        checked = ReducedGradients(
+            total=total,
+            finite=are_finite([packed]),
+            own=lambda: (~each_is_finite([packed]), can_overflow([packed], WORKERS)),
+        )
+        guard.apply(checked, apply, step=iteration.read_value(), replica=0, keep=keep)
+
+    return _repeated(once)
+
+
+def _arrival_loop(x: np.ndarray, notes: bool) -> Callable[[], object]:
+    """Take a batch again and again, and note it or not."""
+    probe, batch, taken = GraphBatchProbe(), tf.Variable(x), tf.Variable(0.0)
+    labels = tf.Variable(tf.zeros([len(x)], tf.int64))
+
+    def once(number) -> None:
+        inputs = batch.read_value()
+        if notes:
+            probe.note((inputs, labels.read_value()), number + 1)
+        taken.assign_add(tf.reshape(inputs, [-1])[0])
+
+    return _repeated(once, numbered=True)
+
+
+def _repeated(once: Callable[..., None], numbered: bool = False) -> Callable[[], object]:
+    """`once` so often, in the loop of one graph, as an execution of several steps has it."""
+
+    @tf.function(autograph=False)
+    def loop() -> None:
+        def body(number):
+            with tf.control_dependencies([number]):
+                once(*[number] * numbered)
+            return (number + 1,)
+
+        tf.while_loop(lambda n: n < TIMES, body, (tf.constant(0),), parallel_iterations=1)
+
+    return loop
 
 
 def _recorder_calls() -> Callable[[], None]:
-    """The Python calls of a step to the flight recorder."""
+    """The Python calls of an execution to the flight recorder, as often."""
     phase_tracker, arrivals = PhaseTracker(), GraphBatchProbe()
     phase_tracker.follow(flight)
 
     def calls() -> None:
-        for phase in PHASES:
-            phase_tracker.enter(phase)
-        with flight.execution("train", 1, arrivals):
-            pass
+        for _ in range(TIMES):
+            for phase in PHASES:
+                phase_tracker.enter(phase)
+            with flight.execution("train", 1, arrivals):
+                pass
 
     return calls

@@ -28,7 +28,7 @@ def stripes(count, rng):
 def build_base():
     inputs = keras.Input((SIZE, SIZE, 1))
     x = layers.Conv2D(8, 3, padding="same", use_bias=False)(inputs)
-    x = layers.BatchNormalization(synchronized=True)(x)
+    x = layers.BatchNormalization()(x)
     x = layers.Activation("relu")(x)
     x = layers.SeparableConv2D(16, 3, strides=2, activation="relu")(x)
     return keras.Model(inputs, x, name="base")

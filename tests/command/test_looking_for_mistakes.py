@@ -56,6 +56,9 @@ def train(key, steps=None, first=64, epochs=3, **options):
 if "plain" in sys.argv:
     train("trial", steps=2, epochs=1)
     train("overfit", first=16, shuffle=False, validation_data=(x[:16], y[:16]))
+    model = build()
+    history = model.fit(x[:16], y[:16], batch_size=8, epochs=3, shuffle=False, verbose=0)
+    report("unknown-length", model, history)
 else:
     model = train(sys.argv[1])
     say("evaluated", model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True))
@@ -63,6 +66,12 @@ else:
         model = build(rate=0.0)
         shuffled = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=1).batch(8)
         report("frozen", model, model.fit(shuffled, epochs=3, verbose=0))
+        strategy = phalanx.strategy()
+        with strategy.scope():
+            model = build()
+        own = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda *_: True).batch(8)
+        shared = strategy.experimental_distribute_dataset(own)
+        report("unknown-length", model, model.fit(shared, epochs=3, verbose=0))
 """
 )
 
@@ -99,6 +108,7 @@ def test_few_batches_train_what_one_device_would(command):
     )
     assert overfit.code == 0, overfit.err
     same(overfit.output()["overfit"], plain.output()["overfit"])
+    same(overfit.output()["unknown-length"], plain.output()["unknown-length"])
     assert overfit.output()["overfit-batches"] == 6
     losses = overfit.output()["frozen"][0]["loss"]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6), "other batches in another epoch"

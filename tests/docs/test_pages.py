@@ -53,7 +53,8 @@ def test_keras_and_tensorflow_are_bounded_to_what_was_run():
 
 def test_the_options_are_those_of_the_command():
     command = typer.main.get_command(app).commands["run"]
-    real = {name for p in command.params if p.param_type_name == "option" for name in p.opts}
+    options = [p for p in command.params if p.param_type_name == "option"]
+    real = {name for p in options for name in (*p.opts, *p.secondary_opts)}
     rows = re.findall(r"^\| (`-.+?) \|", prose(ROOT / "docs" / "cli.md"), re.MULTILINE)
     written = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join(rows)))
     assert written == real | {"-h", "--help"}

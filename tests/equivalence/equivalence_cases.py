@@ -191,6 +191,20 @@ def layers():
     return [
         case("conv", conv(), images, held_out=lambda: images(13)),
         case(
+            "batchnorm",
+            conv(L.BatchNormalization(momentum=0.5)),
+            images,
+            held_out=lambda: images(13),
+        ),
+        trained("batchnorm_few", conv(L.BatchNormalization(momentum=0.5)), lambda: images(18)),
+        trained(
+            "batchnorm_masked",
+            lstm_tagger(L.BatchNormalization(momentum=0.5)),
+            tagged,
+            tolerance=1e-4,
+            why="a division by a small variance makes rounding larger; 1.1e-5 was found",
+        ),
+        case(
             "batchnorm_synchronized",
             conv(L.BatchNormalization(synchronized=True, momentum=0.5)),
             images,
@@ -527,7 +541,7 @@ def own_steps():
         "Derived",
         "Contrast", "UnreducedContrast", "SumOfContrast", "MadeInTheStep", "MeanOfCounted",
         "MeanOfSelected", "UnderOtherNames", "ClippedInTheStep", "SharpnessAware", "CountsOfRight",
-        "AgainstAdversaries", "LearnsToLearn",
+        "AgainstAdversaries", "LearnsToLearn", "ClippedContrast", "Normalized", "NormalizedClipped",
     )  # fmt: skip
     steps, square = equivalence_steps, keras.losses.MeanSquaredError
     return [

@@ -86,8 +86,9 @@ def embedding(optimizer):
     return build
 
 
-def lstm_tagger():
+def lstm_tagger(*between):
     """One label a time step; padded steps are masked, so their number weighs the loss."""
+    configs = [(type(layer), layer.get_config()) for layer in between]
 
     def build():
         model = keras.Sequential(
@@ -95,6 +96,7 @@ def lstm_tagger():
                 keras.Input((5,)),
                 L.Embedding(12, 4, mask_zero=True),
                 L.LSTM(4, return_sequences=True),
+                *(kind.from_config(config) for kind, config in configs),
                 L.Dense(3),
             ]
         )

@@ -482,6 +482,36 @@ class ClippedInTheStep(Regression):
         return self.note(loss)
 
 
+class ClippedContrast(Contrast):
+    """Clips a gradient that has crossed replicas in the backward pass."""
+
+    def descend(self, tape, loss, variables):
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), 0.1)
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+
+class Normalized(Regression):
+    """Normalizes over the batch, in a step of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.normalize = L.BatchNormalization(momentum=0.5)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            output = self.network(self.normalize(x, training=True))
+            loss = tf.reduce_mean((output - tf.cast(y, tf.float32)[:, None]) ** 2)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
+class NormalizedClipped(Normalized):
+    """Clips the gradient as well."""
+
+    descend = ClippedContrast.descend
+
+
 class SharpnessAware(Regression):
     """Takes the gradient where the loss is largest nearby (SAM, arXiv:2010.01412)."""
 

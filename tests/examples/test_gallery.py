@@ -15,9 +15,9 @@ OTHERWISE = {
     # A row's loss is -log softmax over the rows of the batch that the worker holds: over 13 and 12
     # in place of 25, so that it is smaller by about log 2. `phalanx.all_gather_batch` fixes it.
     "contrastive_learning": "each worker's rows have only its own rows for negatives",
-    # As with plain BatchNormalization, each worker's state follows the means of its own rows, and
-    # fit averages the states: one device's where workers have equally many rows, which 12 and 11
-    # are not. The losses are one device's all the same.
+    # Each worker's state follows the means of its own rows, and fit averages the states: one
+    # device's where workers have equally many rows, which 12 and 11 are not. The losses are one
+    # device's all the same.
     "running_statistics": "a state that follows the batch follows each worker's rows",
 }
 """Scripts whose numbers on several workers are others by definition: they are to end well."""

@@ -289,6 +289,15 @@ class TestSteps:
         NN.moments(tf.constant(features(4)), axes=[0], synchronized=True)
         assert calls
 
+    def test_a_layer_asks_there_for_its_moments(self, monkeypatch):
+        assert parameters(keras.layers.BatchNormalization._moments) == ["self", "inputs", "mask"]
+        calls = self.spy(monkeypatch, keras.layers.BatchNormalization, "_moments")
+        layer = keras.layers.BatchNormalization()
+        layer(tf.constant(features(4)), training=True)
+        assert calls
+        mean, variance = layer._moments(tf.constant(features(4)), None)
+        assert mean.shape == variance.shape == layer.moving_mean.shape
+
     @pytest.mark.parametrize(
         ("name", "draw"),
         [

@@ -1,4 +1,4 @@
-"""What replicas do on their own: plain BatchNormalization and Dropout."""
+"""What replicas do on their own: BatchNormalization if they are asked to, and Dropout."""
 
 import keras
 import numpy as np
@@ -10,6 +10,12 @@ import phalanx
 from phalanx.distributed.topology import rows_of
 
 MOMENTUM = 0.6
+
+
+@pytest.fixture
+def own_moments(monkeypatch):
+    """As under `phalanx run --no-sync-batchnorm`."""
+    monkeypatch.setattr("phalanx.training.step_function.syncs_batchnorm", lambda: False)
 
 
 def normalized():
@@ -42,6 +48,7 @@ def moving_statistics_by_hand(x, batch_size, replicas, epochs):
     return mean, variance
 
 
+@pytest.mark.usefixtures("own_moments")
 @pytest.mark.parametrize("rows", [pytest.param(16, marks=pytest.mark.full), 17, 21])
 @pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_moving_statistics_are_the_mean_over_replicas(replicas, rows, request):
@@ -65,6 +72,7 @@ def test_on_one_device_they_are_kerass_own():
     assert_close(values(ours.variables), values(theirs.variables))
 
 
+@pytest.mark.usefixtures("own_moments")
 def test_validation_sees_the_averaged_statistics(mirrored2):
     x, y = features(18), np.ones((18, 1))
     with mirrored2.scope():
@@ -74,6 +82,35 @@ def test_validation_sees_the_averaged_statistics(mirrored2):
     ).history
     loss = phalanx.evaluate(model, x, y, batch_size=5, verbose=0)
     assert history["val_loss"][0] == pytest.approx(loss, rel=1e-5)
+
+
+class NormalizesSome(keras.Model):
+    """Normalizes where a condition holds, which is the same for all rows of a replica alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.normalize = keras.layers.BatchNormalization(momentum=MOMENTUM)
+        self.head = keras.layers.Dense(1, kernel_initializer="ones")
+
+    def build(self, shape):
+        self.normalize.build(shape)
+        self.head.build(shape)
+
+    def call(self, x, training=False):
+        def normalized():
+            return self.normalize(x, training=training)
+
+        return self.head(tf.cond(x[0, 0] > 0, normalized, lambda: x))
+
+
+def test_replicas_that_do_not_all_normalize_do_not_wait_for_each_other(mirrored2):
+    x = features(16)
+    x[:, 0] = np.where(np.arange(16) % 8 < 4, 1.0, -1.0)  # one replica's rows, then the other's
+    with mirrored2.scope():
+        model = NormalizesSome()
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    phalanx.fit(model, x, np.zeros((16, 1)), batch_size=8, shuffle=False, verbose=0)
+    assert np.isfinite(model.normalize.moving_mean.numpy()).all()
 
 
 WIDTH = 64

@@ -61,7 +61,9 @@ def checks_of(model, strategy, *, assigned=(), kind=ReplicaChecks, **options):
     total = strategy.num_replicas_in_sync
     topology = ReplicaTopology(local=total, total=total)
     stage = CallContext(model=model, strategy=strategy, topology=topology, exit=ExitStack())
-    function = SimpleNamespace(assigned={id(v): v for v in assigned}, extensions={})
+    function = SimpleNamespace(
+        assigned={id(v): v for v in assigned}, invariant=set(), extensions={}
+    )
     check = ReplicaConsistencyCheck(**{"max_overhead": None, **options})
     return kind(stage, function, check, clock=itertools.count(0.0).__next__)
 
@@ -231,7 +233,7 @@ class Average(keras.layers.Layer):
 def test_an_average_over_replicas_is_left_out_and_seeds_never_are(is_resumed):
     model = keras.Sequential([keras.Input((3,)), Average(), keras.layers.Dropout(0.5, seed=1)])
     (seed,) = (v for v in model.variables if v.name == "seed_generator_state")
-    function = SimpleNamespace(assigned={id(seed): seed})
+    function = SimpleNamespace(assigned={id(seed): seed}, invariant=set())
     assert compared_variables(model, function, is_resumed=is_resumed) == [seed]
 
 
@@ -328,8 +330,24 @@ class Words(keras.layers.Layer):
         return x
 
 
+def test_moving_statistics_of_the_global_batch_are_compared(mirrored2):
+    model = model_in(mirrored2)
+    statistics = model.get_layer("norm").moving_mean
+    assigned = {id(statistics): statistics}
+    apart = SimpleNamespace(assigned=assigned, invariant=set())
+    together = SimpleNamespace(assigned=assigned, invariant={id(statistics)})
+    left_out, compared = (
+        [v.name for v in compared_variables(model, function, is_resumed=False)]
+        for function in (apart, together)
+    )
+    assert "moving_mean" not in left_out
+    assert "moving_mean" in compared
+
+
 def test_words_have_no_bits_to_compare():
     model = keras.Sequential([keras.Input((3,)), Words(), keras.layers.Dense(1)])
-    chosen = compared_variables(model, SimpleNamespace(assigned={}), is_resumed=False)
+    chosen = compared_variables(
+        model, SimpleNamespace(assigned={}, invariant=set()), is_resumed=False
+    )
     assert [variable.name for variable in model.weights] == ["words", "kernel", "bias"]
     assert [variable.name for variable in chosen] == ["kernel", "bias"]

@@ -133,6 +133,13 @@ class RunCommand:
             show_default="that of the gradient",
         ),
     ] = None
+    sync_batchnorm: Annotated[
+        bool,
+        typer.Option(
+            "--sync-batchnorm/--no-sync-batchnorm",
+            help="BatchNormalization over the rows of all workers, or of each worker.",
+        ),
+    ] = True
     ps: Annotated[
         int | None,
         typer.Option(
@@ -352,6 +359,7 @@ class RunCommand:
                 profile=parse_profile(self.profile, self.profile_ranks),
                 log_gradients=self.log_gradients,
             ),
+            sync_batchnorm=self.sync_batchnorm,
             sync=SyncOptions(
                 every=self.sync_every,
                 warmup=self.sync_warmup,

@@ -61,6 +61,7 @@ class WorkerSpec:
         data_service: `host:port` of the run's `tf.data` service; empty where it has none.
         switches: what is done so that mistakes are found.
         sync: how often workers synchronize their weights.
+        sync_batchnorm: whether BatchNormalization has the mean and variance of the global batch.
         desync_address: `host:port` at which workers compare what they pass to a collective; empty
             where they do not.
         desync_key: what a process must know to take part there, in hexadecimal digits.
@@ -84,6 +85,7 @@ class WorkerSpec:
     log_level: LogLevel = "auto"
     switches: DebugOptions = field(default_factory=DebugOptions)
     sync: SyncOptions = field(default_factory=SyncOptions)
+    sync_batchnorm: bool = True
     desync_address: str = ""
     desync_key: str = field(default="", repr=False)
     run_id: str = ""

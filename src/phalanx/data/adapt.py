@@ -141,6 +141,12 @@ class TakeFirst:
         self.order = source.order
         self.seed = source.seed
 
+    @property
+    def ahead(self) -> Lookahead | None:
+        """What the source has ready of the current pass; None where it does not count that."""
+        found: Lookahead | None = getattr(self._source, "ahead", None)
+        return found
+
     def open(self, position: int) -> Any:
         """A new pass."""
         del position

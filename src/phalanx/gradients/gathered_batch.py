@@ -1,9 +1,4 @@
-"""The rows of all replicas in one tensor, for losses that look across the batch.
-
-The loss of replica r, weighed by its share w_r, is a part of the global loss, so the gradient of
-replica s's rows is the sum over r of w_r times what the loss of r asks of them. What is added up
-afterwards is weighed by w_s once more, which is taken out here.
-"""
+"""The rows of all replicas in one tensor, for losses that look across the batch."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.replica_exchange import sum_upstream
 from phalanx.gradients.step_context import current_replica_batch
 
 
@@ -54,16 +49,8 @@ def _gather(rows: tf.Tensor) -> Any:
     whole.set_shape([None, *rows.shape[1:]])
 
     def backward(upstream: Any) -> tf.Tensor:
-        replica_batch = current_replica_batch()
-        upstream = tf.convert_to_tensor(upstream)
-        weigh = (
-            None if replica_batch is None or replica_batch.any_loss_is_weighted else replica_batch
-        )
-        if weigh is not None:
-            upstream = upstream * tf.cast(weigh.weight, upstream.dtype)
-        (total,) = reduce_sum([upstream])
+        (total,) = sum_upstream([tf.convert_to_tensor(upstream)])
         start = tf.reduce_sum(counts[: context.replica_id_in_sync_group])
-        own = total[start : start + count]
-        return own if weigh is None else own * weigh.inverse_weight(own.dtype)
+        return total[start : start + count]
 
     return whole, backward

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -49,11 +49,10 @@ class ReplicaBatch:
         is_local: whether replicas add up nothing in this step.
         weight: count / total, scalar float32.
         may_be_empty: whether `count` can be 0; False saves the guards against it.
-        is_replica_invariant: whether every replica assigns a Keras variable the same value in
-            a step, so that one without samples does too. Other variables keep their values there,
-            unless the graph shows that a new value does not depend on samples.
+        syncs_batchnorm: whether BatchNormalization has the mean and variance of the global batch.
         assigned: Keras variables that the step assigned before its gradient was applied,
             by id, in order of first assignment.
+        invariant: by id, Keras variables beside seeds that every replica assigns the same value.
         loss: the replica's loss as its optimizer was given it, scalar, once that is known.
         keep: called, in the graph, where the step is the first with a gradient that is not
             finite; None where it is not kept.
@@ -78,7 +77,7 @@ class ReplicaBatch:
         static_count: int | None = None,
         is_local: bool = False,
         may_be_empty: bool = True,
-        is_replica_invariant: Callable[[Any], bool] = is_seed,
+        syncs_batchnorm: bool = True,
     ) -> None:
         self._count = count
         self._total = total
@@ -86,7 +85,8 @@ class ReplicaBatch:
         self.static_count = static_count
         self.is_local = is_local
         self.may_be_empty = may_be_empty
-        self.is_replica_invariant = is_replica_invariant
+        self.syncs_batchnorm = syncs_batchnorm
+        self.invariant: set[int] = set()
         self._weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
         self.assigned: dict[int, Any] = {}
         self.before: dict[int, Any] = {}
@@ -101,9 +101,22 @@ class ReplicaBatch:
         self.draw_counter: Callable[[tuple[int, int]], Any] | None = None
         self.batch_size_in_shapes: Any = None
         self._weighted_losses: set[int] = set()
+        self._backward_is_weighed = False
         self._counted: dict[tuple[int, str], Any] = {}
         self._gathered: set[tuple[int, str]] = set()
         self._totals: set[tuple[int, str]] = set()
+
+    def note_invariant(self, variables: Iterable[Any]) -> None:
+        """Know that every replica assigns these Keras variables the same value in this step."""
+        self.invariant.update(id(variable) for variable in variables)
+
+    def is_replica_invariant(self, variable: Any) -> bool:
+        """Whether every replica assigns a Keras variable the same value in this step.
+
+        So one without samples does too. Other variables keep their values there, unless the graph
+        shows that a new value does not depend on samples.
+        """
+        return is_seed(variable) or id(variable) in self.invariant
 
     @property
     def count(self) -> tf.Tensor:
@@ -192,6 +205,20 @@ class ReplicaBatch:
     def any_loss_is_weighted(self) -> bool:
         """Whether some optimizer's loss carries the weight."""
         return bool(self._weighted_losses)
+
+    @property
+    def backward_is_weighed(self) -> bool:
+        """Whether the gradients of a backward pass already carry the weight."""
+        return self.any_loss_is_weighted or self._backward_is_weighed
+
+    @contextlib.contextmanager
+    def backward(self, *, is_weighed: bool) -> Iterator[None]:
+        """A backward pass, which begins with gradients that carry the weight or do not."""
+        before, self._backward_is_weighed = self._backward_is_weighed, is_weighed
+        try:
+            yield
+        finally:
+            self._backward_is_weighed = before
 
     def inverse_weight(self, dtype: Any) -> tf.Tensor:
         """total / count as a scalar of `dtype`; 0 where the replica holds nothing.

@@ -13,9 +13,9 @@ step that Phalanx does not run is left alone. What is replaced, and why:
   where its result is neither a value for each row nor a sum or mean of such values.
 - `Mean.update_state` counts every value of one batch as one, whoever holds how much, and
   `Sum.update_state` adds such a value once.
-- `_compute_moments_sync` of the backend (synchronized BatchNormalization) uses
-  E[x^2] - E[x]^2, which cancels in float32, and counts stand-in rows. In a local step it gives
-  way to `_compute_moments`.
+- `BatchNormalization._moments` is over the rows of all replicas; see `keras_compat.batch_norm`. So
+  is `_compute_moments_sync` of the backend, which `keras.ops.moments` has for
+  `synchronized=True`. In a local step it gives way to `_compute_moments`.
 - `Variable.assign`: a replica without samples runs on a stand-in row, and keeps the state that
   depends on its rows.
 - `result` of every class of metrics: a step returns it under any name, and what it reports is
@@ -47,6 +47,7 @@ from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
 from phalanx.keras_compat.all_rows import over_all_rows
 from phalanx.keras_compat.assignments import assignments_seen
+from phalanx.keras_compat.batch_norm import global_moments, moments_of_layer
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
 from phalanx.keras_compat.inlined_functions import FUNCTION, inlined
 from phalanx.keras_compat.optimizer_patches import adds_up, in_a_plain_loop, in_many_replicas
@@ -84,6 +85,9 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (losses, "apply_mask"): _global_apply_mask(losses.apply_mask),
         (nn, "_compute_moments_sync"): _global_moments(
             nn._compute_moments_sync, nn._compute_moments
+        ),
+        (keras.layers.BatchNormalization, "_moments"): moments_of_layer(
+            keras.layers.BatchNormalization._moments, _share_to_add_up
         ),
         (keras.Loss, "__call__"): over_all_rows(keras.Loss.__call__, "call", _share_to_add_up),
         (keras.metrics.MeanMetricWrapper, "update_state"): over_all_rows(
@@ -171,13 +175,7 @@ def _global_moments(original: Callable[..., Any], local: Callable[..., Any]) -> 
         if replica_batch is None:
             is_local = _replica_batch_of_many() is not None
             return (local if is_local else original)(x, axes, keepdims)
-        present = tf.cast(replica_batch.count > 0, x.dtype)
-        local_sum = tf.reduce_sum(x, axis=axes, keepdims=True) * present
-        entries = tf.cast(tf.size(x), x.dtype) / tf.cast(tf.size(local_sum), x.dtype)
-        total, count = reduce_sum([local_sum, entries * present])
-        mean = total / count
-        deviation = tf.reduce_sum(tf.square(x - mean), axis=axes, keepdims=True) * present
-        variance = reduce_sum([deviation])[0] / count
+        mean, variance = global_moments(replica_batch, x, axes)
         if keepdims:
             return mean, variance
         return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
@@ -287,13 +285,15 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         are_totals = of_variables and replica_batch.in_own_strategy() and tapes.are_totals
         is_weighed = replica_batch.any_loss_is_weighted
         is_known = of_variables or _have_rows(replica_batch, sources)
+        carries_weight = False
         if is_known and output_gradients is None:
             is_mean = of_variables and (is_weighed or not are_totals)
             known = [_split(replica_batch, one, is_mean=is_mean) for one in tf.nest.flatten(target)]
             target = [one for targets, _ in known for one in targets]
             output_gradients = [one for _, factors in known for one in factors]
-            is_weighed = True
-        gradients = original(self, target, sources, output_gradients, *args, **kwargs)
+            is_weighed, carries_weight = True, not is_mean
+        with replica_batch.backward(is_weighed=carries_weight):
+            gradients = original(self, target, sources, output_gradients, *args, **kwargs)
         if are_totals:
             own = tf.nest.flatten(gradients)
             own = own if is_weighed else scale(own, replica_batch.weight)

@@ -21,7 +21,6 @@ import keras
 import tensorflow as tf
 
 from phalanx.distributed.strategy import MultiWorkerStrategy
-from phalanx.gradients.replica_batch import is_seed
 from phalanx.keras_compat.optimizer_clippers import optimizers_in, parts_of
 
 _REPLICATES = (tf.distribute.MirroredStrategy, tf.distribute.TPUStrategy)
@@ -215,16 +214,11 @@ def has_own_apply(optimizer: Any) -> bool:
     return any("apply" in vars(k) and k.__module__.split(".")[0] != "keras" for k in kinds)
 
 
-def is_assigned_on_all(model: Any, variable: Any) -> bool:
-    """Whether every replica assigns a variable the same value in a step.
-
-    Seeds count calls, and synchronized BatchNormalization knows the global batch.
-    """
-    return is_seed(variable) or any(
-        variable is each
+def has_batchnorm(model: Any) -> bool:
+    """Whether a layer of the model is a BatchNormalization that learns its statistics."""
+    return any(
+        isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
         for layer in model._flatten_layers()
-        if getattr(layer, "synchronized", False)
-        for each in layer.non_trainable_variables
     )
 
 

@@ -66,6 +66,7 @@ class RunOptions:
         threads: CPU threads for each worker; None shares the cores out.
         switches: what is done so that mistakes are found.
         sync: how often workers synchronize their weights.
+        sync_batchnorm: whether BatchNormalization has the mean and variance of the global batch.
         env: variables added to every worker's environment.
         trackers: the experiment trackers that get the run, by name.
         tracker_project: the project or experiment in them; None for each tracker's default.
@@ -101,6 +102,7 @@ class RunOptions:
     threads: int | None = None
     switches: DebugOptions = field(default_factory=DebugOptions)
     sync: SyncOptions = field(default_factory=SyncOptions)
+    sync_batchnorm: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
     trackers: tuple[str, ...] = ()
     tracker_project: str | None = None

@@ -292,6 +292,7 @@ def make_plan(
         log_level=options.log_level,
         switches=options.switches,
         sync=options.sync,
+        sync_batchnorm=options.sync_batchnorm,
         independent=options.independent,
     )
     return plan, replace(options, workers=workers)

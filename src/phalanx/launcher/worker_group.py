@@ -47,6 +47,7 @@ class WorkerGroupSpec:
             rank; empty for one node.
         switches: what is done so that mistakes are found.
         sync: how often workers synchronize their weights.
+        sync_batchnorm: whether BatchNormalization has the mean and variance of the global batch.
         run_id: the id of the run's lease.
         independent: whether its workers exchange nothing.
     """
@@ -67,6 +68,7 @@ class WorkerGroupSpec:
     node_ranks: Sequence[int] = ()
     switches: DebugOptions = field(default_factory=DebugOptions)
     sync: SyncOptions = field(default_factory=SyncOptions)
+    sync_batchnorm: bool = True
     run_id: str = ""
     independent: bool = False
 
@@ -142,6 +144,7 @@ def worker_specs(
             data_service=plan.data_service,
             switches=plan.switches,
             sync=plan.sync,
+            sync_batchnorm=plan.sync_batchnorm,
             desync_address=desync_address,
             desync_key=desync_key,
             run_id=plan.run_id,

@@ -19,7 +19,7 @@ from phalanx.checkpoint.replica_values import replica_components
 from phalanx.checkpoint.variable_names import model_variables, optimizer_variables
 from phalanx.distributed.host_collectives import all_gather_arrays, all_gather_rows
 from phalanx.errors import WorkerMismatchError
-from phalanx.keras_compat.model_access import is_assigned_on_all
+from phalanx.gradients.replica_batch import is_seed
 from phalanx.keras_compat.optimizer_clippers import local_clipper_state
 from phalanx.training.context import CallContext
 from phalanx.training.overhead_budget import OverheadBudget
@@ -315,7 +315,7 @@ def compared_variables(model: Any, function: StepFunction, *, is_resumed: bool) 
     for variable in {id(v): v for v in weights}.values():
         is_own = id(variable) in apart or variable.aggregation in ("mean", "sum")
         is_own = is_own or (is_resumed and not variable.trainable)
-        if not is_own or is_assigned_on_all(model, variable):
+        if not is_own or is_seed(variable) or id(variable) in function.invariant:
             chosen.append(variable)
     chosen += [v for v in optimizer_variables(model).values() if id(v) not in apart]
     return [v for v in chosen if str(v.dtype) != "string"]

@@ -1,7 +1,7 @@
 """Layer state that each replica changes on its own, aggregated.
 
-Plain BatchNormalization updates its moving statistics from the samples of its replica.
-The update is linear, so averaging the copies now and then gives the same as averaging at
+A BatchNormalization that is not synchronized updates its moving statistics from the samples of its
+replica. The update is linear, so averaging the copies now and then gives the same as averaging at
 every step: after an epoch, every replica holds the mean over replicas.
 """
 
@@ -52,7 +52,8 @@ class LocalState:
         return [
             v
             for key, v in self._steps.assigned.items()
-            if key in own and key not in metrics and v.dtype.startswith(("float", "bfloat"))
+            if key in own - metrics - self._steps.invariant
+            and v.dtype.startswith(("float", "bfloat"))
         ]
 
     def _build(self, variables: list[Any]) -> Any:

@@ -15,6 +15,12 @@ def switches() -> DebugOptions:
     return DebugOptions() if spec is None else spec.switches
 
 
+def syncs_batchnorm() -> bool:
+    """Whether BatchNormalization has the mean and variance of the global batch."""
+    spec = WorkerSpec.from_environment(os.environ)
+    return spec is None or spec.sync_batchnorm
+
+
 def steps_of_trial(steps: int | None, batches: int | None) -> int | None:
     """How many steps a pass has: `steps`, or fewer in a run that is a trial.
 

@@ -21,6 +21,7 @@ from phalanx.data.batches import static_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.gathered_batch import all_gather_batch
 from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.metric_results import DerivedResult, MetricResult
 from phalanx.gradients.replica_batch import ReplicaBatch
@@ -30,9 +31,9 @@ from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
 from phalanx.keras_compat.loss_patches import results_are_noted
 from phalanx.keras_compat.model_access import (
     compute_loss,
+    has_batchnorm,
     has_own_apply,
     has_own_step,
-    is_assigned_on_all,
     track_loss,
 )
 from phalanx.keras_compat.random_draws import DrawCounters
@@ -42,7 +43,7 @@ from phalanx.training.batch_arrivals import GraphBatchProbe, HostBatchProbe
 from phalanx.training.broadcast_variables import MadeInStep
 from phalanx.training.error_context import axis_0_explained, replica_scope
 from phalanx.training.nonfinite_capture import NonFiniteCapture
-from phalanx.training.run_switches import runs_eagerly
+from phalanx.training.run_switches import runs_eagerly, syncs_batchnorm
 
 Kind = Literal["train", "test", "predict"]
 
@@ -91,6 +92,7 @@ class StepFunction:
         plan: what it was made for.
         assigned: by id, the Keras variables that a replica assigned outside its optimizer
             (metrics, moving statistics, seeds). Complete after the first call.
+        invariant: by id, those of them that every replica assigns the same value; without seeds.
         results: by the name under which a step returns it, what is computed of metrics.
             Complete after the first call.
         extensions: by class, what was made for this function and lives as long.
@@ -107,6 +109,7 @@ class StepFunction:
     def __init__(self, model: Any, kind: Kind, plan: StepPlan) -> None:
         self.plan = plan
         self.assigned: dict[int, Any] = {}
+        self.invariant: set[int] = set()
         self.results: dict[str, MetricResult | DerivedResult] = {}
         self.extensions: dict[type, Any] = {}
         self.is_traced = False
@@ -156,6 +159,7 @@ class StepFunction:
         """
         if is_local != self.is_local or samples is not self.samples:
             self.is_local, self.samples = is_local, samples
+            self.invariant.clear()
             self.retrace()
 
     def build(self, batch_spec: Any) -> None:
@@ -330,7 +334,7 @@ class StepFunction:
             static_count=static_rows(data),
             is_local=self.is_local,
             may_be_empty=self.plan.may_be_empty,
-            is_replica_invariant=partial(is_assigned_on_all, self._model),
+            syncs_batchnorm=syncs_batchnorm(),
         )
         replica_batch.tape_gradients = TapeGradients(are_totals=_TapesGiveTotals in self.extensions)
         kept = self.extensions.get(NonFiniteCapture)
@@ -362,8 +366,11 @@ class StepFunction:
                 self.results |= _results_in(flat_logs(logs), replica_batch)
             if isinstance(logs, dict) or self._kind == "predict":
                 logs = tf.nest.map_structure(replica_batch.for_mean, logs)
+            if isinstance(logs, dict) and topology.total > 1 and not self.is_local:
+                logs = tf.nest.map_structure(partial(_with_all_rows, replica_batch), logs)
         self._needs_totals |= replica_batch.tape_gradients.need_totals
         self.assigned.update(replica_batch.assigned)
+        self.invariant.update(replica_batch.invariant)
         if self.samples is not None:
             self.samples.assign_add(tf.cast(tf.stack([count, total]), tf.int64))
         self.is_traced = True
@@ -372,6 +379,12 @@ class StepFunction:
         if self._kind == "train" and (made := self.extensions.get(MadeInStep)):
             made.broadcast_from_chief()
         return count, {} if logs is None else logs
+
+
+def _with_all_rows(replica_batch: ReplicaBatch, value: Any) -> Any:
+    """A value that a step returns for each row, of the global batch; others as they are."""
+    has_rows = is_symbolic(value) and value.shape.rank and replica_batch.row_sums.is_of_rows(value)
+    return all_gather_batch(value) if has_rows else value
 
 
 def _shapes_of_variables(model: Any) -> set[tuple[int, ...]]:
@@ -472,7 +485,15 @@ _log = logging.getLogger(__name__)
 def compile_without_collectives(model: Any) -> bool:
     """Whether the model's gradients can be compiled apart; says so where they cannot."""
     if type(model).train_step is keras.Model.train_step:
-        return True
+        if not (syncs_batchnorm() and has_batchnorm(model)):
+            return True
+        _log.warning(
+            "jit_compile=True: XLA cannot compile BatchNormalization over the rows of all workers; "
+            "%s trains on several replicas without XLA. With --no-sync-batchnorm each worker "
+            "normalizes its own rows, and XLA compiles that.",
+            type(model).__name__,
+        )
+        return False
     _log.warning(
         "jit_compile=True: %s has its own train_step, which XLA cannot compile together "
         "with an all-reduce; it trains on several replicas without XLA.",

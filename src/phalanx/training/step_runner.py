@@ -289,6 +289,7 @@ class SampledTraces(TraceCache):
         self._function = function
         self._step = StepFunction(model, "train", function.plan)
         self._step.assigned = function.assigned  # what its steps assign and return, these do
+        self._step.invariant = function.invariant
         self._step.results = function.results
         self._step.extensions = function.extensions  # what keeps those that go wrong
         self._step.is_local, self._step.samples = function.is_local, function.samples

@@ -31,6 +31,7 @@ _OPTIONS = {
     "--devices-per-worker": "devices",
     "--threads-per-worker": "threads",
     "--seed": "seed",
+    "--sync-batchnorm": "sync_batchnorm",
 }
 """Options that the leader decides on for all hosts, by the field of `RunOptions`.
 
