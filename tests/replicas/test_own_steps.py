@@ -1,6 +1,7 @@
 """What a `train_step` of the user's assigns and returns is one device's on replicas too."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from small_models import assert_close, features, targets, values
@@ -324,3 +325,23 @@ def test_an_optimizer_without_gradients_does_nothing(replicas, request):
     assert_close(values(model.variables), values(expected.variables))
     assert int(model.optimizer.iterations.numpy()) == 0
     assert history["own"] == pytest.approx(expected_history["own"], rel=1e-5)
+
+
+class ForEachRow(Stepping):
+    """Returns a value for each row, and one for each feature."""
+
+    def logs(self, x, y, loss):
+        errors = keras.losses.mean_squared_error(y, self.network(x))
+        return {"rows": errors, "features": tf.reduce_mean(x, axis=0), "own": loss}
+
+
+@pytest.mark.parametrize("rows", [17, 21, 22])
+def test_a_value_for_each_row_is_one_for_each_row_of_the_batch(rows, mirrored3):
+    _, expected = trained(ForEachRow, rows=rows)
+    with mirrored3.scope():
+        _, history = trained(ForEachRow, phalanx.fit, rows=rows)
+    assert history.keys() == expected.keys()
+    for name, values_of_epochs in expected.items():
+        for got, value in zip(history[name], values_of_epochs, strict=True):
+            assert np.shape(got) == np.shape(value), name
+            assert got == pytest.approx(value, rel=1e-5), name

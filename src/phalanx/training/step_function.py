@@ -36,6 +36,7 @@ from phalanx.keras_compat.model_access import (
     has_own_step,
     track_loss,
 )
+from phalanx.keras_compat.optimizer_patches import adds_up
 from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.monitoring.recorded_spans import RecordedSpan
@@ -366,7 +367,7 @@ class StepFunction:
                 self.results |= _results_in(flat_logs(logs), replica_batch)
             if isinstance(logs, dict) or self._kind == "predict":
                 logs = tf.nest.map_structure(replica_batch.for_mean, logs)
-            if isinstance(logs, dict) and topology.total > 1 and not self.is_local:
+            if isinstance(logs, dict) and adds_up() and self._kind != "predict":
                 logs = tf.nest.map_structure(partial(_with_all_rows, replica_batch), logs)
         self._needs_totals |= replica_batch.tape_gradients.need_totals
         self.assigned.update(replica_batch.assigned)
