@@ -113,6 +113,16 @@ def test_variables_have_the_names_of_the_training():
     assert found.variable == "there/m/head/kernel"
 
 
+def test_the_worker_whose_samples_go_wrong_is_found(tmp_path, capsys):
+    model = model_of()
+    write(tmp_path, model, rows(), rank=0)
+    write(tmp_path, model, rows(3, np.inf), rank=1)
+    write(tmp_path, model, rows(), rank=2)
+    assert main([str(tmp_path), "", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["step"]["rank"], said["found"]["phase"]) == (1, "data")
+
+
 def test_the_earliest_step_is_taken_or_the_one_that_is_named(tmp_path):
     model = model_of()
     for step, rank in ((10, 0), (9, 1), (9, 0)):
@@ -120,8 +130,8 @@ def test_the_earliest_step_is_taken_or_the_one_that_is_named(tmp_path):
     (tmp_path / "captures" / ".worker-2-step-1.part").mkdir()
     names = ["worker-0-step-9", "worker-1-step-9", "worker-0-step-10"]
     assert [path.name for path in captures_in(tmp_path)] == names
-    assert chosen(tmp_path, "").name == names[0]
-    assert chosen(tmp_path, names[2]).name == names[2]
+    assert [path.name for path in chosen(tmp_path, "")] == names[:2]
+    assert [path.name for path in chosen(tmp_path, names[2])] == names[2:]
     with pytest.raises(ConfigurationError, match=f"named 'x'; found {', '.join(names)}"):
         chosen(tmp_path, "x")
     with pytest.raises(ConfigurationError, match="found none"):

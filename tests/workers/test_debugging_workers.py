@@ -21,6 +21,8 @@ ALL = NOW | {
 
 def planted(directory, rank, wanted):
     """The planted bugs that are wanted, in one group; what each worker found of it, as JSON."""
+    from unittest import mock
+
     import keras
     import tensorflow as tf
 
@@ -153,7 +155,12 @@ def planted(directory, rank, wanted):
     }
     for name in sorted(differences.keys() & set(wanted)):
         change, callbacks = differences[name]
-        found[name] = alone(change, callbacks=callbacks)
+        by_worker = name == "by design"  # as with --no-sync-batchnorm
+        with mock.patch(
+            "phalanx.training.step_function.syncs_batchnorm",
+            lambda by_worker=by_worker: not by_worker,
+        ):
+            found[name] = alone(change, callbacks=callbacks)
     if "begin" in wanted:
         model = model_of()
         if rank == 1:
@@ -184,13 +191,13 @@ def run(tmp_path_factory):
 
 def replay(directory):
     from phalanx.checkpoint.step_capture import captures_in, read_captured
-    from phalanx.diagnostics.debug.replay import Replay
-    from phalanx.diagnostics.debug.replay_main import model_of
+    from phalanx.diagnostics.debug.replay_main import model_of, replay_until_bad
 
-    (kept,) = captures_in(directory)
-    captured = read_captured(kept)
+    kept = [read_captured(path) for path in captures_in(directory)]
     try:
-        return kept.name, captured.about, Replay(model_of(captured), captured).run()
+        place, found = replay_until_bad(model_of(kept[0]), kept)
+        about = kept[place].about
+        return f"worker-{about.rank}-step-{about.step}", about, found
     finally:
         keras.config.set_dtype_policy("float32")
 

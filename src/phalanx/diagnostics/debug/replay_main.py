@@ -25,8 +25,8 @@ from phalanx.worker.run_script import Target
 SCHEMA = 1
 
 
-def chosen(run: Path, name: str) -> Path:
-    """The directory of the kept step `name` of a run, or of its first.
+def chosen(run: Path, name: str) -> list[Path]:
+    """The directory of the kept step `name` of a run, or those of its first step, of each worker.
 
     Raises:
         ConfigurationError: there is none.
@@ -40,32 +40,57 @@ def chosen(run: Path, name: str) -> Path:
             "kept when a loss or gradient stops being finite under phalanx run, unless that is "
             "ignored."
         )
-    return found[0]
+    step = found[0].name.rpartition("-")[2]
+    return [path for path in found if path.name.rpartition("-")[2] == step]
+
+
+def replay_until_bad(model: Any, captures: Sequence[CaptureInfo]) -> tuple[int, ReplayResult]:
+    """Replay what workers kept of one step, up to what goes wrong; if nothing does, the first.
+
+    A worker whose samples are finite has kept them too where those of another have reached it, as
+    through a BatchNormalization.
+
+    Returns:
+        The place among `captures`, and what was found there.
+    """
+    results = []
+    for place, captured in enumerate(captures):
+        results.append(Replay(model, captured).run())
+        if results[-1].phase:
+            return place, results[-1]
+    return 0, results[0]
 
 
 def main(arguments: list[str]) -> int:
     """Replay one step and print what was found; 1 where it was finite this time, else 0."""
     run, name, form, *script = arguments
     try:
-        directory = chosen(Path(run), name)
-        try:
-            captured = read_captured(directory)
-        except (OSError, ValueError, KeyError) as error:
-            raise ConfigurationError(
-                f"The kept step in {directory} cannot be read: {error}."
-            ) from error
-        model = model_of_script(script[0], script[1:]) if script else model_of(captured)
-        found = Replay(model, captured).run()
+        directories = chosen(Path(run), name)
+        captures = [_read(directory) for directory in directories]
+        model = model_of_script(script[0], script[1:]) if script else model_of(captures[0])
+        place, found = replay_until_bad(model, captures)
     except PhalanxError as error:
         print(f"phalanx: {error}", file=sys.stderr)
         return 2
+    captured = captures[place]
     if form == "json":
         document = {"schema": SCHEMA, "step": asdict(captured.about), "found": asdict(found)}
         print(json.dumps(document, indent=2))
     else:
-        print("\n".join([str(directory), *in_words(found, captured.about)]))
+        for before in captures[:place]:
+            print(f"worker {before.about.rank}: its samples are finite without those of the others")
+        print("\n".join([str(directories[place]), *in_words(found, captured.about)]))
         print("\n".join(["largest absolute value after each layer:", *format_growth(found.growth)]))
     return 0 if found.phase else 1
+
+
+def _read(directory: Path) -> CaptureInfo:
+    try:
+        return read_captured(directory)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigurationError(
+            f"The kept step in {directory} cannot be read: {error}."
+        ) from error
 
 
 _MOST_SAMPLES = 8
@@ -138,10 +163,11 @@ def _not_again(about: StepCapture, found: ReplayResult) -> str:
             f"The largest activation is {largest:.4g}. Lower the learning rate, or clip with "
             "phalanx.clip before the sum."
         )
+    others = len(about.parts) < about.replicas
     return (
         f"all is finite this time; the largest activation is {largest:.4g}. What differs here: "
         "eager operations in place of compiled ones, this machine's processor, chance that is no "
-        "keras.random seed."
+        f"keras.random seed{', the rows of other workers in a BatchNormalization' * others}."
     )
 
 
