@@ -76,6 +76,7 @@ bench: $(STAMP)  ## measure what steps and gradient logging cost; writes docs/be
 	$(BIN)/python benchmarks/step_time.py --write
 	$(BIN)/python benchmarks/gradient_logging.py --write
 	$(BIN)/python benchmarks/debugging.py --write
+	$(BIN)/python benchmarks/batchnorm.py --write
 	$(BIN)/python benchmarks/strategies.py --write
 	$(BIN)/python benchmarks/recovery.py --write
 	$(BIN)/python benchmarks/checkpoint.py --write
