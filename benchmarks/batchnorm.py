@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from unittest import mock
@@ -57,26 +59,27 @@ def _rounds(batch: int, rounds: int) -> tuple[float, float]:
     x = np.random.default_rng(0).random((batch * WORKERS * 4, 32, 32, 3), "float32")
     laps: tuple[list[float], list[float]] = ([], [])
     runners = []
-    for is_global in (False, True):
-        with mock.patch(
-            "phalanx.training.step_function.syncs_batchnorm", lambda which=is_global: which
-        ):
-            runners.append(_runner(x, batch * WORKERS))
-    for number in range(rounds + 1):
-        for place in (0, 1)[:: 1 if number % 2 else -1]:
-            started = time.perf_counter()
-            runners[place]()
-            if number:
-                laps[place].append((time.perf_counter() - started) / STEPS)
+    with ExitStack() as stages:
+        for is_global in (False, True):
+            with mock.patch(
+                "phalanx.training.step_function.syncs_batchnorm", lambda which=is_global: which
+            ):
+                runners.append(_runner(stages, x, batch * WORKERS))
+        for number in range(rounds + 1):
+            for place in (0, 1)[:: 1 if number % 2 else -1]:
+                started = time.perf_counter()
+                runners[place]()
+                if number:
+                    laps[place].append((time.perf_counter() - started) / STEPS)
     own, whole = map(median, laps)
     return own, whole
 
 
-def _runner(x: np.ndarray, batch: int):
+def _runner(stages: ExitStack, x: np.ndarray, batch: int) -> Callable[[], None]:
     """What runs some steps of a new model in one call, traced."""
     model = convolutional()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    stage = call_context(model).__enter__()  # For as long as the process.
+    stage = stages.enter_context(call_context(model))
     source = open_source(stage, "fit", 0, x, np.zeros(len(x), "int64"), batch_size=batch)
     executor, iterator = (
         StepRunner(model, make_function(stage, "train", source), []),
