@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -19,16 +18,14 @@ from unittest import mock
 
 import keras
 import numpy as np
-import tensorflow as tf
+from fit_steps import steps_of
 from markers import replace_between
 from rounds import round_options
 from step_time.environment import ROOT, versions
-from step_time.report import processor
-from tables import Results, show
+from step_time.report import measured_on
+from tables import Results, markdown_table, show
 
 from phalanx.testing import run_workers
-from phalanx.training.context import call_context, make_function, open_source
-from phalanx.training.step_runner import StepRunner
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PACKAGES = ("phalanx", "keras", "tensorflow-cpu")
@@ -64,38 +61,19 @@ def _rounds(batch: int, rounds: int) -> tuple[float, float]:
             with mock.patch(
                 "phalanx.training.step_function.syncs_batchnorm", lambda which=is_global: which
             ):
-                runners.append(_runner(stages, x, batch * WORKERS))
+                runners.append(steps_of(stages, _compiled(), x, batch * WORKERS))
+                runners[-1](STEPS)  # Traces them.
         for number in range(rounds + 1):
             for place in (0, 1)[:: 1 if number % 2 else -1]:
                 started = time.perf_counter()
-                runners[place]()
+                runners[place](STEPS)
                 if number:
                     laps[place].append((time.perf_counter() - started) / STEPS)
     own, whole = map(median, laps)
     return own, whole
 
 
-def _runner(stages: ExitStack, x: np.ndarray, batch: int) -> Callable[[], None]:
-    """What runs some steps of a new model in one call, traced."""
-    model = convolutional()
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    stage = stages.enter_context(call_context(model))
-    source = open_source(stage, "fit", 0, x, np.zeros(len(x), "int64"), batch_size=batch)
-    executor, iterator = (
-        StepRunner(model, make_function(stage, "train", source), []),
-        source.open(0),
-    )
-
-    def run() -> None:
-        _, outputs = executor.run(iterator, STEPS)
-        for value in filter(tf.is_tensor, tf.nest.flatten(outputs)):
-            value.numpy()  # Waits for the device.
-
-    run()
-    return run
-
-
-def convolutional() -> keras.Model:
+def _compiled() -> keras.Model:
     """Ten convolutions, each followed by a BatchNormalization."""
     layers = keras.layers
     x = inputs = keras.Input((32, 32, 3))
@@ -104,23 +82,20 @@ def convolutional() -> keras.Model:
             x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
             x = layers.ReLU()(layers.BatchNormalization()(x))
         x = layers.MaxPooling2D()(x)
-    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+    model = keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
 
 
 def _markdown(rows: list[Row], rounds: int) -> str:
-    line = ("| {} " * len(COLUMNS) + "|").format
-    named = versions(Path(sys.executable), PACKAGES).items()
-    about = ", ".join(f"{name} {number}" for name, number in named)
     return "\n".join(
         [
             f"`python benchmarks/batchnorm.py --rounds {rounds} --write`: time of a step, the "
             f"median of {rounds} rounds of {STEPS}; {WORKERS} workers, samples per worker.",
             "",
-            f"Measured on {processor()}; {about}.",
+            measured_on(versions(Path(sys.executable), PACKAGES)),
             "",
-            line(*COLUMNS),
-            "| ---: |" + " ---: |" * (len(COLUMNS) - 1),
-            *(line(*row) for row in rows),
+            *markdown_table(COLUMNS, rows),
         ]
     )
 

@@ -24,8 +24,8 @@ from progress import report
 from recording import BATCH, convolutional, dense
 from rounds import round_options
 from step_time.environment import ROOT, versions
-from step_time.report import processor
-from tables import Results, show
+from step_time.report import measured_on
+from tables import Results, markdown_table, show
 
 from phalanx.testing import run_workers
 
@@ -77,19 +77,14 @@ def _row(make: Callable, batch: int, rounds: int) -> Row:
 
 
 def _markdown(rows: list[Row], rounds: int) -> str:
-    line = ("| {} " * len(COLUMNS) + "|").format
-    named = versions(Path(sys.executable), PACKAGES).items()
-    about = ", ".join(f"{name} {number}" for name, number in named)
     return "\n".join(
         [
             f"`python benchmarks/debugging.py --rounds {rounds} --write`: the median of {rounds} "
             f"loops of {TIMES}; {WORKERS} workers, SGD; samples per worker.",
             "",
-            f"Measured on {processor()}; {about}.",
+            measured_on(versions(Path(sys.executable), PACKAGES)),
             "",
-            line(*COLUMNS),
-            "| --- |" + " ---: |" * (len(COLUMNS) - 1),
-            *(line(*row) for row in rows),
+            *markdown_table(COLUMNS, rows),
         ]
     )
 

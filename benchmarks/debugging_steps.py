@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import keras
 import numpy as np
 import tensorflow as tf
+from fit_steps import steps_of
 from recording import BATCH, seconds_of
 from step_time.environment import ROOT
 
+import phalanx
 from phalanx import clip
 from phalanx.distributed.host_collectives import all_gather_rows
+from phalanx.distributed.topology import topology_of
 from phalanx.gradients.checked_all_reduce import (
     ReducedGradients,
     are_finite,
@@ -31,9 +35,7 @@ from phalanx.gradients.nonfinite import NonFiniteGuard
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.monitoring.phase_tracker import PhaseTracker
 from phalanx.training.batch_arrivals import GraphBatchProbe
-from phalanx.training.context import call_context, make_function, open_source
 from phalanx.training.execution_size import SECONDS
-from phalanx.training.step_runner import StepRunner
 
 sys.path.insert(0, str(ROOT / "examples"))
 from mnist import build_model
@@ -117,26 +119,19 @@ def _step(model: keras.Model, x: np.ndarray, batch: int) -> tuple[float, int]:
     """Seconds of a step without what is measured, and how many of them `fit` runs in one call."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(clip.attach(keras.optimizers.SGD(), on_nonfinite="ignore"), loss)
-    y = np.zeros(len(x), "int64")
-    with call_context(model) as stage:
-        source = open_source(stage, "fit", 0, x, y, batch_size=batch * WORKERS)
-        executor = StepRunner(model, make_function(stage, "train", source), [])
-        iterator = source.open(0)
+    with ExitStack() as stages:
+        run = steps_of(stages, model, x, batch * WORKERS)
 
-        def laps(steps: int) -> list[float]:
-            times = []
-            for _ in range(EXECUTIONS):
-                started = time.perf_counter()
-                _, outputs = executor.run(iterator, steps)
-                for value in filter(tf.is_tensor, tf.nest.flatten(outputs)):
-                    value.numpy()  # Waits for the device.
-                times.append((time.perf_counter() - started) / steps)
-            return times[1:]
+        def seconds(steps: int) -> float:
+            laps = [seconds_of(partial(run, steps)) for _ in range(EXECUTIONS)]
+            return median(laps[1:]) / steps
 
         # All workers run as many: they exchange gradients.
-        first = all_gather_rows(stage.strategy, stage.topology, np.array(laps(3)))
-        steps = max(1, int(SECONDS / np.median(first[0])))
-        return median(laps(steps)), steps
+        strategy = phalanx.strategy()
+        topology = topology_of(strategy)
+        first = all_gather_rows(strategy, topology, np.array([seconds(3)]))
+        steps = max(1, int(SECONDS / first[0, 0]))
+        return seconds(steps), steps
 
 
 def _apply_loop(model: keras.Model, x: np.ndarray, checks: bool) -> Callable[[], object]:
@@ -156,7 +151,8 @@ def _apply_loop(model: keras.Model, x: np.ndarray, checks: bool) -> Callable[[],
             weight.assign_sub(1e-9 * gradient)
         iteration.assign_add(1)
 
-    def once() -> None:
+    def once(number) -> None:
+        del number
         packed, inputs = sums.read_value(), batch.read_value()
 
         def keep(*said) -> tf.Tensor:
@@ -189,17 +185,17 @@ def _arrival_loop(x: np.ndarray, notes: bool) -> Callable[[], object]:
             probe.note((inputs, labels.read_value()), number + 1)
         taken.assign_add(tf.reshape(inputs, [-1])[0])
 
-    return _repeated(once, numbered=True)
+    return _repeated(once)
 
 
-def _repeated(once: Callable[..., None], numbered: bool = False) -> Callable[[], object]:
-    """`once` so often, in the loop of one graph, as an execution of several steps has it."""
+def _repeated(once: Callable[[tf.Tensor], None]) -> Callable[[], object]:
+    """`once`, given its number, so often: in a loop of one graph, as an execution has its steps."""
 
     @tf.function(autograph=False)
     def loop() -> None:
         def body(number):
             with tf.control_dependencies([number]):
-                once(*[number] * numbered)
+                once(number)
             return (number + 1,)
 
         tf.while_loop(lambda n: n < TIMES, body, (tf.constant(0),), parallel_iterations=1)

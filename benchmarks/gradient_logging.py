@@ -20,9 +20,9 @@ from markers import replace_between
 from progress import report
 from step_time.environment import ROOT, versions
 from step_time.measure import Series, measure, ratio
-from step_time.report import processor
+from step_time.report import measured_on
 from step_time.workload import GLOBAL_BATCH, MODELS
-from tables import Results, add_json_option, show
+from tables import Results, add_json_option, markdown_table, show
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 NAMES = {
@@ -123,21 +123,18 @@ def _markdown(worker_groups: Sequence[Sequence[Series]], about: str) -> str:
     lines = [about, ""]
     for series in worker_groups:
         lines += [f"### Gradient logging, {_title(series)}", ""]
-        lines += ["| " + " | ".join(COLUMNS) + " |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
-        lines += ["| " + " | ".join(row) + " |" for row in _rows(series)]
-        lines.append("")
+        lines += [*markdown_table(COLUMNS, _rows(series)), ""]
     return "\n".join(lines)
 
 
 def _describe(software: dict[str, str], options: argparse.Namespace) -> str:
-    named = ", ".join(f"{name} {number}" for name, number in software.items())
     return (
         f"`python benchmarks/gradient_logging.py --write`: the median of {options.rounds} rounds "
         f"of {options.steps} steps; global batch {GLOBAL_BATCH}, Adam, one core for each worker. "
         "Ratios are medians of the ratios of each round, and the spread is that of the ratios. "
         "Steps that trace are excluded. Event files and CPU time are sums over all workers; the "
         "peak is the maximum memory of one worker.\n\n"
-        f"Measured on {processor()}; {named}."
+        f"{measured_on(software)}"
     )
 
 

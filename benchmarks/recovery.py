@@ -24,8 +24,8 @@ from markers import replace_between
 from progress import report
 from rounds import round_options
 from step_time.environment import ROOT, versions
-from step_time.report import processor
-from tables import Results, show
+from step_time.report import measured_on
+from tables import Results, markdown_table, show
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 T = TypeVar("T")
@@ -122,18 +122,15 @@ def _until(answer: Callable[[], list[T]], run: subprocess.Popen[bytes]) -> list[
 
 
 def _markdown(rows: list[tuple[str, ...]], rounds: int) -> str:
-    software = versions(Path(sys.executable), PACKAGES)
-    named = ", ".join(f"{name} {number}" for name, number in software.items())
     lines = [
         f"`python benchmarks/recovery.py --write`: seconds from SIGKILL to the next step, in "
         f"{rounds} runs each, including the wait of one second before a first restart.",
         "",
-        f"Measured on {processor()}; {named}.",
+        measured_on(versions(Path(sys.executable), PACKAGES)),
         "",
-        "| " + " | ".join(COLUMNS) + " |",
-        "|---" + "|---:" * (len(COLUMNS) - 1) + "|",
+        *markdown_table(COLUMNS, rows),
     ]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,12 @@ def show(*tables: Results, as_json: bool) -> None:
         print_table(table)
 
 
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table of a page; the first column is text, the others are numbers."""
+    cells = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return [f"| {' | '.join(row)} |" for row in cells]
+
+
 def print_table(table: Table) -> None:
     """Print a table: fitted to the terminal, or as wide as it is where there is none."""
     Console(width=None if sys.stdout.isatty() else _WHOLE).print(table)

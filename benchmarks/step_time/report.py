@@ -102,6 +102,12 @@ def describe(
     )
 
 
+def measured_on(software: Mapping[str, str]) -> str:
+    """A sentence that names the processor and versions."""
+    named = ", ".join(f"{name} {number}" for name, number in software.items())
+    return f"Measured on {processor()}; {named}."
+
+
 def processor() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():

@@ -150,12 +150,17 @@ def read_captured(directory: Path) -> CaptureInfo:
     )
 
 
+def step_of(captured: Path) -> str:
+    """The step in the name of a captured step's directory."""
+    return captured.name.rpartition("-")[2]
+
+
 def captures_in(run: Path) -> list[Path]:
     """The captured steps of a run, the earliest step first; `run` may be one itself."""
     if (run / "capture.json").exists():
         return [run]
     found = [path.parent for path in (run / FOLDER).glob("worker-*-step-*/capture.json")]
-    return sorted(found, key=lambda path: (int(path.name.split("-")[3]), path.name))
+    return sorted(found, key=lambda path: (int(step_of(path)), path.name))
 
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:

@@ -39,16 +39,20 @@ def moments_of_layer(
         axes = [axis for axis in range(rank) if axis != self.axis % rank]
         if mask is not None:
             mask = tf.cast(tf.broadcast_to(tf.expand_dims(mask, -1), tf.shape(inputs)), tf.bool)
-        mean, variance = global_moments(replica_batch, inputs, axes, mask)
-        return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+        return global_moments(replica_batch, inputs, axes, mask=mask)
 
     return moments
 
 
 def global_moments(
-    replica_batch: ReplicaBatch, x: Any, axes: Sequence[int], mask: Any = None
+    replica_batch: ReplicaBatch,
+    x: Any,
+    axes: Sequence[int],
+    *,
+    keepdims: bool = False,
+    mask: Any = None,
 ) -> tuple[Any, Any]:
-    """Mean and variance over `axes`, which are kept, and over replicas.
+    """Mean and variance over `axes` and over replicas.
 
     Each replica has those of its own rows, which are put together as in Chan, Golub and LeVeque,
     "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979). That takes
@@ -58,6 +62,7 @@ def global_moments(
         replica_batch: the replica's.
         x: its values.
         axes: the dimensions to aggregate.
+        keepdims: whether they stay, of length 1.
         mask: which entries count, bool, of the shape of `x`; None for all.
     """
 
@@ -77,10 +82,12 @@ def global_moments(
     count *= tf.cast(replica_batch.count > 0, x.dtype)  # a stand-in row is no sample
     # Keras adds this where the layer has a mask, for a batch that is masked in full.
     more = 0.0 if mask is None else keras.config.epsilon()
-    moments = _put_together(count, mean, squares, more)
-    for moment in moments:
+    mean, variance = _put_together(count, mean, squares, more)
+    for moment in (mean, variance):
         replica_batch.record_total(moment)
-    return moments
+    if keepdims:
+        return mean, variance
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
 
 
 def _put_together(count: Any, mean: Any, squares: Any, more: float) -> tuple[Any, Any]:
@@ -95,22 +102,20 @@ def _put_together(count: Any, mean: Any, squares: Any, more: float) -> tuple[Any
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def exchanged(mean: Any, squares: Any) -> Any:
-        own = tf.stack([count, mean, squares])
+        own = tf.where(count > 0, tf.stack([count, mean, squares]), 0.0)
         counts, means, sums = tf.unstack(gather_equal(own, what="moments"), axis=1)
-        present = counts > 0
         whole = tf.reduce_sum(counts, axis=0) + more
-        average = tf.reduce_sum(counts * tf.where(present, means, 0.0), axis=0) / whole
-        apart = counts * tf.math.squared_difference(tf.where(present, means, 0.0), average)
-        spread = tf.reduce_sum(tf.where(present, sums, 0.0) + apart, axis=0)
+        average = tf.reduce_sum(counts * means, axis=0) / whole
+        apart = counts * tf.math.squared_difference(means, average)
 
         def backward(of_mean: Any, of_variance: Any) -> Any:
             of_mean, of_variance = sum_upstream([of_mean, of_variance])
-            difference = tf.stop_gradient(mean - average)
+            difference = tf.stop_gradient(own[1] - average)
             part = tf.math.divide_no_nan(count, whole)
             shared = tf.where(count > 0, of_variance / whole, 0.0)
             return part * (of_mean + 2 * difference * of_variance), shared
 
-        return (average, spread / whole), backward
+        return (average, tf.reduce_sum(sums + apart, axis=0) / whole), backward
 
     moments: tuple[Any, Any] = exchanged(mean, squares)
     return moments

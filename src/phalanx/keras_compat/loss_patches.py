@@ -175,10 +175,7 @@ def _global_moments(original: Callable[..., Any], local: Callable[..., Any]) -> 
         if replica_batch is None:
             is_local = _replica_batch_of_many() is not None
             return (local if is_local else original)(x, axes, keepdims)
-        mean, variance = global_moments(replica_batch, x, axes)
-        if keepdims:
-            return mean, variance
-        return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+        return global_moments(replica_batch, x, axes, keepdims=keepdims)
 
     return moments
 

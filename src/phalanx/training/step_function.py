@@ -384,8 +384,7 @@ class StepFunction:
 
 def _with_all_rows(replica_batch: ReplicaBatch, value: Any) -> Any:
     """A value that a step returns for each row, of the global batch; others as they are."""
-    has_rows = is_symbolic(value) and value.shape.rank and replica_batch.row_sums.is_of_rows(value)
-    return all_gather_batch(value) if has_rows else value
+    return all_gather_batch(value) if replica_batch.row_sums.is_of_rows(value) else value
 
 
 def _shapes_of_variables(model: Any) -> set[tuple[int, ...]]:
@@ -485,9 +484,14 @@ _log = logging.getLogger(__name__)
 
 def compile_without_collectives(model: Any) -> bool:
     """Whether the model's gradients can be compiled apart; says so where they cannot."""
-    if type(model).train_step is keras.Model.train_step:
-        if not (syncs_batchnorm() and has_batchnorm(model)):
-            return True
+    if type(model).train_step is not keras.Model.train_step:
+        _log.warning(
+            "jit_compile=True: %s has its own train_step, which XLA cannot compile together "
+            "with an all-reduce; it trains on several replicas without XLA.",
+            type(model).__name__,
+        )
+        return False
+    if syncs_batchnorm() and has_batchnorm(model):
         _log.warning(
             "jit_compile=True: XLA cannot compile BatchNormalization over the rows of all workers; "
             "%s trains on several replicas without XLA. With --no-sync-batchnorm each worker "
@@ -495,12 +499,7 @@ def compile_without_collectives(model: Any) -> bool:
             type(model).__name__,
         )
         return False
-    _log.warning(
-        "jit_compile=True: %s has its own train_step, which XLA cannot compile together "
-        "with an all-reduce; it trains on several replicas without XLA.",
-        type(model).__name__,
-    )
-    return False
+    return True
 
 
 def compiled_train_step(model: Any) -> Callable[[Any], None]:

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from phalanx.checkpoint.step_capture import CaptureInfo, StepCapture, captures_in, read_captured
+from phalanx.checkpoint.step_capture import (
+    CaptureInfo,
+    StepCapture,
+    captures_in,
+    read_captured,
+    step_of,
+)
 from phalanx.diagnostics.debug.nonfinite_rows import Range
 from phalanx.diagnostics.debug.replay import Replay, ReplayResult, Sample
 from phalanx.diagnostics.doctor.fit_capture import first_fit
@@ -40,25 +47,31 @@ def chosen(run: Path, name: str) -> list[Path]:
             "kept when a loss or gradient stops being finite under phalanx run, unless that is "
             "ignored."
         )
-    step = found[0].name.rpartition("-")[2]
-    return [path for path in found if path.name.rpartition("-")[2] == step]
+    return [path for path in found if step_of(path) == step_of(found[0])]
 
 
-def replay_until_bad(model: Any, captures: Sequence[CaptureInfo]) -> tuple[int, ReplayResult]:
-    """Replay what workers kept of one step, up to what goes wrong; if nothing does, the first.
+def replay_until_bad(
+    model: Any, captures: Iterable[CaptureInfo]
+) -> list[tuple[StepCapture, ReplayResult]]:
+    """Replay what workers kept of one step, up to what goes wrong.
 
     A worker whose samples are finite has kept them too where those of another have reached it, as
     through a BatchNormalization.
 
+    Args:
+        model: as it was captured.
+        captures: the batch and weights of each; one is read when it is needed.
+
     Returns:
-        The place among `captures`, and what was found there.
+        What was replayed, and what was found of each; the last went wrong, if any did.
     """
     results = []
-    for place, captured in enumerate(captures):
-        results.append(Replay(model, captured).run())
-        if results[-1].phase:
-            return place, results[-1]
-    return 0, results[0]
+    for captured in captures:
+        found = Replay(model, captured).run()
+        results.append((captured.about, found))
+        if found.phase:
+            break
+    return results
 
 
 def main(arguments: list[str]) -> int:
@@ -66,20 +79,21 @@ def main(arguments: list[str]) -> int:
     run, name, form, *script = arguments
     try:
         directories = chosen(Path(run), name)
-        captures = [_read(directory) for directory in directories]
-        model = model_of_script(script[0], script[1:]) if script else model_of(captures[0])
-        place, found = replay_until_bad(model, captures)
+        first = _read(directories[0])
+        model = model_of_script(script[0], script[1:]) if script else model_of(first)
+        results = replay_until_bad(model, chain([first], map(_read, directories[1:])))
     except PhalanxError as error:
         print(f"phalanx: {error}", file=sys.stderr)
         return 2
-    captured = captures[place]
+    place = len(results) - 1 if results[-1][1].phase else 0
+    about, found = results[place]
     if form == "json":
-        document = {"schema": SCHEMA, "step": asdict(captured.about), "found": asdict(found)}
+        document = {"schema": SCHEMA, "step": asdict(about), "found": asdict(found)}
         print(json.dumps(document, indent=2))
     else:
-        for before in captures[:place]:
-            print(f"worker {before.about.rank}: its samples are finite without those of the others")
-        print("\n".join([str(directories[place]), *in_words(found, captured.about)]))
+        for before, _ in results[:place]:
+            print(f"worker {before.rank}: its samples are finite without those of the others")
+        print("\n".join([str(directories[place]), *in_words(found, about)]))
         print("\n".join(["largest absolute value after each layer:", *format_growth(found.growth)]))
     return 0 if found.phase else 1
 
