@@ -1,11 +1,13 @@
 """A small training that must come out the same on one device and on many."""
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 FIT = ("fit", "evaluate", "predict")
 
@@ -79,6 +81,20 @@ def outcome_of(model, history, evaluation=None, predictions=()):
         evaluation={k: float(v) for k, v in (evaluation or {}).items()},
         predictions=[np.array(p) for p in keras.tree.flatten(predictions)],
     )
+
+
+@functools.cache
+def refuse_what_gpus_refuse():
+    """Have this process's all-reduces refuse int32, as TensorFlow does on GPUs alone."""
+    from tensorflow.python.ops import collective_ops
+
+    original = collective_ops.all_reduce_v2
+
+    def all_reduce_v2(tensor, *args, **kwargs):
+        assert tensor.dtype != tf.int32, "GPUs add up no int32"
+        return original(tensor, *args, **kwargs)
+
+    collective_ops.all_reduce_v2 = all_reduce_v2
 
 
 def default_held_out():

@@ -78,11 +78,13 @@ BUCKET_MB = {3: 1e-4}
 
 
 def on_this_worker(name, bucket_mb=None):
+    from equivalence_case import refuse_what_gpus_refuse
     from equivalence_cases import CASES
 
     import phalanx
     from phalanx.cluster.reduce_options import ReduceOptions
 
+    refuse_what_gpus_refuse()
     if bucket_mb is not None:
         phalanx.strategy().reduce_options = ReduceOptions(bucket_mb=bucket_mb)
     return run(CASES[name], by_phalanx())

@@ -39,7 +39,12 @@ class Collectives(abc.ABC):
 
     @abc.abstractmethod
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The sum over workers of a dense tensor; shapes are equal on all workers."""
+        """The sum over workers of a dense tensor; shapes are equal on all workers.
+
+        Args:
+            tensor: of float16, bfloat16, float32, float64, int64 or, unless `carriers` has it,
+                another dtype.
+        """
 
     @abc.abstractmethod
     def sum_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -109,13 +114,10 @@ class Collectives(abc.ABC):
             return [tf.identity(tensor) for tensor in tensors]
         # Zeros and one summand, as whole numbers: what comes out is the root's to the last bit.
         words = [_as_words(tensor) for tensor in tensors]
-        packed = tf.concat([tf.reshape(word, [-1]) for word in words], axis=0)
+        packed = tf.concat(words, axis=0)
         total = self.sum(packed if self.rank == root else tf.zeros_like(packed))
         parts = tf.split(total, [tf.size(word) for word in words], num=len(words))
-        return [
-            _from_words(tf.reshape(part, tf.shape(word)), tensor.dtype)
-            for part, word, tensor in zip(parts, words, tensors, strict=True)
-        ]
+        return [_from_words(*both) for both in zip(parts, tensors, strict=True)]
 
     def independent(self) -> Collectives:
         """The same workers, with an order of calls of its own: for use in another thread.
@@ -130,7 +132,7 @@ class Collectives(abc.ABC):
     def barrier(self) -> None:
         """Return when every worker has called it."""
         if self.size > 1:
-            self.sum(tf.constant(1))
+            self.sum(tf.constant(1, tf.int64))
 
 
 class NoCollectives(Collectives):
@@ -155,17 +157,20 @@ class NoCollectives(Collectives):
 
 
 def _as_words(tensor: tf.Tensor) -> tf.Tensor:
-    """The bits of a tensor as int32, or, of dtypes of less than four bytes, its values."""
-    if tensor.dtype.size >= tf.int32.size:
-        return tf.bitcast(tensor, tf.int32)
-    if tensor.dtype.is_floating:
-        tensor = tf.bitcast(tensor, tf.uint16 if tensor.dtype.size > 1 else tf.uint8)
-    return tf.cast(tensor, tf.int32)
+    """The bits of a tensor as a vector of int64, which all devices add up."""
+    if tensor.dtype == tf.bool:
+        tensor = tf.cast(tensor, tf.uint8)
+    flat = tf.reshape(tensor, [-1])
+    in_word = max(1, tf.int64.size // tensor.dtype.size)
+    if in_word > 1:
+        flat = tf.reshape(tf.pad(flat, [[0, -tf.size(flat) % in_word]]), [-1, in_word])
+    return tf.reshape(tf.bitcast(flat, tf.int64), [-1])
 
 
-def _from_words(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    if dtype.size >= tf.int32.size:
-        return tf.bitcast(words, dtype)
-    if dtype.is_floating:
-        return tf.bitcast(tf.cast(words, tf.uint16 if dtype.size > 1 else tf.uint8), dtype)
-    return tf.cast(words, dtype)
+def _from_words(words: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """The tensor of which `_as_words` made `words`; `like` has its shape and dtype."""
+    dtype = tf.uint8 if like.dtype == tf.bool else like.dtype
+    if dtype.size > tf.int64.size:
+        words = tf.reshape(words, [-1, dtype.size // tf.int64.size])
+    flat = tf.reshape(tf.bitcast(words, dtype), [-1])[: tf.size(like)]
+    return tf.cast(tf.reshape(flat, tf.shape(like)), like.dtype)

@@ -29,6 +29,10 @@ _NEVER = 1 << 62
 """Milliseconds. More than the unsigned difference of any two times, which a clock that is set back
 makes of a small negative one."""
 
+_RING = tf.distribute.experimental.CommunicationOptions(
+    implementation=tf.distribute.experimental.CommunicationImplementation.RING
+)
+
 
 @contextmanager
 def no_heartbeat_timeout() -> Iterator[None]:
@@ -50,12 +54,14 @@ def no_heartbeat_timeout() -> Iterator[None]:
 class TensorFlowCollectives(Collectives):
     """The collectives that a `tf.distribute.MultiWorkerMirroredStrategy` has set up."""
 
-    carriers = {  # noqa: RUF012  # `CollectiveReduceV2` adds up floats, int32 and int64
-        dtype: tf.int64 if dtype in (tf.uint32, tf.uint64) else tf.int32
-        for dtype in (
-            tf.bool, tf.int8, tf.int16, tf.uint8, tf.uint16, tf.uint32, tf.uint64,
-        )
-    }  # fmt: skip
+    # `CollectiveReduceV2` adds up floats, int64 and, on CPUs alone, int32 ("Collective all-reduce
+    # does not support datatype DT_INT32 on DEVICE_GPU", base_collective_executor.cc).
+    carriers = dict.fromkeys(
+        (
+            tf.bool, tf.int8, tf.int16, tf.int32, tf.uint8, tf.uint16, tf.uint32, tf.uint64,
+        ),
+        tf.int64,
+    )  # fmt: skip
 
     def __init__(self, runtime: tf.distribute.MultiWorkerMirroredStrategy) -> None:
         """Take over what `runtime`, which has one device a worker, has set up."""
@@ -67,13 +73,17 @@ class TensorFlowCollectives(Collectives):
         self._make_gather()
 
     def independent(self) -> TensorFlowCollectives:
-        """See `Collectives.independent`."""
+        """See `Collectives.independent`.
+
+        NCCL wants the collectives of a GPU in one order on all workers, and two threads have none
+        in common. So these go through a ring.
+        """
         made = copy.copy(self)
         own = self._launcher
         keys = own._collective_keys
-        made._launcher = type(own)(
-            keys._get_new_group_key([own._device]), own._group_size, keys, own._device, own._options
-        )
+        key = keys._get_new_group_key([own._device])
+        options = own._options.merge(_RING)
+        made._launcher = type(own)(key, own._group_size, keys, own._device, options)
         made._make_gather()
         return made
 

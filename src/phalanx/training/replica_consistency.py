@@ -239,7 +239,7 @@ class ReplicaChecks:
         if not self._has_warned and self._stage.topology.is_chief:
             _log.info(
                 "step %d: replicas differ in %d variables, by rounding; that happens where "
-                "workers have unlike processors",
+                "workers have unlike processors, and on GPUs, which add up rows in any order",
                 step,
                 len(unlike),
             )
