@@ -2,6 +2,7 @@
 
     python benchmarks/equivalence.py                the table, in some minutes
     python benchmarks/equivalence.py adam auc       these cases only
+    python benchmarks/equivalence.py --gpu          the same, with all replicas on one GPU
 
 Every case of the equivalence tests is trained by plain Keras 3 on one device, and then by
 plain Keras 3 and by Phalanx on two replicas: in one process (MirroredStrategy on logical
@@ -35,18 +36,19 @@ def main() -> int:
     cases = chosen()
     names = options.cases or list(cases)
     report("one device")
-    expected = on_one_device(names)
+    expected = on_one_device(names, gpu=options.gpu)
     got = {}
     for column, title in COLUMNS.items():
         report(title)
         system, kind = column.split("-")
-        got[column] = (mirrored if kind == "mirrored" else multiworker)(names, system)
+        train = mirrored if kind == "mirrored" else multiworker
+        got[column] = train(names, system, gpu=options.gpu)
     report("")
     verdicts = {
         name: {c: judge(cases[name], expected[name], got[c][name]) for c in COLUMNS}
         for name in names
     }
-    title = f"Two replicas against one device: {_versions()}"
+    title = f"Two replicas against one {'GPU' if options.gpu else 'device'}: {_versions()}"
     if options.json:
         print(json.dumps(as_data(verdicts), indent=2))
     elif options.markdown:
@@ -67,11 +69,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--json", action="store_true", help="print all that is known")
     parser.add_argument("--write", action="store_true", help=f"update docs/{PAGE.name}")
+    parser.add_argument("--gpu", action="store_true", help="train on a GPU, which replicas share")
     options = parser.parse_args()
     if unknown := sorted(set(options.cases) - set(chosen())):
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(chosen())}")
-    if options.write and options.cases:
-        parser.error("--write takes the whole table; leave the cases out")
+    if options.write and (options.cases or options.gpu):
+        parser.error("--write takes the whole table, on CPUs; leave cases and --gpu out")
     return options
 
 

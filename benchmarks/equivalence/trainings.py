@@ -3,6 +3,9 @@
 Plain Keras and Phalanx get the same model and data, under a strategy of the same kind. The
 functions `fit`, `evaluate` and `predict` differ, and on several workers the class of the strategy:
 Phalanx has its own.
+
+On a GPU all replicas share one: two logical devices, or two processes. TF32 is off, and so is XLA,
+which draws other random numbers and which Keras uses on one device alone.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from equivalence.cases import Outcome, by_phalanx, chosen, plain_keras, run
 from phalanx.cluster.spec import DeviceSpec
@@ -30,38 +33,51 @@ class Crash:
 
 
 Result = Outcome | Crash
+Kind = Literal["one", "mirrored", "multiworker"]
 
 
-def on_one_device(names: Sequence[str]) -> dict[str, Result]:
+def on_one_device(names: Sequence[str], *, gpu: bool = False) -> dict[str, Result]:
     """Plain Keras on one device: what is right."""
-    return _in_chunks(
-        names, lambda part: run_single(_train, args=(part, None, "keras"), **_time(part))
-    )
+    return _in_one_process(names, "one", "keras", DeviceSpec(kind="gpu") if gpu else None)
 
 
-def mirrored(names: Sequence[str], system: str) -> dict[str, Result]:
-    """Two replicas in one process, on logical CPU devices."""
-    cpus = DeviceSpec(count=REPLICAS, kind="cpu")
-    return _in_chunks(
-        names,
-        lambda part: run_single(
-            _train, args=(part, "mirrored", system), devices=cpus, **_time(part)
-        ),
-    )
+def mirrored(names: Sequence[str], system: str, *, gpu: bool = False) -> dict[str, Result]:
+    """Two replicas in one process, on logical devices."""
+    devices = DeviceSpec(count=REPLICAS, kind="logical-gpu" if gpu else "cpu")
+    return _in_one_process(names, "mirrored", system, devices)
 
 
-def multiworker(names: Sequence[str], system: str) -> dict[str, Result]:
+def multiworker(names: Sequence[str], system: str, *, gpu: bool = False) -> dict[str, Result]:
     """Two processes; what the chief got."""
+    devices = DeviceSpec(kind="gpu") if gpu else None
     return _in_chunks(
         names,
         lambda part: run_workers(
-            _train, REPLICAS, args=(part, "multiworker", system), strategy=None, **_time(part)
+            _train,
+            REPLICAS,
+            args=(part, "multiworker", system, gpu),
+            strategy=None,
+            devices=devices,
+            **_limits(part),
         )[0],
     )
 
 
-def _time(part: Sequence[str]) -> dict[str, Any]:
-    return {"deadline": 30.0 + _SECONDS_A_CASE * len(part)}
+def _in_one_process(
+    names: Sequence[str], kind: Kind, system: str, devices: DeviceSpec | None
+) -> dict[str, Result]:
+    gpu = devices is not None and devices.kind != "cpu"
+    return _in_chunks(
+        names,
+        lambda part: run_single(
+            _train, args=(part, kind, system, gpu), devices=devices, **_limits(part)
+        ),
+    )
+
+
+def _limits(part: Sequence[str]) -> dict[str, Any]:
+    growth = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}  # processes share a GPU
+    return {"deadline": 30.0 + _SECONDS_A_CASE * len(part), "env": growth}
 
 
 def _in_chunks(
@@ -87,9 +103,12 @@ def _alone(name: str, train: Callable[[Sequence[str]], dict[str, Result]]) -> Re
         return Crash(error="no end", message="still running when its time was over")
 
 
-def _train(names: Sequence[str], kind: str | None, system: str) -> dict[str, Result]:
+def _train(names: Sequence[str], kind: Kind, system: str, gpu: bool) -> dict[str, Result]:
     """In a worker: train these cases one after the other under one strategy."""
-    strategy = _strategy(kind, system)
+    import tensorflow as tf
+
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    strategy = _strategy(kind, system, "GPU" if gpu else "CPU")
     results: dict[str, Result] = {}
     for name in names:
         try:
@@ -99,18 +118,24 @@ def _train(names: Sequence[str], kind: str | None, system: str) -> dict[str, Res
     return results
 
 
-def _strategy(kind: str | None, system: str) -> Any:
+def _strategy(kind: Kind, system: str, device: str) -> Any:
     import tensorflow as tf
 
     if kind == "mirrored":
-        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(REPLICAS)])
+        one_device = tf.distribute.ReductionToOneDevice()  # NCCL takes no logical devices
+        devices = [f"{device}:{i}" for i in range(REPLICAS)]
+        return tf.distribute.MirroredStrategy(devices, cross_device_ops=one_device)
     if kind == "multiworker" and system == "phalanx":
         import phalanx
 
-        return phalanx.strategy("multiworker")
+        return phalanx.strategy("multiworker", communication_backend="ring")
     if kind == "multiworker":
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    return None
+        ring = tf.distribute.experimental.CommunicationOptions(
+            implementation=tf.distribute.experimental.CommunicationImplementation.RING
+        )
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=ring)
+    # A strategy has Keras leave XLA out, as it does with several replicas.
+    return tf.distribute.OneDeviceStrategy("GPU:0") if device == "GPU" else None
 
 
 def _train_one(name: str, strategy: Any, system: str) -> Outcome:

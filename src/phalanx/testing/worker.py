@@ -149,20 +149,12 @@ def _settle(job: Job) -> None:
 
 def _configure(spec: WorkerSpec) -> None:
     """Threads and devices; this fails if the fork server started the runtime."""
-    import tensorflow as tf
+    from phalanx.worker.devices import limit_threads, use_devices
 
     if spec.threads is not None:
-        tf.config.threading.set_intra_op_parallelism_threads(spec.threads)
-        # With one, an all-reduce that waits for a peer could hold up what that peer waits for.
-        tf.config.threading.set_inter_op_parallelism_threads(max(2, spec.threads))
-    if spec.devices is not None and spec.devices.kind != "gpu":
-        if spec.devices.kind == "cpu":
-            tf.config.set_visible_devices([], "GPU")
-        if spec.devices.count > 1:
-            tf.config.set_logical_device_configuration(
-                tf.config.list_physical_devices("CPU")[0],
-                [tf.config.LogicalDeviceConfiguration()] * spec.devices.count,
-            )
+        limit_threads(spec.threads)
+    if spec.devices is not None:
+        use_devices(spec.devices)
 
 
 def _enter(spec: WorkerSpec) -> None:
