@@ -1,6 +1,8 @@
 """The trainings of the equivalence suite: Case objects by name."""
 
+import equivalence_mixed
 import equivalence_models
+import equivalence_states
 import equivalence_steps
 import keras
 import numpy as np
@@ -566,6 +568,50 @@ def own_steps():
     ]
 
 
+def with_layer(layer):
+    def build():
+        model = keras.Sequential([L.Dense(6, activation="tanh"), layer(), L.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(O.SGD(0.3), loss)
+        return model
+
+    return build
+
+
+def with_step(kind):
+    def build():
+        model = kind()
+        model.compile(O.SGD(0.1))
+        return model
+
+    return build
+
+
+def states():
+    layers = ("Codebook", "RunningMoments", "Center", "LastWords")
+    kinds = vars(equivalence_states)
+    return [
+        *(trained(name, with_layer(kinds[name])) for name in layers),
+        *(trained(name, with_step(kinds[name])) for name in ("FeatureQueue", "AddsUpResults")),
+    ]
+
+
+def mixed_rows():
+    def mixup():
+        model = equivalence_mixed.MirroredMixup([L.Dense(8, activation="tanh"), L.Dense(3)])
+        model.compile(O.Adam(0.01), keras.losses.CategoricalCrossentropy(from_logits=True))
+        return model
+
+    kinds = vars(equivalence_mixed)
+    steps = ("InBatchNegatives", "BarlowTwins", "HardestTriplets")
+    layers = ("NormalizesByHand", "Decorrelates", "Deviation")
+    return [
+        *(trained(name, with_step(kinds[name])) for name in steps),
+        *(trained(name, with_layer(kinds[name])) for name in layers),
+        trained("MirroredMixup", mixup),
+    ]
+
+
 FAMILIES = {
     made.__name__: made()
     for made in (
@@ -579,6 +625,8 @@ FAMILIES = {
         sources,
         callbacks,
         own_steps,
+        states,
+        mixed_rows,
     )
 }
 

@@ -19,7 +19,7 @@ ON_ONE = {"adam", "optimizer_outside_scope"}
 ON_COPIES = {
     "adam", "remainder_1", "batchnorm_synchronized_few", "lazy_subclass", "steps_per_execution_3",
     "own_train_step", "optimizer_outside_scope", "Adversaries", "dropout", "multi_optimizer",
-    "EverySecond",
+    "EverySecond", "Codebook", "InBatchNegatives",
 }  # fmt: skip
 """The cases that `make test` trains on two replicas in one process: what their copies of variables,
 uneven parts and readings can make different from two workers."""
@@ -30,7 +30,8 @@ ON_WORKERS = {
     "batchnorm_synchronized_few", "embedding_clipped", "lazy_subclass", "dropout", "augmented",
     "stateful_metrics", "steps_per_execution_3", "own_train_step", "unknown_length", "generator",
     "dataset_shuffled", "validation_uneven", "early_stopping", "Adversaries", "SumOverRows",
-    "Contrast", "Derived", "MadeInTheStep", "EverySecond", "AccumulatesByHand",
+    "Contrast", "Derived", "MadeInTheStep", "EverySecond", "AccumulatesByHand", "Codebook",
+    "Center", "FeatureQueue", "BarlowTwins", "NormalizesByHand",
 }  # fmt: skip
 """The cases that `make test` trains on two workers: one of each kind."""
 
@@ -48,8 +49,9 @@ def counts(names, of_one, of_two, of_three):
     ]
 
 
-ON_WORKERS_ONLY = {"MadeInTheStep"}
-"""What replicas of one process cannot do: make variables in a step."""
+ON_WORKERS_ONLY = {"MadeInTheStep", "Center"}
+"""What replicas of one process cannot do: make variables in a step, and assign to a variable that
+says nothing of how TensorFlow is to aggregate it."""
 
 
 @functools.cache

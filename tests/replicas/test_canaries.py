@@ -240,7 +240,7 @@ class TestAssignments:
     @pytest.mark.parametrize("name", METHODS)
     def test_a_variable_has_the_method_of_its_class(self, name):
         variable = tf.Variable([1.0])
-        assert type(variable) is variable_class()
+        assert isinstance(variable, variable_class())
         assert getattr(variable, name).__func__ is getattr(variable_class(), name)
 
 

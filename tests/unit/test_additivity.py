@@ -36,6 +36,10 @@ CASES = {
     "crossentropy": (keras.losses.categorical_crossentropy, Additivity.ROWS),
     "cosine": (keras.losses.cosine_similarity, Additivity.ROWS),
     "focal": (keras.losses.categorical_focal_crossentropy, Additivity.ROWS),
+    "unstacked columns": (lambda y, p: tf.unstack(p, 3, axis=1)[0], Additivity.ROWS),
+    "rolled columns": (lambda y, p: tf.roll(p, 1, axis=1), Additivity.ROWS),
+    "rolled rows": (lambda y, p: tf.roll(p, 1, axis=0), Additivity.MIXED),
+    "reversed rows": (lambda y, p: y * p[::-1], Additivity.MIXED),
     "first column": (lambda y, p: p[:, 0] * y[..., 0], Additivity.ROWS),
     "mean": (lambda y, p: tf.reduce_mean(SQUARES(y, p)), Additivity.TOTAL),
     "sum and mean": (

@@ -47,10 +47,9 @@ Case EagerPyFunc If PartitionedCall PyFunc PyFuncStateless StatefulPartitionedCa
 StatelessIf StatelessWhile While
 """.split()  # noqa: SIM905
 _MIXES = """
-Bincount DenseBincount DynamicPartition DynamicStitch L2Loss RandomShuffle Roll ScatterNd
-SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum TensorScatterAdd TensorScatterUpdate
-Unique UniqueV2 UniqueWithCounts Unpack UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
-UnsortedSegmentSum
+Bincount DynamicPartition DynamicStitch L2Loss RandomShuffle ScatterNd SegmentMax SegmentMean
+SegmentMin SegmentProd SegmentSum TensorScatterAdd TensorScatterUpdate Unique UniqueV2
+UniqueWithCounts UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum
 """.split()  # noqa: SIM905
 
 
@@ -71,7 +70,7 @@ def additivity_of(
 
     def judge(tensor: Any, of_inputs: list[Additivity]) -> Additivity:
         if of_inputs:
-            return _of_operation(tensor, of_inputs, row_sums)
+            return additivity_of_operation(tensor, of_inputs, row_sums)
         if tensor.op.type not in _SHAPES and row_sums.is_data(tensor):
             others.add(key_of(tensor))
         return Additivity.NONE
@@ -80,7 +79,10 @@ def additivity_of(
     return judged(result, known, judge, leaves=_SHAPES), frozenset(others)
 
 
-def _of_operation(tensor: Any, of_inputs: list[Additivity], row_sums: RowSums) -> Additivity:
+def additivity_of_operation(
+    tensor: Any, of_inputs: list[Additivity], row_sums: RowSums
+) -> Additivity:
+    """How a tensor depends on the rows, given how the inputs of its operation do."""
     operation = tensor.op
     kind, found = operation.type, set(of_inputs) - {Additivity.NONE}
     if not found:
@@ -169,8 +171,13 @@ def _mixes_rows(operation: Any, of_inputs: list[Additivity]) -> bool:
         case "ReverseV2":
             axes = tf.get_static_value(inputs[1])
             return axes is None or 0 in {int(axis) for axis in axes}
-        case "TopK" | "TopKV2":
+        case "TopK" | "TopKV2" | "DenseBincount":
             return bool(inputs[0].shape.rank == 1)
+        case "Unpack":
+            return int(operation.get_attr("axis")) % (inputs[0].shape.rank or 1) == 0
+        case "Roll":
+            axes = tf.get_static_value(inputs[2])
+            return axes is None or any(int(axis) % inputs[0].shape.rank == 0 for axis in axes.flat)
     return False
 
 

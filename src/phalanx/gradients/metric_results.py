@@ -8,7 +8,7 @@ needs a result from before an update, as `mse.result() - before` does, can not b
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.graph_walk import is_symbolic
+from phalanx.gradients.recomputed import compute_again, graph_of, is_pure
 
 _ASSIGNS = ("AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp")
 
@@ -74,10 +75,7 @@ class DerivedResult:
         values = {
             name: tf.convert_to_tensor(source.compute()) for name, source in self.sources.items()
         }
-        (value,) = tf.graph_util.import_graph_def(
-            self.graph, input_map=values, return_elements=[self.output], name="derived"
-        )
-        return value
+        return compute_again(self.graph, values, self.output, name="derived")
 
 
 def derived_result(value: Any, results: Iterable[tuple[Any, MetricResult]]) -> DerivedResult | None:
@@ -102,15 +100,26 @@ def derived_result(value: Any, results: Iterable[tuple[Any, MetricResult]]) -> D
                 return None
             sources[tensor.name] = result
         elif operation.name not in operations:
-            if not _is_pure(operation):
+            if not is_pure(operation):
                 return None
             operations[operation.name] = operation
             stack.extend(operation.inputs)
     if not sources:
         return None
-    graph = tf.compat.v1.GraphDef(node=map(_without_place, operations.values()))
-    graph.versions.producer = tf.version.GRAPH_DEF_VERSION
+    graph = graph_of(operations.values())
     return DerivedResult(graph=graph, sources=sources, output=value.name)
+
+
+def reads_of(value: Any) -> Iterator[Any]:
+    """What a tensor reads of variables; nothing where it is not symbolic."""
+    stack, seen = [value] if is_symbolic(value) else [], set()
+    while stack:
+        tensor = stack.pop()
+        if tensor.op.type == "ReadVariableOp":
+            yield tensor
+        elif tensor.name not in seen:
+            seen.add(tensor.name)
+            stack.extend(tensor.op.inputs)
 
 
 def is_of_past_state(tensor: Any) -> bool:
@@ -132,23 +141,3 @@ def is_of_past_state(tensor: Any) -> bool:
         elif operation.type in _ASSIGNS and key_of(operation.inputs[0]) in read:
             return True
     return False
-
-
-def _is_pure(operation: Any) -> bool:
-    """Whether an operation computes its outputs of its inputs alone, and calls no function."""
-    definition = operation.op_def
-    calls = any(attribute.type in ("func", "list(func)") for attribute in definition.attr)
-    is_known = bool(operation.inputs) or operation.type == "Const"
-    return is_known and not calls and not definition.is_stateful
-
-
-def _without_place(operation: Any) -> Any:
-    """The operation's node, on no device and after no other operation than its inputs."""
-    node = tf.compat.v1.NodeDef()
-    node.CopyFrom(operation.node_def)
-    node.device = ""
-    node.attr.pop("_class", None)
-    inputs = [name for name in node.input if not name.startswith("^")]
-    del node.input[:]
-    node.input.extend(inputs)
-    return node

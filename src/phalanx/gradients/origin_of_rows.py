@@ -50,7 +50,11 @@ def takes_all_rows(strided_slice: Any) -> bool:
     """Whether a slice takes all of axis 0, by `:` or nothing but other axes."""
     keeps_all = strided_slice.get_attr("begin_mask") & strided_slice.get_attr("end_mask") & 1
     others = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-    return bool(keeps_all and not any(strided_slice.get_attr(mask) & 1 for mask in others))
+    strides = tf.get_static_value(strided_slice.inputs[3])
+    in_order = strides is not None and strides[0] == 1
+    return bool(
+        keeps_all and in_order and not any(strided_slice.get_attr(mask) & 1 for mask in others)
+    )
 
 
 def is_selection(tensor: Any) -> bool:

@@ -24,6 +24,7 @@ from phalanx.gradients.metric_results import (
     MetricResult,
     derived_result,
     is_of_past_state,
+    reads_of,
 )
 from phalanx.gradients.row_sums import RowSums, Term
 from phalanx.gradients.tape_gradients import TapeGradients
@@ -34,8 +35,8 @@ gradients were bad, and whether the total can be so by them (bool); gives any te
 
 
 def is_seed(variable: Any) -> bool:
-    """Whether a Keras variable is the state of a `SeedGenerator`, which counts draws."""
-    return bool(variable.path.endswith("seed_generator_state"))
+    """Whether a variable is the state of a Keras `SeedGenerator`, which counts draws."""
+    return str(getattr(variable, "path", "")).endswith("seed_generator_state")
 
 
 class ReplicaBatch:
@@ -66,6 +67,8 @@ class ReplicaBatch:
         before: by id, what the variables in `assigned` were before, or since they were reset.
         reset_in_branch: by id, the graph of a branch in which a metric's variable was reset.
         results: by their ids, values that metrics gave as their results in the step, and which.
+        on_its_own: by id, Keras variables that a replica is to assign of its own rows.
+        extensions: what other code keeps with the step, by its class.
     """
 
     def __init__(
@@ -87,6 +90,8 @@ class ReplicaBatch:
         self.may_be_empty = may_be_empty
         self.syncs_batchnorm = syncs_batchnorm
         self.invariant: set[int] = set()
+        self.on_its_own: set[int] = set()
+        self.extensions: dict[type, Any] = {}
         self._weight = tf.cast(count, tf.float32) / tf.cast(total, tf.float32)
         self.assigned: dict[int, Any] = {}
         self.before: dict[int, Any] = {}
@@ -105,6 +110,8 @@ class ReplicaBatch:
         self._counted: dict[tuple[int, str], Any] = {}
         self._gathered: set[tuple[int, str]] = set()
         self._totals: set[tuple[int, str]] = set()
+        self._counts_of_metrics: set[tuple[int, str]] = set()
+        self._own: set[tuple[int, str]] = set()
 
     def note_invariant(self, variables: Iterable[Any]) -> None:
         """Know that every replica assigns these Keras variables the same value in this step."""
@@ -140,6 +147,21 @@ class ReplicaBatch:
             return self._weight
         return tf.cast(self.count, tf.float32) / tf.cast(self.total, tf.float32)
 
+    def of_global_batch(self, tensor: Any) -> Any:
+        """The number that one device would have where a symbolic tensor is this replica's.
+
+        None where it is no number of samples and not the first one.
+        """
+        numbers = (
+            (self._count, self._total),
+            (self._total, self._total),
+            (self._start, tf.zeros_like(self._start)),
+        )
+        for own, whole in numbers:
+            if tf.is_symbolic_tensor(own) and key_of(own) == key_of(tensor):
+                return whole
+        return None
+
     @contextlib.contextmanager
     def published(self) -> Iterator[None]:
         """Let functions of the script's own, which the step calls, read the share.
@@ -169,9 +191,14 @@ class ReplicaBatch:
     def record_result(self, value: Any, result: MetricResult) -> None:
         """Remember that `value`, or those of that dictionary, are a metric's result."""
         self.results.setdefault(id(value), (value, result))
+        self._counts_of_metrics.update(map(key_of, reads_of(value)))
         if isinstance(value, dict):
             for name, one in value.items():
                 self.record_result(one, MetricResult(result.metric, (*result.names, name)))
+
+    def is_count_of_metric(self, tensor: Any) -> bool:
+        """Whether a symbolic tensor is what a metric has counted of this replica's rows."""
+        return key_of(tensor) in self._counts_of_metrics
 
     def result_of(self, value: Any) -> MetricResult | DerivedResult | None:
         """The metric's result that `value` is, or what it computes of such results alone.
@@ -186,6 +213,14 @@ class ReplicaBatch:
         """Remember that `tensor` has the rows of all replicas."""
         if tf.is_symbolic_tensor(tensor):
             self._gathered.add(key_of(tensor))
+
+    def record_own(self, tensors: Iterable[Any]) -> None:
+        """Remember that tensors are to be of this replica's rows, though they combine them."""
+        self._own.update(key_of(tensor) for tensor in tensors if tf.is_symbolic_tensor(tensor))
+
+    def is_own(self, tensor: Any) -> bool:
+        """Whether a symbolic tensor is to be of this replica's rows."""
+        return key_of(tensor) in self._own
 
     def record_total(self, value: Any) -> None:
         """Remember that replicas have added up `value`, so that all have the same."""
@@ -233,7 +268,7 @@ class ReplicaBatch:
         """Find sums over the rows of `data`, this replica's part, in what is traced meanwhile."""
         previous = self.row_sums
         counts = (self.count, self.total, self.weight)
-        self.row_sums = RowSums(data, counts, self._gathered, self._totals)
+        self.row_sums = RowSums(data, counts, self._gathered, self._totals, self._counts_of_metrics)
         try:
             yield
         finally:

@@ -86,6 +86,7 @@ class RowSums:
         counts: Sequence[Any] = (),
         gathered: Collection[tuple[int, str]] = frozenset(),
         totals: Collection[tuple[int, str]] = frozenset(),
+        own: Collection[tuple[int, str]] = frozenset(),
     ) -> None:
         """Look at the step on this part of a batch.
 
@@ -94,12 +95,15 @@ class RowSums:
             counts: tensors that know how many rows there are, scalars.
             gathered: keys of tensors with the rows of all replicas.
             totals: keys of what replicas have added up.
+            own: keys of what variables hold that are others on each replica, as those of metrics.
         """
         self._gathered = gathered
         self._totals = totals
+        self._own = own
         rows = [t for t in tf.nest.flatten(data) if is_symbolic(t)]
         self._sizes = {t.shape[0] for t in rows if t.shape.rank}
         self._known = {key_of(t) for t in [*rows, *counts] if is_symbolic(t)}
+        self._with_rows = {key_of(t) for t in rows if t.shape.rank}
         self._axes = AxisSizes({key_of(t) for t in rows}, self._sizes)
         self._depends: dict[tuple[int, str], bool] = {}
         self._means: set[tuple[int, str]] = set()
@@ -110,6 +114,10 @@ class RowSums:
         """Remember that `tensor` is a mean, whatever its graph says."""
         if is_symbolic(tensor):
             self._means.add(key_of(tensor))
+
+    def is_mean(self, tensor: Any) -> bool:
+        """Whether a symbolic tensor is a mean by `take_for_mean`."""
+        return key_of(tensor) in self._means
 
     def terms(self, scalar: Any) -> list[Term]:
         """What `scalar` is the sum of, where some of it is a sum over rows.
@@ -149,7 +157,7 @@ class RowSums:
         """Whether a tensor is computed from this replica's rows, other than by a total of all.
 
         If this is unknown, as for the argument of a function that the step calls, it may. What
-        variables hold is taken for the same on all replicas.
+        variables hold is taken for the same on all replicas, but for those of metrics.
         """
         if not is_symbolic(tensor):
             return True
@@ -163,11 +171,17 @@ class RowSums:
         name = key_of(tensor)
         if tensor.op.type in _TOTALS or name in self._totals or name in self._gathered:
             return ()
+        if name in self._own:
+            return None
         return inputs_of(tensor)
 
     def is_data(self, tensor: Any) -> bool:
         """Whether a symbolic tensor is part of the batch itself, or the number of its rows."""
         return key_of(tensor) in self._known
+
+    def is_row_of_batch(self, tensor: Any) -> bool:
+        """Whether a symbolic tensor is part of the batch, with this replica's rows along axis 0."""
+        return key_of(tensor) in self._with_rows
 
     def is_of_rows(self, values: Any) -> bool:
         """Whether a tensor is computed from the batch and has this replica's rows along axis 0."""

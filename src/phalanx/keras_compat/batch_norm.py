@@ -31,8 +31,13 @@ def moments_of_layer(
 
     def moments(self: Any, inputs: Any, mask: Any) -> Any:
         replica_batch = replica_batch_of_many()
-        if replica_batch is None or not _is_global(self, replica_batch):
+        if replica_batch is None:
             return original(self, inputs, mask)
+        if not _is_global(self, replica_batch):
+            replica_batch.on_its_own.update(map(id, self.non_trainable_variables))
+            own: tuple[Any, Any] = original(self, inputs, mask)
+            replica_batch.record_own(own)
+            return own
         replica_batch.note_invariant(self.non_trainable_variables)
         # All axes but the layer's own, as `_reduction_axes`.
         rank = len(inputs.shape)

@@ -39,16 +39,25 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from phalanx.distributed.strategy import MultiWorkerStrategy
+from phalanx.distributed.topology import replica_id_in_group
 from phalanx.errors import ConfigurationError
 from phalanx.gradients.all_reduce import reduce_sum, scale
 from phalanx.gradients.graph_walk import graph_around_branches, is_in_branch, is_symbolic
 from phalanx.gradients.metric_results import MetricResult
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, current_step, step_scope
+from phalanx.keras_compat.added_losses import LossesOfReplica
 from phalanx.keras_compat.all_rows import over_all_rows
 from phalanx.keras_compat.assignments import assignments_seen
 from phalanx.keras_compat.batch_norm import global_moments, moments_of_layer
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
+from phalanx.keras_compat.global_values import (
+    loss_of_all_rows,
+    of_all_rows,
+    own_rows_of_all,
+    parts_of_mixed_loss,
+)
 from phalanx.keras_compat.inlined_functions import FUNCTION, inlined
 from phalanx.keras_compat.optimizer_patches import adds_up, in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
@@ -57,6 +66,12 @@ from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
 
 def _replica_batch_of_many() -> ReplicaBatch | None:
     return current_replica_batch() if in_many_replicas() else None
+
+
+def _replica_of_process() -> int:
+    if not in_many_replicas() or isinstance(tf.distribute.get_strategy(), MultiWorkerStrategy):
+        return 0
+    return replica_id_in_group()
 
 
 def _share_to_add_up() -> ReplicaBatch | None:
@@ -98,8 +113,9 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
+        (keras.Layer, "_losses"): LossesOfReplica(_replica_of_process),
         (FUNCTION, "__call__"): inlined(lambda: _replica_batch_of_many() is not None),
-        **assignments_seen(_look_for_gradients),
+        **assignments_seen(_look_for_gradients, _for_raw_variable),
         **draws_by_rows(_rows_of_share, _draw_counter),
         **constant_shapes_by_rows(_constants_of_share),
     }
@@ -184,13 +200,18 @@ def _weighted_mean(original: Callable[..., Any]) -> Callable[..., Any]:
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
         replica_batch = _replica_batch_of_many()
         if replica_batch is not None and len(getattr(values, "shape", ())) == 0:
-            values = replica_batch.for_mean(values)
+            values = _for_mean(replica_batch, values)
             if sample_weight is None:
                 # One number a batch: on one device a batch counts 1, so together they do here.
                 sample_weight = replica_batch.weight
         return original(self, values, sample_weight)
 
     return update_state
+
+
+def _for_mean(replica_batch: ReplicaBatch, number: Any) -> Any:
+    whole = loss_of_all_rows(replica_batch, number) if adds_up() else number
+    return replica_batch.for_mean(number) if whole is number else whole
 
 
 def _weighted_sum(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -202,7 +223,7 @@ def _weighted_sum(original: Callable[..., Any]) -> Callable[..., Any]:
                 present = tf.cast(replica_batch.count > 0, tf.float32)
                 return original(self, values, present)
             # One number a batch: each replica adds its part of it.
-            values, sample_weight = replica_batch.for_mean(values), replica_batch.weight
+            values, sample_weight = _for_mean(replica_batch, values), replica_batch.weight
         return original(self, values, sample_weight)
 
     return update_state
@@ -252,6 +273,16 @@ def _reset_on_all(original: Callable[..., Any]) -> Callable[..., Any]:
     return reset_state
 
 
+def _updated_by_own_rows(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if (replica_batch := _share_to_add_up()) is not None and not tf.executing_eagerly():
+            args = tuple(own_rows_of_all(replica_batch, args))
+        return original(self, *args, **kwargs)
+
+    return update_state
+
+
 def _value_before(replica_batch: ReplicaBatch, variable: Any) -> Any:
     """The value that a variable has before what is traced, or the branch that it is in."""
     if not is_in_branch():
@@ -285,7 +316,12 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         carries_weight = False
         if is_known and output_gradients is None:
             is_mean = of_variables and (is_weighed or not are_totals)
-            known = [_split(replica_batch, one, is_mean=is_mean) for one in tf.nest.flatten(target)]
+            adds_weight = is_mean and not is_weighed
+            known = [
+                (of_variables and parts_of_mixed_loss(replica_batch, one, is_mean=adds_weight))
+                or _split(replica_batch, one, is_mean=is_mean)
+                for one in tf.nest.flatten(target)
+            ]
             target = [one for targets, _ in known for one in targets]
             output_gradients = [one for _, factors in known for one in factors]
             is_weighed, carries_weight = True, not is_mean
@@ -307,6 +343,13 @@ def _look_for_gradients(assigned: Any) -> None:
     replica_batch = _share_to_add_up()
     if replica_batch is not None and replica_batch.in_own_strategy():
         replica_batch.tape_gradients.take_assigned(assigned)
+
+
+def _for_raw_variable(variable: Any, value: Any) -> Any:
+    replica_batch = _share_to_add_up()
+    if replica_batch is None or current_step().applies_total:
+        return value
+    return of_all_rows(replica_batch, variable, value)
 
 
 def _are_variables(sources: Any) -> bool:
@@ -374,6 +417,8 @@ def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
             replica_batch.assigned[id(self)] = self
             if replica_batch.wants_before:
                 replica_batch.before[id(self)] = _value_before(replica_batch, self)
+        if adds_up():
+            value = of_all_rows(replica_batch, self, value)
         if (
             in_many_replicas()
             and replica_batch.may_be_empty
@@ -440,7 +485,11 @@ def _constants_of_share() -> tuple[ReplicaRows, BatchSizeInShapes] | None:
 
 
 def _result_replacements() -> Mapping[tuple[Any, str], Any]:
-    noted = {"result": _noted_result, "reset_state": _reset_on_all}
+    noted = {
+        "result": _noted_result,
+        "reset_state": _reset_on_all,
+        "update_state": _updated_by_own_rows,
+    }
     return {
         (kind, name): note(vars(kind)[name])
         for kind in (keras.Metric, *_subclasses(keras.Metric))

@@ -140,11 +140,11 @@ def _contracts_all(node: ast.Call) -> bool:
 RULES = (
     Rule(
         name="loss-across-batch",
-        severity="warning",
-        why="A worker sees its own rows alone, so that two workers compute something else than one "
-        "device.",
-        remedy="Gather the rows of all workers first: phalanx.all_gather_batch(tensor), which "
-        "gradients go through.",
+        severity="hint",
+        why="In a step of fit each worker computes it of the rows of all workers. In an eager "
+        "step, a condition or a loop it has its own rows alone.",
+        remedy="Nothing to do in a step of fit. Elsewhere gather the rows of all workers first: "
+        "phalanx.all_gather_batch(tensor), which gradients go through.",
         find=_across_batch,
     ),
 )

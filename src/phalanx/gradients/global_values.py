@@ -1,0 +1,390 @@
+"""Values of a step that combine rows of the batch, computed of the rows of all replicas.
+
+A replica has its own rows. Contrastive losses, correlations over the batch, normalization by hand
+and mixup combine several of them. Layers and steps keep what they see in variables: the codebook of
+a VQ-VAE as moving averages, DINO's center, a queue of earlier features, running moments, counts.
+Replicas' values of these cannot be added up. So a value that is assigned, and a loss whose gradient
+is taken, is computed again from the graph of the step as one device would compute it:
+
+- a sum or a mean over rows is added up over the replicas;
+- another operation that combines rows gets the rows of all replicas;
+- the number of rows is that of the global batch;
+- what a metric has counted is added up, where its result is assigned.
+
+Operations that work on each row alone are not repeated: what they made of the rows is gathered. For
+the gradient, the part that is computed again is differentiated on each replica with respect to what
+was gathered, and the replica's tape continues from its own rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.gradients.additivity import Additivity, additivity_of_operation
+from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.axis_sizes import key_of
+from phalanx.gradients.gathered_batch import all_gather_batch
+from phalanx.gradients.graph_walk import judged
+from phalanx.gradients.origin_of_rows import keeps_axis_0
+from phalanx.gradients.recomputed import compute_again, graph_of, is_pure
+from phalanx.gradients.replica_batch import ReplicaBatch
+
+_log = logging.getLogger("phalanx")
+
+_MOST_ENTRIES_OF_A_ROW = 1 << 14
+"""More are not gathered: feature maps take longer to send than a step takes."""
+_SHAPES = ("Shape", "Size")
+
+
+class NotComputedAgainError(Exception):
+    """A value cannot be computed of the rows of all replicas; the message says why."""
+
+
+class _Kind(Enum):
+    """What a tensor that is not computed again is to the replicas."""
+
+    SAME = "same"
+    ROWS = "rows"
+    SUM = "sum"
+    MEAN = "mean"
+    NUMBER = "number"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """A tensor of which others are computed again.
+
+    Attributes:
+        kind: how the replicas' tensors make the one of all.
+        compute: makes that.
+    """
+
+    kind: _Kind
+    compute: Callable[[], Any]
+
+
+_Plan = tuple[dict[str, Any], dict[str, _Source]]
+"""Operations to repeat, and the sources of the tensors that they take, by names."""
+
+
+class GlobalValues:
+    """Values of one replica's step, of the rows of all replicas."""
+
+    def __init__(self, replica_batch: ReplicaBatch) -> None:
+        """Compute them in the step that `replica_batch` belongs to."""
+        self._batch = replica_batch
+        self._kinds: dict[tuple[int, str], Additivity] = {}
+        self._known: dict[tuple[int, str], Any] = {}
+
+    def differs(self, value: Any) -> bool:
+        """Whether a symbolic tensor is made of this replica's rows, and has no row for each."""
+        return self._rows.may_differ(value) and self._kind(value) is not Additivity.ROWS
+
+    def mixes(self, scalar: Any) -> bool:
+        """Whether a symbolic scalar combines rows such that replicas' cannot be added up."""
+        is_scalar = scalar.shape.rank == 0 and bool(scalar.dtype.is_floating)
+        mixed = Additivity.MIXED
+        return is_scalar and self._rows.may_differ(scalar) and self._kind(scalar) is mixed
+
+    def mixes_in_rows(self, values: Any) -> bool:
+        """Whether a symbolic tensor has something for each row that is made of others, too."""
+        has_rows = bool(values.shape.rank) and values.shape[0] is None
+        return has_rows and self.differs(values) and self._kind(values) is Additivity.MIXED
+
+    def own_rows_of(self, values: Any) -> Any:
+        """This replica's rows of what a symbolic tensor is of all rows.
+
+        Raises:
+            NotComputedAgainError: as in `of`.
+        """
+        if not self.differs(values):
+            return values
+        rows = self._own_rows(self.of(values), values)
+        rows.set_shape(values.shape)
+        return rows
+
+    def of(self, value: Any) -> Any:
+        """`value`, a symbolic tensor, of all rows; a collective, which all replicas call.
+
+        Raises:
+            NotComputedAgainError: it needs an operation with a state, a function, or large rows.
+        """
+        again, sources = self._plan(value)
+        return self._compute(value, again, sources)
+
+    def gradient_parts(self, scalar: Any, *, is_mean: bool) -> tuple[list[Any], list[Any]]:
+        """Tensors of this replica, and the gradients of the global `scalar` with respect to them.
+
+        A tape that takes these for the gradients of its targets gives the replica's part.
+
+        Args:
+            scalar: a scalar that mixes rows.
+            is_mean: whether the parts are weighed by the replicas' samples and then added up.
+                Else they are added up as they are.
+
+        Raises:
+            NotComputedAgainError: as in `of`; or an operation has a gradient of its own.
+        """
+        again, sources = self._plan(scalar)
+        if any(_is_weight(tensor) for one in again.values() for tensor in one.inputs):
+            _warn_of_repeated_layers()
+        if own := next((o for o in again.values() if _has_own_gradient(o)), None):
+            raise NotComputedAgainError(f"the gradient of {own.name}")
+        whole = self._compute(scalar, again, sources)
+        tensors = {
+            tensor.name: tensor
+            for operation in again.values()
+            for tensor in operation.inputs
+            if tensor.name in sources and tensor.dtype.is_floating and tensor.op.type != "Const"
+        }
+        values = [self._known[key_of(tensor)] for tensor in tensors.values()]
+        upstream = tf.gradients(whole, values, stop_gradients=values)
+        parts = [
+            (tensor, self._own_part(tf.convert_to_tensor(one), tensor, sources[name].kind, is_mean))
+            for (name, tensor), one in zip(tensors.items(), upstream, strict=True)
+            if one is not None
+        ]
+        return [tensor for tensor, _ in parts], [gradient for _, gradient in parts]
+
+    def _own_part(self, upstream: Any, tensor: Any, kind: _Kind, is_mean: bool) -> Any:
+        """The gradient with respect to this replica's `tensor`, given that of all replicas'."""
+        if kind is _Kind.ROWS:
+            upstream = self._own_rows(upstream, tensor)
+        if kind in (_Kind.ROWS, _Kind.SUM):
+            held = tf.cast(self._batch.count > 0, upstream.dtype)
+            return upstream * (self._batch.inverse_weight(upstream.dtype) if is_mean else held)
+        return upstream if is_mean else upstream * tf.cast(self._batch.weight, upstream.dtype)
+
+    def _own_rows(self, whole: Any, own: Any) -> Any:
+        """Of one value for each row of all, those of the rows that `own` has."""
+        number, total = tf.shape(own)[0], tf.shape(whole)[0]
+        begin = self._batch.start * (total // self._batch.total)
+        begin = tf.minimum(begin, total - number)  # a stand-in row, where it has none
+        return whole[begin : begin + number]
+
+    def _compute(self, value: Any, again: dict[str, Any], sources: dict[str, _Source]) -> Any:
+        if value.name in sources:
+            return self._value(value, sources[value.name].compute)
+        values = {
+            tensor.name: self._value(tensor, sources[tensor.name].compute)
+            for operation in again.values()
+            for tensor in operation.inputs
+            if tensor.name in sources
+        }
+        graph = graph_of(again.values())
+        return self._value(
+            value, lambda: compute_again(graph, values, value.name, name="of_all_rows")
+        )
+
+    def _plan(self, value: Any) -> _Plan:
+        while (plan := self._plan_with_rows(value)) is None:
+            pass  # more tensors are taken for rows now
+        return plan
+
+    def _plan_with_rows(self, value: Any) -> _Plan | None:
+        again: dict[str, Any] = {}
+        sources: dict[str, _Source] = {}
+        stack, users = [value], {value.name: None}
+        while stack:
+            tensor = stack.pop()
+            if tensor.name in sources or tensor.op.name in again:
+                continue
+            if (source := self._source(tensor)) is not None:
+                sources[tensor.name] = source
+            elif is_pure(tensor.op):
+                again[tensor.op.name] = tensor.op
+                for one in tensor.op.inputs:
+                    users.setdefault(one.name, tensor)
+                    stack.append(one)
+            else:
+                self._take_for_rows(tensor, users)
+                return None
+        return again, sources
+
+    def _take_for_rows(self, tensor: Any, users: Mapping[str, Any]) -> None:
+        """Have what is made of `tensor`, the output of a function, for rows: a layer's output."""
+        user = tensor
+        while not _may_be_rows(user) or users[user.name] is None:
+            user = users[user.name]
+            if user is None:
+                raise NotComputedAgainError(f"{tensor.op.type} in {tensor.op.name}")
+        self._kinds[key_of(user)] = Additivity.ROWS
+
+    def _value(self, tensor: Any, compute: Callable[[], Any]) -> Any:
+        own = key_of(tensor)
+        if own not in self._known:
+            self._known[own] = compute()
+        return self._known[own]
+
+    def _source(self, tensor: Any) -> _Source | None:
+        """How to have a tensor of all replicas; None where its operation must be repeated."""
+        if not self._rows.may_differ(tensor) or self._batch.is_own(tensor):
+            return _Source(kind=_Kind.SAME, compute=lambda: tensor)
+        if (number := self._batch.of_global_batch(tensor)) is not None:
+            return _Source(kind=_Kind.NUMBER, compute=lambda: number)
+        if self._batch.is_count_of_metric(tensor):
+            return _Source(kind=_Kind.NUMBER, compute=lambda: reduce_sum([tensor])[0])
+        if self._kind(tensor) is Additivity.ROWS:
+            if (tensor.shape[1:].num_elements() or 0) > _MOST_ENTRIES_OF_A_ROW:
+                raise NotComputedAgainError(f"rows of {tensor.shape[1:].num_elements()} entries")
+            return _Source(kind=_Kind.ROWS, compute=lambda: self._gathered(tensor))
+        operation = tensor.op
+        if operation.type == "L2Loss" and self._has_all_rows(operation.inputs[0]):
+            return _Source(kind=_Kind.SUM, compute=lambda: self._batch.over_replicas(tensor))
+        if operation.type in ("Sum", "Mean") and self._reduces_rows(operation):
+            if operation.type == "Sum":
+                sum_of = self._batch.over_replicas
+                return _Source(kind=_Kind.SUM, compute=lambda: sum_of(tensor))
+            return self._mean(tensor) if tensor.dtype.is_floating else None
+        if self._is_mean(tensor) and self._kind(tensor) is not Additivity.MIXED:
+            return self._mean(tensor)
+        if operation.type in _SHAPES and self._has_all_rows(operation.inputs[0]):
+            shape = lambda: self._shape(tensor, operation.inputs[0])  # noqa: E731
+            return _Source(kind=_Kind.NUMBER, compute=shape)
+        return None
+
+    def _is_mean(self, tensor: Any) -> bool:
+        return tensor.shape.rank == 0 and bool(self._rows.is_mean(tensor))
+
+    def _mean(self, tensor: Any) -> _Source:
+        weight = tf.cast(self._batch.weight, tensor.dtype)
+        return _Source(kind=_Kind.MEAN, compute=lambda: self._batch.over_replicas(tensor * weight))
+
+    def _has_all_rows(self, values: Any) -> bool:
+        """Whether a tensor has this replica's rows along axis 0, and none is left out."""
+        is_of_rows = bool(values.shape.rank) and self._kind(values) is Additivity.ROWS
+        return is_of_rows and not self._rows.selects(values)
+
+    def _reduces_rows(self, reduction: Any) -> bool:
+        values, axes = reduction.inputs
+        are_known = tf.get_static_value(axes) is not None
+        return self._has_all_rows(values) and are_known and not keeps_axis_0(values, axes)
+
+    def _gathered(self, tensor: Any) -> Any:
+        if tensor.dtype == tf.bool:
+            return tf.cast(all_gather_batch(tf.cast(tensor, tf.int32)), tf.bool)
+        return all_gather_batch(tf.stop_gradient(tensor))
+
+    def _shape(self, tensor: Any, values: Any) -> Any:
+        """The shape or the size of all rows, of that of this replica's."""
+        parts = tf.cast(tf.maximum(self._batch.count, 1), tensor.dtype)
+        total = tf.cast(self._batch.total, tensor.dtype)
+        rows = tf.shape(values, out_type=tensor.dtype)[0] // parts * total
+        if tensor.op.type == "Size":
+            return tensor // tf.maximum(tf.shape(values, out_type=tensor.dtype)[0], 1) * rows
+        return tf.concat([rows[None], tensor[1:]], axis=0)
+
+    @property
+    def _rows(self) -> Any:
+        return self._batch.row_sums
+
+    def _kind(self, tensor: Any) -> Additivity:
+        return judged(tensor, self._kinds, self._judge)
+
+    def _judge(self, tensor: Any, of_inputs: list[Additivity]) -> Additivity:
+        if self._rows.is_row_of_batch(tensor):
+            return Additivity.ROWS
+        if not of_inputs or tensor.op.type in _SHAPES or not self._rows.may_differ(tensor):
+            return Additivity.NONE
+        if self._batch.is_own(tensor):
+            return Additivity.NONE
+        if self._is_mean(tensor):
+            return Additivity.MIXED if Additivity.MIXED in of_inputs else Additivity.TOTAL
+        if _sums_broadcast(tensor):
+            return of_inputs[0]
+        has_rows = Additivity.ROWS in of_inputs
+        if has_rows and (_reorders(tensor) or self._is_of_count(tensor, of_inputs)):
+            return Additivity.MIXED
+        if _has_rows_elsewhere(tensor, of_inputs):
+            found = Additivity.OPAQUE
+        else:
+            found = additivity_of_operation(tensor, of_inputs, self._rows)
+        is_of_function = found is Additivity.OPAQUE and _may_be_rows(tensor)
+        return Additivity.ROWS if is_of_function else found
+
+    def _is_of_count(self, tensor: Any, of_inputs: list[Additivity]) -> bool:
+        """Whether rows are combined with a number that the replica's number of rows decides."""
+        inputs = tensor.op.inputs
+        return any(
+            kind is Additivity.NONE
+            and (one.shape.rank == 0 or one.shape[0] == 1)
+            and one.dtype.is_floating
+            and self._rows.may_differ(one)
+            for one, kind in zip(inputs, of_inputs, strict=True)
+        )
+
+
+def _may_be_rows(tensor: Any) -> bool:
+    """Whether axis 0 of a tensor is the only one whose size is unknown."""
+    shape = tensor.shape
+    return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
+
+
+def _has_rows_elsewhere(tensor: Any, of_inputs: list[Additivity]) -> bool:
+    """Whether an operation turns rows to another axis or takes of such, as recurrent layers do."""
+    operation = tensor.op
+    values = operation.inputs[0]
+    match operation.type:
+        case "Transpose":
+            order = tf.get_static_value(operation.inputs[1])
+            is_turned = (values.shape.rank or 0) > 2 and order is not None and int(order[0]) != 0
+            return is_turned and of_inputs[0] in (Additivity.ROWS, Additivity.OPAQUE)
+        case "StridedSlice" | "ReverseV2":
+            return of_inputs[0] is Additivity.OPAQUE
+    return False
+
+
+def _sums_broadcast(tensor: Any) -> bool:
+    """Whether an operation takes back a broadcast in a gradient, which leaves rows as they are."""
+    operation = tensor.op
+    is_sum = operation.type == "Sum" and operation.inputs[1].op.type == "BroadcastGradientArgs"
+    return bool(is_sum and tensor.shape.rank != 0)
+
+
+def _is_weight(tensor: Any) -> bool:
+    """Whether a tensor is a kernel: what a layer multiplies by."""
+    while tensor.op.type in ("Cast", "Identity"):
+        tensor = tensor.op.inputs[0]
+    return tensor.op.type == "ReadVariableOp" and (tensor.shape.rank or 0) > 1
+
+
+@functools.cache
+def _warn_of_repeated_layers() -> None:
+    _log.warning(
+        "A layer or a step combines rows of the batch before the last layers. For one device's "
+        "answer each worker computes what follows for the whole batch, so more workers do not make "
+        "that faster."
+    )
+
+
+def _has_own_gradient(operation: Any) -> bool:
+    """Whether a gradient was given by `tf.custom_gradient`, which keeps tensors of one replica."""
+    return any(name == "_gradient_op_type" for name in operation.node_def.attr)
+
+
+def _reorders(tensor: Any) -> bool:
+    """Whether axis 0 is no more the rows of one batch, in their order."""
+    operation = tensor.op
+    match operation.type:
+        case "ConcatV2":
+            axis = tf.get_static_value(operation.inputs[-1])
+            return axis is None or int(axis) % (tensor.shape.rank or 1) == 0
+        case "Pack":
+            return int(operation.get_attr("axis")) % (tensor.shape.rank or 1) == 0
+        case "ExpandDims":
+            axis = tf.get_static_value(operation.inputs[1])
+            return axis is None or int(axis) % (tensor.shape.rank or 1) == 0
+        case "Tile":
+            multiples = tf.get_static_value(operation.inputs[1])
+            return multiples is None or int(multiples[0]) != 1
+        case "Reshape":
+            rows = operation.inputs[0].shape[0] if operation.inputs[0].shape.rank else 1
+            return not tensor.shape.rank or (tensor.shape[0] is not None and rows is None)
+    return False

@@ -1,0 +1,112 @@
+"""What a step assigns to variables, and what it calls its loss, has the rows of all replicas."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.gradients.global_values import GlobalValues, NotComputedAgainError
+from phalanx.gradients.graph_walk import is_in_branch, is_symbolic
+from phalanx.gradients.replica_batch import ReplicaBatch
+
+_SUMS = ("sum", tf.VariableAggregation.SUM)
+
+_log = logging.getLogger("phalanx")
+
+
+def of_all_rows(replica_batch: ReplicaBatch, variable: Any, value: Any) -> Any:
+    """What a step assigns to a variable, of the rows of all replicas where it combines rows.
+
+    A metric counts a replica's own rows, and so does what a replica keeps for itself. In a branch
+    or a loop, where replicas may differ in what they run, each assigns what it has.
+
+    Args:
+        replica_batch: the replica's, in a step whose replicas add up.
+        variable: Keras's or TensorFlow's.
+        value: what the step computed.
+    """
+    is_own = variable.aggregation in _SUMS or id(variable) in replica_batch.on_its_own
+    if is_own or replica_batch.is_replica_invariant(variable) or not is_symbolic(value):
+        return value
+    if replica_batch.tape_gradients.need_totals:  # this step is traced again
+        return value
+    values = _global_values(replica_batch)
+    if values is None or not values.differs(value):
+        return value
+    try:
+        return values.of(value)
+    except NotComputedAgainError as cause:
+        _warn(getattr(variable, "path", variable.name), str(cause))
+        return value
+
+
+def loss_of_all_rows(replica_batch: ReplicaBatch, loss: Any) -> Any:
+    """A scalar of a step, of the rows of all replicas where it combines rows; else as it is."""
+    if not is_symbolic(loss) or (values := _global_values(replica_batch)) is None:
+        return loss
+    if not values.mixes(loss):
+        return loss
+    try:
+        return values.of(loss)
+    except NotComputedAgainError:
+        return loss
+
+
+def parts_of_mixed_loss(
+    replica_batch: ReplicaBatch, loss: Any, *, is_mean: bool
+) -> tuple[list[Any], list[Any]] | None:
+    """Targets and their gradients for a loss that combines rows, as `GlobalValues` has them.
+
+    None where it does not, and where it cannot be computed of the rows of all replicas.
+    """
+    if not is_symbolic(loss) or (values := _global_values(replica_batch)) is None:
+        return None
+    if not values.mixes(loss):
+        return None
+    try:
+        return values.gradient_parts(loss, is_mean=is_mean)
+    except NotComputedAgainError:
+        return None
+
+
+def own_rows_of_all(replica_batch: ReplicaBatch, arguments: Sequence[Any]) -> Sequence[Any]:
+    """What a metric is given, where some of it is made of other rows, too; else as it is.
+
+    Each replica then counts its own rows of what one device has.
+    """
+    values = _global_values(replica_batch)
+    tensors = [one for one in arguments if is_symbolic(one) and one.shape.rank]
+    if values is None or not any(map(values.mixes_in_rows, tensors)):
+        return arguments
+    try:
+        return [
+            values.own_rows_of(one) if is_symbolic(one) and one.shape.rank else one
+            for one in arguments
+        ]
+    except NotComputedAgainError:
+        return arguments
+
+
+def _global_values(replica_batch: ReplicaBatch) -> GlobalValues | None:
+    """Those of the step; None in a branch, a loop or a function, where replicas may differ."""
+    if is_in_branch() or not replica_batch.in_own_strategy():
+        return None
+    values: GlobalValues = replica_batch.extensions.setdefault(
+        GlobalValues, GlobalValues(replica_batch)
+    )
+    return values
+
+
+@functools.cache
+def _warn(path: str, cause: str) -> None:
+    _log.warning(
+        "%s is assigned a value that combines rows of the batch, and that cannot be computed of "
+        "the rows of all workers (%s). Each worker assigns that of its own rows, and their mean "
+        "is taken after each epoch.",
+        path,
+        cause,
+    )

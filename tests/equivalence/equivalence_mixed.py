@@ -1,0 +1,121 @@
+"""Layers and steps that combine the rows of a batch, as published ones do: nothing is gathered."""
+
+import keras
+import tensorflow as tf
+from equivalence_steps import Own, network
+from keras import ops
+
+L = keras.layers
+
+
+class InBatchNegatives(Own):
+    """Every other row of the batch is a negative, at a temperature that is trained (CLIP)."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = network(8, 4), network(8, 4)
+        self.scale = self.add_weight(shape=(), initializer="ones")
+
+    def train_step(self, data):
+        x = data[0]
+        with tf.GradientTape() as tape:
+            left, right = (
+                ops.normalize(side(part), axis=1)
+                for side, part in ((self.left, x[:, :3]), (self.right, x[:, 3:]))
+            )
+            similar = ops.matmul(left, ops.transpose(right)) * ops.exp(self.scale)
+            rows = ops.arange(ops.shape(similar)[0])
+            crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            loss = crossentropy(rows, similar) + crossentropy(rows, ops.transpose(similar))
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
+class BarlowTwins(Own):
+    """Correlations of features over the batch (arXiv:2103.03230), and a penalty on weights."""
+
+    def __init__(self):
+        super().__init__()
+        # A last bias would have no gradient, only rounding noise.
+        self.encoder = keras.Sequential([L.Dense(8, activation="tanh"), L.Dense(4, use_bias=False)])
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            one, other = (self.normalized(data[0] * scale) for scale in (1.0, 1.2))
+            rows = ops.cast(ops.shape(one)[0], one.dtype)
+            correlation = ops.matmul(ops.transpose(one), other) / rows
+            similar = ops.sum(ops.square(ops.diagonal(correlation) - 1))
+            unlike = ops.sum(ops.square(correlation)) - ops.sum(
+                ops.square(ops.diagonal(correlation))
+            )
+            loss = similar + 0.05 * unlike + 1e-3 * tf.nn.l2_loss(self.encoder.layers[0].kernel)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+    def normalized(self, x):
+        features = self.encoder(x)
+        return (features - ops.mean(features, axis=0)) / (ops.std(features, axis=0) + 0.1)
+
+
+class HardestTriplets(Own):
+    """The farthest row of a class against the nearest of another, with clipped gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = network(8, 4)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            features = self.encoder(x)
+            apart = ops.sum(ops.square(features[:, None] - features[None]), axis=-1)
+            is_same = y[:, None] == y[None, :]
+            farthest = ops.max(ops.where(is_same, apart, 0.0), axis=1)
+            nearest = ops.min(ops.where(is_same, 1e3, apart), axis=1)
+            loss = ops.mean(ops.relu(farthest - nearest + 0.5))
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, self.trainable_weights), 0.3)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return self.note(loss)
+
+
+class MirroredMixup(keras.Sequential):
+    """Mixes each row with the one opposite (arXiv:1710.09412)."""
+
+    def train_step(self, data):
+        x, y = data
+        y = ops.one_hot(y, 3)
+        return super().train_step((0.7 * x + 0.3 * x[::-1], 0.7 * y + 0.3 * y[::-1]))
+
+
+class NormalizesByHand(L.Layer):
+    """A normalization over the batch that the script wrote, with moving moments."""
+
+    def build(self, shape):
+        self.mean = self.add_weight(shape=shape[-1:], initializer="zeros", trainable=False)
+        self.variance = self.add_weight(shape=shape[-1:], initializer="ones", trainable=False)
+
+    def call(self, x, training=False):
+        mean, variance = self.mean, self.variance
+        if training:
+            mean, variance = tf.nn.moments(x, [0])
+            self.mean.assign(0.8 * self.mean + 0.2 * mean)
+            self.variance.assign(0.8 * self.variance + 0.2 * variance)
+        return (x - mean) / ops.sqrt(variance + 1e-2)
+
+
+class Decorrelates(L.Layer):
+    """Adds a loss on the covariance of what it passes on."""
+
+    def call(self, x):
+        apart = x - ops.mean(x, axis=0)
+        covariance = ops.matmul(ops.transpose(apart), apart)
+        self.add_loss(0.1 * ops.mean(ops.square(covariance)))
+        return x
+
+
+class Deviation(L.Layer):
+    """Gives each row how the batch spreads (StyleGAN's minibatch standard deviation)."""
+
+    def call(self, x):
+        spread = ops.mean(ops.std(x, axis=0))
+        return ops.concatenate([x, ops.ones_like(x[:, :1]) * spread], axis=-1)
