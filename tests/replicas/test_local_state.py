@@ -152,3 +152,18 @@ def test_masks_are_the_same_in_the_next_run(mirrored2):
 def test_masks_change_from_step_to_step(mirrored2):
     one, two = dropped(mirrored2, 2, epochs=1)[0], dropped(mirrored2, 2, epochs=2)[0]
     assert (two != 2 * one).any()
+
+
+@pytest.mark.usefixtures("own_moments")
+def test_the_loss_of_each_replica_is_of_its_own_rows(mirrored2):
+    x = np.random.default_rng(3).normal(size=(6, 4)).astype("float32")
+    arguments = {"batch_size": 6, "shuffle": False, "verbose": 0}
+    with mirrored2.scope():
+        losses = phalanx.fit(normalized(), x, np.zeros((6, 1)), **arguments).history["loss"]
+
+    def loss(rows):
+        apart = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-3)
+        return np.mean(apart.sum(1) ** 2)
+
+    assert losses == pytest.approx([(loss(x[:3]) + loss(x[3:])) / 2], rel=1e-5)
+    assert losses != pytest.approx([loss(x)], rel=1e-2)
