@@ -33,7 +33,7 @@ from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.gathered_batch import all_gather_batch
 from phalanx.gradients.graph_walk import judged
 from phalanx.gradients.origin_of_rows import keeps_axis_0
-from phalanx.gradients.recomputed import compute_again, graph_of, is_pure
+from phalanx.gradients.recomputed import calls_function, compute_again, graph_of, is_pure
 from phalanx.gradients.replica_batch import ReplicaBatch
 
 _log = logging.getLogger("phalanx")
@@ -203,9 +203,11 @@ class GlobalValues:
                 for one in tensor.op.inputs:
                     users.setdefault(one.name, tensor)
                     stack.append(one)
-            else:
+            elif calls_function(tensor.op):
                 self._take_for_rows(tensor, users)
                 return None
+            else:
+                raise NotComputedAgainError(f"{tensor.op.type} in {tensor.op.name}")
         return again, sources
 
     def _take_for_rows(self, tensor: Any, users: Mapping[str, Any]) -> None:

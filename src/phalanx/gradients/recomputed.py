@@ -10,10 +10,13 @@ import tensorflow as tf
 
 def is_pure(operation: Any) -> bool:
     """Whether an operation computes its outputs of its inputs alone, and calls no function."""
-    definition = operation.op_def
-    calls = any(attribute.type in ("func", "list(func)") for attribute in definition.attr)
     is_known = bool(operation.inputs) or operation.type == "Const"
-    return is_known and not calls and not definition.is_stateful
+    return is_known and not calls_function(operation) and not operation.op_def.is_stateful
+
+
+def calls_function(operation: Any) -> bool:
+    """Whether an operation calls a function, as loops and conditions do."""
+    return any(attribute.type in ("func", "list(func)") for attribute in operation.op_def.attr)
 
 
 def graph_of(operations: Iterable[Any]) -> tf.compat.v1.GraphDef:

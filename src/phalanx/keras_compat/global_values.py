@@ -69,7 +69,8 @@ def parts_of_mixed_loss(
         return None
     try:
         return values.gradient_parts(loss, is_mean=is_mean)
-    except NotComputedAgainError:
+    except NotComputedAgainError as cause:
+        _warn_of_loss(str(cause))
         return None
 
 
@@ -99,6 +100,15 @@ def _global_values(replica_batch: ReplicaBatch) -> GlobalValues | None:
         GlobalValues, GlobalValues(replica_batch)
     )
     return values
+
+
+@functools.cache
+def _warn_of_loss(cause: str) -> None:
+    _log.warning(
+        "A loss seems to combine rows of the batch, and cannot be computed of the rows of all "
+        "workers (%s). Each worker computes it of its own rows, so it may differ from one device.",
+        cause,
+    )
 
 
 @functools.cache
