@@ -1,7 +1,8 @@
 """What a step assigns to TensorFlow's variables.
 
-Private name used: `BaseResourceVariable` of tensorflow/python/ops/resource_variable_ops.py, which
-has the methods of each variable of one replica; guarded by tests/replicas/test_canaries.py.
+Private names used: `ResourceVariable` and its base `BaseResourceVariable`, of
+tensorflow/python/ops/resource_variable_ops.py, which have the methods of each variable of one
+replica; guarded by tests/replicas/test_canaries.py.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ def assignments_seen(
         replace: called with a variable and the dense value that a script assigns or adds to it, in
             a graph; gives the value to take in its place.
     """
-    kind = variable_class()
     return {
-        (kind, name): _seen(getattr(kind, name), see, replace if name in _DENSE else None)
+        (kind, name): _seen(vars(kind)[name], see, replace if name in _DENSE else None)
+        for kind in variable_classes()
         for name in METHODS
+        if name in vars(kind)
     }
 
 
-def variable_class() -> Any:
-    """The class that has the methods."""
+def variable_classes() -> tuple[Any, Any]:
+    """The classes that have the methods: that of most variables, and the base of all."""
     module = importlib.import_module("tensorflow.python.ops.resource_variable_ops")
-    return module.BaseResourceVariable
+    return module.ResourceVariable, module.BaseResourceVariable
 
 
 def _caller() -> str:
