@@ -603,7 +603,7 @@ def mixed_rows():
         return model
 
     kinds = vars(equivalence_mixed)
-    steps = ("InBatchNegatives", "BarlowTwins", "HardestTriplets")
+    steps = ("InBatchNegatives", "BarlowTwins", "HardestTriplets", "SpreadOfSelected")
     layers = ("NormalizesByHand", "Decorrelates", "Deviation")
     return [
         *(trained(name, with_step(kinds[name])) for name in steps),

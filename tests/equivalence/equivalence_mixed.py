@@ -78,6 +78,23 @@ class HardestTriplets(Own):
         return self.note(loss)
 
 
+class SpreadOfSelected(Own):
+    """Compares the rows that a mask selects with each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = network(8, 3)
+
+    def train_step(self, data):
+        x, _ = data
+        with tf.GradientTape() as tape:
+            chosen = tf.boolean_mask(self.encoder(x), x[:, 0] > -0.3)
+            root = tf.sqrt(tf.reduce_mean((chosen - 1) ** 2))
+            loss = root + tf.reduce_mean(tf.matmul(chosen, chosen, transpose_b=True) ** 2)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
 class MirroredMixup(keras.Sequential):
     """Mixes each row with the one opposite (arXiv:1710.09412)."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.replica_exchange import sum_upstream
 from phalanx.gradients.step_context import current_replica_batch
 
@@ -38,6 +39,21 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
     if replica_batch is not None:
         replica_batch.record_gathered(gathered)
     return gathered
+
+
+def gather_rows(tensor: Any) -> tf.Tensor:
+    """`all_gather_batch` of a tensor of any dtype, bool included."""
+    if tensor.dtype == tf.bool:
+        return tf.cast(all_gather_batch(tf.cast(tensor, tf.int32)), tf.bool)
+    return all_gather_batch(tensor)
+
+
+def own_rows(whole: Any, own: Any, replica_batch: ReplicaBatch) -> Any:
+    """Of one value for each row of the global batch, those of the rows that `own` has."""
+    number, total = tf.shape(own)[0], tf.shape(whole)[0]
+    begin = replica_batch.start * (total // replica_batch.total)
+    begin = tf.minimum(begin, total - number)  # a stand-in row, where it has none
+    return whole[begin : begin + number]
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]

@@ -30,9 +30,9 @@ import tensorflow as tf
 from phalanx.gradients.additivity import Additivity, additivity_of_operation
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.axis_sizes import key_of
-from phalanx.gradients.gathered_batch import all_gather_batch
+from phalanx.gradients.gathered_batch import gather_rows, own_rows
 from phalanx.gradients.graph_walk import judged
-from phalanx.gradients.origin_of_rows import keeps_axis_0
+from phalanx.gradients.origin_of_rows import keeps_axis_0, origin_of_rows
 from phalanx.gradients.recomputed import calls_function, compute_again, graph_of, is_pure
 from phalanx.gradients.replica_batch import ReplicaBatch
 
@@ -106,7 +106,7 @@ class GlobalValues:
         """
         if not self.differs(values):
             return values
-        rows = self._own_rows(self.of(values), values)
+        rows = own_rows(self.of(values), values, self._batch)
         rows.set_shape(values.shape)
         return rows
 
@@ -133,10 +133,10 @@ class GlobalValues:
             NotComputedAgainError: as in `of`; or an operation has a gradient of its own.
         """
         again, sources = self._plan(scalar)
-        if any(_is_weight(tensor) for one in again.values() for tensor in one.inputs):
-            _warn_of_repeated_layers()
         if own := next((o for o in again.values() if _has_own_gradient(o)), None):
             raise NotComputedAgainError(f"the gradient of {own.name}")
+        if any(_is_weight(tensor) for one in again.values() for tensor in one.inputs):
+            _warn_of_repeated_layers()
         whole = self._compute(scalar, again, sources)
         tensors = {
             tensor.name: tensor
@@ -156,18 +156,11 @@ class GlobalValues:
     def _own_part(self, upstream: Any, tensor: Any, kind: _Kind, is_mean: bool) -> Any:
         """The gradient with respect to this replica's `tensor`, given that of all replicas'."""
         if kind is _Kind.ROWS:
-            upstream = self._own_rows(upstream, tensor)
+            upstream = own_rows(upstream, tensor, self._batch)
         if kind in (_Kind.ROWS, _Kind.SUM):
             held = tf.cast(self._batch.count > 0, upstream.dtype)
             return upstream * (self._batch.inverse_weight(upstream.dtype) if is_mean else held)
         return upstream if is_mean else upstream * tf.cast(self._batch.weight, upstream.dtype)
-
-    def _own_rows(self, whole: Any, own: Any) -> Any:
-        """Of one value for each row of all, those of the rows that `own` has."""
-        number, total = tf.shape(own)[0], tf.shape(whole)[0]
-        begin = self._batch.start * (total // self._batch.total)
-        begin = tf.minimum(begin, total - number)  # a stand-in row, where it has none
-        return whole[begin : begin + number]
 
     def _compute(self, value: Any, again: dict[str, Any], sources: dict[str, _Source]) -> Any:
         if value.name in sources:
@@ -233,10 +226,10 @@ class GlobalValues:
             return _Source(kind=_Kind.NUMBER, compute=lambda: number)
         if self._batch.is_count_of_metric(tensor):
             return _Source(kind=_Kind.NUMBER, compute=lambda: reduce_sum([tensor])[0])
-        if self._kind(tensor) is Additivity.ROWS:
+        if self._kind(tensor) is Additivity.ROWS and not self._is_selected(tensor):
             if (tensor.shape[1:].num_elements() or 0) > _MOST_ENTRIES_OF_A_ROW:
                 raise NotComputedAgainError(f"rows of {tensor.shape[1:].num_elements()} entries")
-            return _Source(kind=_Kind.ROWS, compute=lambda: self._gathered(tensor))
+            return _Source(kind=_Kind.ROWS, compute=lambda: gather_rows(tf.stop_gradient(tensor)))
         operation = tensor.op
         if operation.type == "L2Loss" and self._has_all_rows(operation.inputs[0]):
             return _Source(kind=_Kind.SUM, compute=lambda: self._batch.over_replicas(tensor))
@@ -262,17 +255,20 @@ class GlobalValues:
     def _has_all_rows(self, values: Any) -> bool:
         """Whether a tensor has this replica's rows along axis 0, and none is left out."""
         is_of_rows = bool(values.shape.rank) and self._kind(values) is Additivity.ROWS
-        return is_of_rows and not self._rows.selects(values)
+        return is_of_rows and not self._is_selected(values)
+
+    def _is_selected(self, values: Any) -> bool:
+        """Whether a tensor has the rows that a mask selects, or their numbers.
+
+        How many each replica has is not known, so they are selected again, of all rows.
+        """
+        is_number = origin_of_rows(values).type == "Where"
+        return bool(is_number or self._rows.selects(values))
 
     def _reduces_rows(self, reduction: Any) -> bool:
         values, axes = reduction.inputs
         are_known = tf.get_static_value(axes) is not None
         return self._has_all_rows(values) and are_known and not keeps_axis_0(values, axes)
-
-    def _gathered(self, tensor: Any) -> Any:
-        if tensor.dtype == tf.bool:
-            return tf.cast(all_gather_batch(tf.cast(tensor, tf.int32)), tf.bool)
-        return all_gather_batch(tf.stop_gradient(tensor))
 
     def _shape(self, tensor: Any, values: Any) -> Any:
         """The shape or the size of all rows, of that of this replica's."""

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from phalanx.gradients.additivity import Additivity, additivity_of
-from phalanx.gradients.gathered_batch import all_gather_batch
+from phalanx.gradients.gathered_batch import gather_rows, own_rows
 from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.keras_compat.eager_probes import MASK
@@ -69,7 +69,9 @@ def _over_all_rows(
         given = keras.tree.flatten((y_true, y_pred))
         if not _needs_all_rows(result, given, replica_batch, is_weighted):
             return result
-        everywhere = keras.tree.map_structure(_gathered, (y_true, y_pred))
+        everywhere = keras.tree.map_structure(
+            lambda one: None if one is None else gather_rows(one), (y_true, y_pred)
+        )
         whole = function(*everywhere, **kwargs)
         if not whole.shape.rank:
             replica_batch.row_sums.take_for_mean(whole)
@@ -77,7 +79,7 @@ def _over_all_rows(
         if whole.shape[0] is not None:  # an axis of another kind
             replica_batch.record_gathered(whole)
             return whole
-        return _own_rows(whole, tf.shape(given[-1])[0], replica_batch)
+        return own_rows(whole, given[-1], replica_batch)
 
     return call
 
@@ -101,22 +103,6 @@ def _needs_all_rows(
 
 def _has_rows(value: Any) -> bool:
     return is_symbolic(value) and bool(value.shape.rank) and value.dtype != tf.string
-
-
-def _gathered(tensor: Any) -> Any:
-    if tensor is None:
-        return None
-    if tensor.dtype == tf.bool:
-        return tf.cast(all_gather_batch(tf.cast(tensor, tf.int32)), tf.bool)
-    return all_gather_batch(tensor)
-
-
-def _own_rows(whole: Any, number: Any, replica_batch: ReplicaBatch) -> Any:
-    """Of one value for each row of the global batch, those of this replica's rows."""
-    total = tf.shape(whole)[0]
-    begin = replica_batch.start * (total // replica_batch.total)
-    begin = tf.minimum(begin, total - number)  # a stand-in row, where it has none
-    return whole[begin : begin + number]
 
 
 def _warn_of_other_rows() -> None:

@@ -46,9 +46,7 @@ def of_all_rows(replica_batch: ReplicaBatch, variable: Any, value: Any) -> Any:
 
 def loss_of_all_rows(replica_batch: ReplicaBatch, loss: Any) -> Any:
     """A scalar of a step, of the rows of all replicas where it combines rows; else as it is."""
-    if not is_symbolic(loss) or (values := _global_values(replica_batch)) is None:
-        return loss
-    if not values.mixes(loss):
+    if (values := _values_that_mix(replica_batch, loss)) is None:
         return loss
     try:
         return values.of(loss)
@@ -63,9 +61,7 @@ def parts_of_mixed_loss(
 
     None where it does not, and where it cannot be computed of the rows of all replicas.
     """
-    if not is_symbolic(loss) or (values := _global_values(replica_batch)) is None:
-        return None
-    if not values.mixes(loss):
+    if (values := _values_that_mix(replica_batch, loss)) is None:
         return None
     try:
         return values.gradient_parts(loss, is_mean=is_mean)
@@ -90,6 +86,12 @@ def own_rows_of_all(replica_batch: ReplicaBatch, arguments: Sequence[Any]) -> Se
         ]
     except NotComputedAgainError:
         return arguments
+
+
+def _values_that_mix(replica_batch: ReplicaBatch, loss: Any) -> GlobalValues | None:
+    """Those of the step where `loss` is a scalar of it that combines rows; else None."""
+    values = _global_values(replica_batch) if is_symbolic(loss) else None
+    return values if values is not None and values.mixes(loss) else None
 
 
 def _global_values(replica_batch: ReplicaBatch) -> GlobalValues | None:
