@@ -38,10 +38,11 @@ def planted(directory, rank, wanted):
         keras.utils.set_random_seed(1)
         layers = keras.layers
         dtype = options.pop("dtype", "float32")
+        activation = options.pop("activation", "relu")  # on some CPUs max(NaN, 0) is 0
         model = keras.Sequential(
             [
                 keras.Input((4,)),
-                layers.Dense(8, name="first", activation="relu", dtype=dtype),
+                layers.Dense(8, name="first", activation=activation, dtype=dtype),
                 layers.BatchNormalization(name="norm", dtype=dtype),
                 layers.Dropout(0.2, seed=3, dtype=dtype),
                 layers.Dense(1, name="head", dtype="float32"),
@@ -80,7 +81,7 @@ def planted(directory, rank, wanted):
         if name not in wanted:
             continue
         kept(name)
-        model = model_of(**options)
+        model = model_of(activation="tanh", **options)
         with batchnorm_over(all_rows=name != "compiled"), pytest.raises(NonFiniteError) as caught:
             phalanx.fit(model, *bad_data(np.nan), **fit)
         found[name] = str(caught.value)
@@ -206,8 +207,10 @@ def replay(directory):
 @pytest.mark.parametrize("name", ["plain", "several steps a call", "compiled"])
 def test_the_batch_of_one_worker_is_kept_there_and_its_sample_named(name, run):
     directory, workers = run(name)
+    all_rows_are_normalized = name != "compiled"
+    origin = "every worker had them" if all_rows_are_normalized else "it came from worker 1"
     for found in workers:
-        assert "at step 2; it came from worker 1" in found[name]
+        assert f"at step 2; {origin}" in found[name]
         assert found[f"{name}: weights"], "the weights stay those before the step"
     kept, about, found = replay(directory / name)
     assert kept == "worker-1-step-2"

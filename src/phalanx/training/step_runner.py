@@ -223,6 +223,8 @@ def _first_of_all_workers(
 
 def _workers(trouble: NonFiniteStep, topology: ReplicaTopology) -> str:
     workers = sorted({replica // topology.local for replica in trouble.replicas})
+    if topology.has_peers and len(workers) == topology.total // topology.local:
+        return "every worker had them (BatchNormalization passes those of one worker on to all)"
     origin = f"it came from worker {', '.join(map(str, workers))}"
     if topology.local > 1:
         origin += f" (replica {', '.join(map(str, trouble.replicas))})"
@@ -237,7 +239,7 @@ def _explain(paths: Sequence[str], trouble: NonFiniteStep, topology: ReplicaTopo
         source = "each worker's own was finite, their sum was not"
     return (
         f"The gradient of {name} had NaN or infinite entries at step {trouble.step + 1}; {source}. "
-        "Lower the learning rate, clip with global_clipnorm, or look at that worker's data; "
+        "Lower the learning rate, clip with global_clipnorm, or look at the data; "
         'phalanx.clip.attach(optimizer, on_nonfinite="skip") continues without such steps.'
     )
 
