@@ -603,7 +603,9 @@ def mixed_rows():
         return model
 
     kinds = vars(equivalence_mixed)
-    steps = ("InBatchNegatives", "BarlowTwins", "HardestTriplets", "SpreadOfSelected")
+    steps = (
+        "InBatchNegatives", "BarlowTwins", "HardestTriplets", "SpreadOfSelected", "SlopePenalty",
+    )  # fmt: skip
     layers = ("NormalizesByHand", "Decorrelates", "Deviation")
     return [
         *(trained(name, with_step(kinds[name])) for name in steps),

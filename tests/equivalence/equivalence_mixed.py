@@ -95,6 +95,37 @@ class SpreadOfSelected(Own):
         return self.note(loss)
 
 
+class SlopePenalty(Own):
+    """A penalty on the gradient by the rows, through operations whose gradients look mixed.
+
+    TensorFlow takes the gradients of these apart by shapes and by numbers of rows.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = L.Dense(8, activation="tanh"), L.Dense(1)
+
+    def critic(self, x):
+        h = self.first(x)
+        largest = tf.math.top_k(h * h, 3)[0]
+        numbers = tf.range(tf.shape(h)[0])
+        picked = tf.gather_nd(h * h, tf.stack([numbers, tf.argmax(h, 1, tf.int32)], axis=1))
+        h = tf.concat([h, largest, tf.tile(h * h, [1, 2]), picked[:, None]], axis=1)
+        return self.last(h)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as of_rows:
+                of_rows.watch(x)
+                found = self.critic(x)
+            slopes = tf.reduce_sum(of_rows.gradient(found, x) ** 2, axis=1)
+            apart = tf.reduce_mean((found[:, 0] - tf.cast(y, tf.float32)) ** 2)
+            loss = apart + tf.reduce_mean(slopes)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
 class MirroredMixup(keras.Sequential):
     """Mixes each row with the one opposite (arXiv:1710.09412)."""
 

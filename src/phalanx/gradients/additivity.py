@@ -15,7 +15,12 @@ import tensorflow as tf
 
 from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.graph_walk import judged
-from phalanx.gradients.origin_of_rows import is_selection, keeps_axis_0, takes_all_rows
+from phalanx.gradients.origin_of_rows import (
+    is_selection,
+    keeps_axis_0,
+    slice_takes_all_rows,
+    takes_all_rows,
+)
 from phalanx.gradients.row_sums import RowSums
 
 
@@ -155,8 +160,7 @@ def _mixes_rows(operation: Any, of_inputs: list[Additivity]) -> bool:
         case "StridedSlice":
             return not takes_all_rows(operation) and not operation.get_attr("ellipsis_mask") & 1
         case "Slice":
-            begin, size = (tf.get_static_value(one) for one in inputs[1:])
-            return begin is None or size is None or int(begin[0]) != 0 or int(size[0]) != -1
+            return not slice_takes_all_rows(operation)
         case "GatherV2" | "GatherNd":
             if first_is_none or operation.get_attr("batch_dims"):
                 return False

@@ -40,7 +40,7 @@ _log = logging.getLogger("phalanx")
 
 _MOST_ENTRIES_OF_A_ROW = 1 << 14
 """More are not gathered: feature maps take longer to send than a step takes."""
-_SHAPES = ("Shape", "Size")
+_SHAPES = ("Shape", "ShapeN", "Size")
 
 
 class NotComputedAgainError(Exception):
@@ -240,9 +240,11 @@ class GlobalValues:
             return self._mean(tensor) if tensor.dtype.is_floating else None
         if self._is_mean(tensor) and self._kind(tensor) is not Additivity.MIXED:
             return self._mean(tensor)
-        if operation.type in _SHAPES and self._has_all_rows(operation.inputs[0]):
-            shape = lambda: self._shape(tensor, operation.inputs[0])  # noqa: E731
-            return _Source(kind=_Kind.NUMBER, compute=shape)
+        if operation.type in _SHAPES:
+            values = operation.inputs[tensor.value_index]  # ShapeN has an output for each input
+            if self._has_all_rows(values):
+                shape = lambda: self._shape(tensor, values)  # noqa: E731
+                return _Source(kind=_Kind.NUMBER, compute=shape)
         return None
 
     def _is_mean(self, tensor: Any) -> bool:
@@ -267,8 +269,11 @@ class GlobalValues:
 
     def _reduces_rows(self, reduction: Any) -> bool:
         values, axes = reduction.inputs
-        are_known = tf.get_static_value(axes) is not None
-        return self._has_all_rows(values) and are_known and not keeps_axis_0(values, axes)
+        is_sum = tf.get_static_value(axes) is not None and not keeps_axis_0(values, axes)
+        # Replicas can add up only what has one shape on all of them.
+        return (
+            is_sum and self._has_all_rows(values) and reduction.outputs[0].shape.is_fully_defined()
+        )
 
     def _shape(self, tensor: Any, values: Any) -> Any:
         """The shape or the size of all rows, of that of this replica's."""
@@ -293,6 +298,10 @@ class GlobalValues:
             return Additivity.NONE
         if self._batch.is_own(tensor):
             return Additivity.NONE
+        if tensor.op.type == "Range":  # the rows' numbers, which begin at 0 on each replica
+            return Additivity.MIXED
+        if self._picks_from_each_row(tensor):
+            return of_inputs[0]
         if self._is_mean(tensor):
             return Additivity.MIXED if Additivity.MIXED in of_inputs else Additivity.TOTAL
         if _sums_broadcast(tensor):
@@ -306,6 +315,14 @@ class GlobalValues:
             found = additivity_of_operation(tensor, of_inputs, self._rows)
         is_of_function = found is Additivity.OPAQUE and _may_be_rows(tensor)
         return Additivity.ROWS if is_of_function else found
+
+    def _picks_from_each_row(self, tensor: Any) -> bool:
+        """Whether `tf.gather_nd` takes something of each row: by its number and other indices."""
+        if tensor.op.type != "GatherNd" or tensor.op.inputs[1].op.type != "Pack":
+            return False
+        numbers, *others = tensor.op.inputs[1].op.inputs
+        known = [self._kinds.get(key_of(one)) for one in others]
+        return numbers.op.type == "Range" and set(known) <= {Additivity.NONE, Additivity.ROWS}
 
     def _is_of_count(self, tensor: Any, of_inputs: list[Additivity]) -> bool:
         """Whether rows are combined with a number that the replica's number of rows decides."""
@@ -384,5 +401,31 @@ def _reorders(tensor: Any) -> bool:
             return multiples is None or int(multiples[0]) != 1
         case "Reshape":
             rows = operation.inputs[0].shape[0] if operation.inputs[0].shape.rank else 1
-            return not tensor.shape.rank or (tensor.shape[0] is not None and rows is None)
+            if not tensor.shape.rank or (tensor.shape[0] is not None and rows is None):
+                return True
+            return not _begins_with_rows(operation.inputs[1])
     return False
+
+
+def _begins_with_rows(shape: Any) -> bool:
+    """Whether the first entry of a shape is -1, a number, or taken of the shape of a tensor."""
+    while tf.is_symbolic_tensor(shape):
+        known = tf.get_static_value(shape, partial=True)
+        if known is not None and known[0] is not None:
+            return True
+        operation = shape.op
+        match operation.type:
+            case "Shape" | "ShapeN" | "DynamicStitch":  # the last: in gradients of reductions
+                return True
+            case "Pack":
+                return bool(operation.inputs[0].op.type != "Const")
+            case "Cast" | "ConcatV2" | "Identity":
+                shape = operation.inputs[0]
+            case "StridedSlice" | "GatherV2":
+                first = tf.get_static_value(operation.inputs[1])
+                if first is None or first.reshape(-1)[:1].any():
+                    return False
+                shape = operation.inputs[0]
+            case _:
+                return False
+    return True

@@ -57,6 +57,23 @@ def takes_all_rows(strided_slice: Any) -> bool:
     )
 
 
+def slice_takes_all_rows(operation: Any) -> bool:
+    """Whether a `tf.slice` takes all of axis 0: by -1, or as the gradient of a `tf.concat` does.
+
+    That takes what each part of the concatenation had, along another axis.
+    """
+    begin, size = operation.inputs[1:]
+    if begin.op.type == "ConcatOffset":
+        axis = begin.op.inputs[0]
+        if axis.op.type == "FloorMod":  # of an axis that may be negative
+            axis, rank = map(tf.get_static_value, axis.op.inputs)
+            return axis is not None and rank is not None and int(axis) % int(rank) != 0
+        axis = tf.get_static_value(axis)
+        return axis is not None and int(axis) != 0
+    begin, size = tf.get_static_value(begin), tf.get_static_value(size)
+    return begin is not None and size is not None and int(begin[0]) == 0 and int(size[0]) == -1
+
+
 def is_selection(tensor: Any) -> bool:
     """Whether the rows of a symbolic tensor are those that a mask selects, as `tf.boolean_mask`.
 
