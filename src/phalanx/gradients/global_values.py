@@ -32,7 +32,7 @@ from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.gathered_batch import gather_rows, own_rows
 from phalanx.gradients.graph_walk import judged
-from phalanx.gradients.origin_of_rows import keeps_axis_0, origin_of_rows
+from phalanx.gradients.origin_of_rows import keeps_axis_0, origin_of_rows, takes_all_rows
 from phalanx.gradients.recomputed import calls_function, compute_again, graph_of, is_pure
 from phalanx.gradients.replica_batch import ReplicaBatch
 
@@ -318,11 +318,12 @@ class GlobalValues:
 
     def _picks_from_each_row(self, tensor: Any) -> bool:
         """Whether `tf.gather_nd` takes something of each row: by its number and other indices."""
-        if tensor.op.type != "GatherNd" or tensor.op.inputs[1].op.type != "Pack":
+        indices = tensor.op.inputs[1].op if tensor.op.type == "GatherNd" else None
+        if indices is None or indices.type not in ("ConcatV2", "Pack"):
             return False
-        numbers, *others = tensor.op.inputs[1].op.inputs
-        known = [self._kinds.get(key_of(one)) for one in others]
-        return numbers.op.type == "Range" and set(known) <= {Additivity.NONE, Additivity.ROWS}
+        numbers, *others = list(indices.inputs)[: -1 if indices.type == "ConcatV2" else None]
+        known = {self._kinds.get(key_of(one)) for one in others}
+        return known <= {Additivity.NONE, Additivity.ROWS} and _is_number_of_row(numbers)
 
     def _is_of_count(self, tensor: Any, of_inputs: list[Additivity]) -> bool:
         """Whether rows are combined with a number that the replica's number of rows decides."""
@@ -340,6 +341,22 @@ def _may_be_rows(tensor: Any) -> bool:
     """Whether axis 0 of a tensor is the only one whose size is unknown."""
     shape = tensor.shape
     return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
+
+
+def _is_number_of_row(tensor: Any) -> bool:
+    """Whether a tensor has along axis 0 the number of the row, and the same along other axes."""
+    while tensor.shape.rank and tensor.shape[0] != 1:
+        operation = tensor.op
+        match operation.type:
+            case "Range":
+                return True
+            case "BroadcastTo" | "Cast" | "ExpandDims" | "Reshape" | "Tile":
+                tensor = operation.inputs[0]
+            case "StridedSlice" if takes_all_rows(operation):
+                tensor = operation.inputs[0]
+            case _:
+                return False
+    return False
 
 
 def _has_rows_elsewhere(tensor: Any, of_inputs: list[Additivity]) -> bool:
