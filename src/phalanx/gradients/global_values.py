@@ -302,6 +302,8 @@ class GlobalValues:
             return Additivity.MIXED
         if self._picks_from_each_row(tensor):
             return of_inputs[0]
+        if self._stacks_rows_beside(tensor):
+            return Additivity.ROWS
         if self._is_mean(tensor):
             return Additivity.MIXED if Additivity.MIXED in of_inputs else Additivity.TOTAL
         if _sums_broadcast(tensor):
@@ -324,6 +326,15 @@ class GlobalValues:
         numbers, *others = list(indices.inputs)[: -1 if indices.type == "ConcatV2" else None]
         known = {self._kinds.get(key_of(one)) for one in others}
         return known <= {Additivity.NONE, Additivity.ROWS} and _is_number_of_row(numbers)
+
+    def _stacks_rows_beside(self, tensor: Any) -> bool:
+        """Whether rows are stacked along axis 0, which is then exchanged with that of the rows."""
+        stack = tensor.op.inputs[0].op if tensor.op.type == "Transpose" else None
+        if stack is None or stack.type != "Pack" or stack.get_attr("axis") != 0:
+            return False
+        order = tf.get_static_value(tensor.op.inputs[1])
+        known = {self._kinds.get(key_of(one)) for one in stack.inputs}
+        return order is not None and int(order[0]) == 1 and known == {Additivity.ROWS}
 
     def _is_of_count(self, tensor: Any, of_inputs: list[Additivity]) -> bool:
         """Whether rows are combined with a number that the replica's number of rows decides."""
