@@ -27,20 +27,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.additivity import Additivity, additivity_of_operation
+from phalanx.gradients.additivity import Additivity
 from phalanx.gradients.all_reduce import reduce_sum
 from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.gathered_batch import gather_rows, own_rows
-from phalanx.gradients.graph_walk import judged
-from phalanx.gradients.origin_of_rows import keeps_axis_0, origin_of_rows, takes_all_rows
+from phalanx.gradients.origin_of_rows import keeps_axis_0
 from phalanx.gradients.recomputed import calls_function, compute_again, graph_of, is_pure
 from phalanx.gradients.replica_batch import ReplicaBatch
+from phalanx.gradients.row_dependence import SHAPES, RowDependence, may_be_rows
 
 _log = logging.getLogger("phalanx")
 
 _MOST_ENTRIES_OF_A_ROW = 1 << 14
 """More are not gathered: feature maps take longer to send than a step takes."""
-_SHAPES = ("Shape", "ShapeN", "Size")
 
 
 class NotComputedAgainError(Exception):
@@ -80,23 +79,26 @@ class GlobalValues:
     def __init__(self, replica_batch: ReplicaBatch) -> None:
         """Compute them in the step that `replica_batch` belongs to."""
         self._batch = replica_batch
-        self._kinds: dict[tuple[int, str], Additivity] = {}
+        self._dependence = RowDependence(replica_batch)
         self._known: dict[tuple[int, str], Any] = {}
 
     def differs(self, value: Any) -> bool:
         """Whether a symbolic tensor is made of this replica's rows, and has no row for each."""
-        return self._rows.may_differ(value) and self._kind(value) is not Additivity.ROWS
+        return self._rows.may_differ(value) and self._dependence.kind(value) is not Additivity.ROWS
 
     def mixes(self, scalar: Any) -> bool:
         """Whether a symbolic scalar combines rows such that replicas' cannot be added up."""
-        is_scalar = scalar.shape.rank == 0 and bool(scalar.dtype.is_floating)
-        mixed = Additivity.MIXED
-        return is_scalar and self._rows.may_differ(scalar) and self._kind(scalar) is mixed
+        if scalar.shape.rank != 0 or not scalar.dtype.is_floating:
+            return False
+        return self._rows.may_differ(scalar) and self._is_mixed(scalar)
 
     def mixes_in_rows(self, values: Any) -> bool:
         """Whether a symbolic tensor has something for each row that is made of others, too."""
         has_rows = bool(values.shape.rank) and values.shape[0] is None
-        return has_rows and self.differs(values) and self._kind(values) is Additivity.MIXED
+        return has_rows and self.differs(values) and self._is_mixed(values)
+
+    def _is_mixed(self, tensor: Any) -> bool:
+        return self._dependence.kind(tensor) is Additivity.MIXED
 
     def own_rows_of(self, values: Any) -> Any:
         """This replica's rows of what a symbolic tensor is of all rows.
@@ -206,11 +208,11 @@ class GlobalValues:
     def _take_for_rows(self, tensor: Any, users: Mapping[str, Any]) -> None:
         """Have what is made of `tensor`, the output of a function, for rows: a layer's output."""
         user = tensor
-        while not _may_be_rows(user) or users[user.name] is None:
+        while not may_be_rows(user) or users[user.name] is None:
             user = users[user.name]
             if user is None:
                 raise NotComputedAgainError(f"{tensor.op.type} in {tensor.op.name}")
-        self._kinds[key_of(user)] = Additivity.ROWS
+        self._dependence.take_for_rows(user)
 
     def _value(self, tensor: Any, compute: Callable[[], Any]) -> Any:
         own = key_of(tensor)
@@ -226,54 +228,47 @@ class GlobalValues:
             return _Source(kind=_Kind.NUMBER, compute=lambda: number)
         if self._batch.is_count_of_metric(tensor):
             return _Source(kind=_Kind.NUMBER, compute=lambda: reduce_sum([tensor])[0])
-        if self._kind(tensor) is Additivity.ROWS and not self._is_selected(tensor):
+        if self._dependence.kind(tensor) is Additivity.ROWS and not self._dependence.is_selected(
+            tensor
+        ):
             if (tensor.shape[1:].num_elements() or 0) > _MOST_ENTRIES_OF_A_ROW:
                 raise NotComputedAgainError(f"rows of {tensor.shape[1:].num_elements()} entries")
             return _Source(kind=_Kind.ROWS, compute=lambda: gather_rows(tf.stop_gradient(tensor)))
         operation = tensor.op
-        if operation.type == "L2Loss" and self._has_all_rows(operation.inputs[0]):
+        if operation.type == "L2Loss" and self._dependence.has_all_rows(operation.inputs[0]):
             return _Source(kind=_Kind.SUM, compute=lambda: self._batch.over_replicas(tensor))
         if operation.type in ("Sum", "Mean") and self._reduces_rows(operation):
             if operation.type == "Sum":
                 sum_of = self._batch.over_replicas
                 return _Source(kind=_Kind.SUM, compute=lambda: sum_of(tensor))
             return self._mean(tensor) if tensor.dtype.is_floating else None
-        if self._is_mean(tensor) and self._kind(tensor) is not Additivity.MIXED:
+        if (
+            self._dependence.is_mean(tensor)
+            and self._dependence.kind(tensor) is not Additivity.MIXED
+        ):
             return self._mean(tensor)
-        if operation.type in _SHAPES:
+        if operation.type in SHAPES:
             values = operation.inputs[tensor.value_index]  # ShapeN has an output for each input
-            if self._has_all_rows(values):
+            if self._dependence.has_all_rows(values):
                 shape = lambda: self._shape(tensor, values)  # noqa: E731
                 return _Source(kind=_Kind.NUMBER, compute=shape)
         return None
-
-    def _is_mean(self, tensor: Any) -> bool:
-        return tensor.shape.rank == 0 and bool(self._rows.is_mean(tensor))
 
     def _mean(self, tensor: Any) -> _Source:
         weight = tf.cast(self._batch.weight, tensor.dtype)
         return _Source(kind=_Kind.MEAN, compute=lambda: self._batch.over_replicas(tensor * weight))
 
-    def _has_all_rows(self, values: Any) -> bool:
-        """Whether a tensor has this replica's rows along axis 0, and none is left out."""
-        is_of_rows = bool(values.shape.rank) and self._kind(values) is Additivity.ROWS
-        return is_of_rows and not self._is_selected(values)
-
-    def _is_selected(self, values: Any) -> bool:
-        """Whether a tensor has the rows that a mask selects, or their numbers.
-
-        How many each replica has is not known, so they are selected again, of all rows.
-        """
-        is_number = origin_of_rows(values).type == "Where"
-        return bool(is_number or self._rows.selects(values))
+    @property
+    def _rows(self) -> Any:
+        return self._batch.row_sums  # another one once the step's data is known
 
     def _reduces_rows(self, reduction: Any) -> bool:
         values, axes = reduction.inputs
-        is_sum = tf.get_static_value(axes) is not None and not keeps_axis_0(values, axes)
+        if tf.get_static_value(axes) is None or keeps_axis_0(values, axes):
+            return False
         # Replicas can add up only what has one shape on all of them.
-        return (
-            is_sum and self._has_all_rows(values) and reduction.outputs[0].shape.is_fully_defined()
-        )
+        is_added_up = reduction.outputs[0].shape.is_fully_defined()
+        return is_added_up and self._dependence.has_all_rows(values)
 
     def _shape(self, tensor: Any, values: Any) -> Any:
         """The shape or the size of all rows, of that of this replica's."""
@@ -283,112 +278,6 @@ class GlobalValues:
         if tensor.op.type == "Size":
             return tensor // tf.maximum(tf.shape(values, out_type=tensor.dtype)[0], 1) * rows
         return tf.concat([rows[None], tensor[1:]], axis=0)
-
-    @property
-    def _rows(self) -> Any:
-        return self._batch.row_sums
-
-    def _kind(self, tensor: Any) -> Additivity:
-        return judged(tensor, self._kinds, self._judge)
-
-    def _judge(self, tensor: Any, of_inputs: list[Additivity]) -> Additivity:
-        if self._rows.is_row_of_batch(tensor):
-            return Additivity.ROWS
-        if not of_inputs or tensor.op.type in _SHAPES or not self._rows.may_differ(tensor):
-            return Additivity.NONE
-        if self._batch.is_own(tensor):
-            return Additivity.NONE
-        if tensor.op.type == "Range":  # the rows' numbers, which begin at 0 on each replica
-            return Additivity.MIXED
-        if self._picks_from_each_row(tensor):
-            return of_inputs[0]
-        if self._stacks_rows_beside(tensor):
-            return Additivity.ROWS
-        if self._is_mean(tensor):
-            return Additivity.MIXED if Additivity.MIXED in of_inputs else Additivity.TOTAL
-        if _sums_broadcast(tensor):
-            return of_inputs[0]
-        has_rows = Additivity.ROWS in of_inputs
-        if has_rows and (_reorders(tensor) or self._is_of_count(tensor, of_inputs)):
-            return Additivity.MIXED
-        if _has_rows_elsewhere(tensor, of_inputs):
-            found = Additivity.OPAQUE
-        else:
-            found = additivity_of_operation(tensor, of_inputs, self._rows)
-        is_of_function = found is Additivity.OPAQUE and _may_be_rows(tensor)
-        return Additivity.ROWS if is_of_function else found
-
-    def _picks_from_each_row(self, tensor: Any) -> bool:
-        """Whether `tf.gather_nd` takes something of each row: by its number and other indices."""
-        indices = tensor.op.inputs[1].op if tensor.op.type == "GatherNd" else None
-        if indices is None or indices.type not in ("ConcatV2", "Pack"):
-            return False
-        numbers, *others = list(indices.inputs)[: -1 if indices.type == "ConcatV2" else None]
-        known = {self._kinds.get(key_of(one)) for one in others}
-        return known <= {Additivity.NONE, Additivity.ROWS} and _is_number_of_row(numbers)
-
-    def _stacks_rows_beside(self, tensor: Any) -> bool:
-        """Whether rows are stacked along axis 0, which is then exchanged with that of the rows."""
-        stack = tensor.op.inputs[0].op if tensor.op.type == "Transpose" else None
-        if stack is None or stack.type != "Pack" or stack.get_attr("axis") != 0:
-            return False
-        order = tf.get_static_value(tensor.op.inputs[1])
-        known = {self._kinds.get(key_of(one)) for one in stack.inputs}
-        return order is not None and int(order[0]) == 1 and known == {Additivity.ROWS}
-
-    def _is_of_count(self, tensor: Any, of_inputs: list[Additivity]) -> bool:
-        """Whether rows are combined with a number that the replica's number of rows decides."""
-        inputs = tensor.op.inputs
-        return any(
-            kind is Additivity.NONE
-            and (one.shape.rank == 0 or one.shape[0] == 1)
-            and one.dtype.is_floating
-            and self._rows.may_differ(one)
-            for one, kind in zip(inputs, of_inputs, strict=True)
-        )
-
-
-def _may_be_rows(tensor: Any) -> bool:
-    """Whether axis 0 of a tensor is the only one whose size is unknown."""
-    shape = tensor.shape
-    return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
-
-
-def _is_number_of_row(tensor: Any) -> bool:
-    """Whether a tensor has along axis 0 the number of the row, and the same along other axes."""
-    while tensor.shape.rank and tensor.shape[0] != 1:
-        operation = tensor.op
-        match operation.type:
-            case "Range":
-                return True
-            case "BroadcastTo" | "Cast" | "ExpandDims" | "Reshape" | "Tile":
-                tensor = operation.inputs[0]
-            case "StridedSlice" if takes_all_rows(operation):
-                tensor = operation.inputs[0]
-            case _:
-                return False
-    return False
-
-
-def _has_rows_elsewhere(tensor: Any, of_inputs: list[Additivity]) -> bool:
-    """Whether an operation turns rows to another axis or takes of such, as recurrent layers do."""
-    operation = tensor.op
-    values = operation.inputs[0]
-    match operation.type:
-        case "Transpose":
-            order = tf.get_static_value(operation.inputs[1])
-            is_turned = (values.shape.rank or 0) > 2 and order is not None and int(order[0]) != 0
-            return is_turned and of_inputs[0] in (Additivity.ROWS, Additivity.OPAQUE)
-        case "StridedSlice" | "ReverseV2":
-            return of_inputs[0] is Additivity.OPAQUE
-    return False
-
-
-def _sums_broadcast(tensor: Any) -> bool:
-    """Whether an operation takes back a broadcast in a gradient, which leaves rows as they are."""
-    operation = tensor.op
-    is_sum = operation.type == "Sum" and operation.inputs[1].op.type == "BroadcastGradientArgs"
-    return bool(is_sum and tensor.shape.rank != 0)
 
 
 def _is_weight(tensor: Any) -> bool:
@@ -410,50 +299,3 @@ def _warn_of_repeated_layers() -> None:
 def _has_own_gradient(operation: Any) -> bool:
     """Whether a gradient was given by `tf.custom_gradient`, which keeps tensors of one replica."""
     return any(name == "_gradient_op_type" for name in operation.node_def.attr)
-
-
-def _reorders(tensor: Any) -> bool:
-    """Whether axis 0 is no more the rows of one batch, in their order."""
-    operation = tensor.op
-    match operation.type:
-        case "ConcatV2":
-            axis = tf.get_static_value(operation.inputs[-1])
-            return axis is None or int(axis) % (tensor.shape.rank or 1) == 0
-        case "Pack":
-            return int(operation.get_attr("axis")) % (tensor.shape.rank or 1) == 0
-        case "ExpandDims":
-            axis = tf.get_static_value(operation.inputs[1])
-            return axis is None or int(axis) % (tensor.shape.rank or 1) == 0
-        case "Tile":
-            multiples = tf.get_static_value(operation.inputs[1])
-            return multiples is None or int(multiples[0]) != 1
-        case "Reshape":
-            rows = operation.inputs[0].shape[0] if operation.inputs[0].shape.rank else 1
-            if not tensor.shape.rank or (tensor.shape[0] is not None and rows is None):
-                return True
-            return not _begins_with_rows(operation.inputs[1])
-    return False
-
-
-def _begins_with_rows(shape: Any) -> bool:
-    """Whether the first entry of a shape is -1, a number, or taken of the shape of a tensor."""
-    while tf.is_symbolic_tensor(shape):
-        known = tf.get_static_value(shape, partial=True)
-        if known is not None and known[0] is not None:
-            return True
-        operation = shape.op
-        match operation.type:
-            case "Shape" | "ShapeN" | "DynamicStitch":  # the last: in gradients of reductions
-                return True
-            case "Pack":
-                return bool(operation.inputs[0].op.type != "Const")
-            case "Cast" | "ConcatV2" | "Identity":
-                shape = operation.inputs[0]
-            case "StridedSlice" | "GatherV2":
-                first = tf.get_static_value(operation.inputs[1])
-                if first is None or first.reshape(-1)[:1].any():
-                    return False
-                shape = operation.inputs[0]
-            case _:
-                return False
-    return True

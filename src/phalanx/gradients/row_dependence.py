@@ -1,0 +1,204 @@
+"""How the tensors of a replica's step depend on the rows of the batch.
+
+The graph of the step says it: something for each row on its own, a sum or a mean over rows, or
+what combines rows in another way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx.gradients.additivity import Additivity, additivity_of_operation
+from phalanx.gradients.axis_sizes import key_of
+from phalanx.gradients.graph_walk import judged
+from phalanx.gradients.origin_of_rows import origin_of_rows, takes_all_rows
+from phalanx.gradients.replica_batch import ReplicaBatch
+
+SHAPES = ("Shape", "ShapeN", "Size")
+"""Operations that give the sizes of a tensor."""
+
+
+class RowDependence:
+    """How each tensor of one replica's step depends on its rows."""
+
+    def __init__(self, replica_batch: ReplicaBatch) -> None:
+        """Read the step that `replica_batch` belongs to."""
+        self._batch = replica_batch
+        self._kinds: dict[tuple[int, str], Additivity] = {}
+
+    def kind(self, tensor: Any) -> Additivity:
+        """How a symbolic tensor depends on the rows; `ROWS` has them along axis 0."""
+        return judged(tensor, self._kinds, self._judge)
+
+    @property
+    def _rows(self) -> Any:
+        return self._batch.row_sums  # another one once the step's data is known
+
+    def take_for_rows(self, tensor: Any) -> None:
+        """Have something for each row in a tensor from now on, whatever its operation is."""
+        self._kinds[key_of(tensor)] = Additivity.ROWS
+
+    def is_mean(self, tensor: Any) -> bool:
+        """Whether a symbolic tensor is known as a mean over rows, as a compiled loss is."""
+        return tensor.shape.rank == 0 and bool(self._rows.is_mean(tensor))
+
+    def has_all_rows(self, values: Any) -> bool:
+        """Whether a tensor has this replica's rows along axis 0, and none is left out."""
+        is_of_rows = bool(values.shape.rank) and self.kind(values) is Additivity.ROWS
+        return is_of_rows and not self.is_selected(values)
+
+    def is_selected(self, values: Any) -> bool:
+        """Whether a tensor has the rows that a mask selects, or their numbers.
+
+        How many each replica has is not known, so they are selected again, of all rows.
+        """
+        is_number = origin_of_rows(values).type == "Where"
+        return bool(is_number or self._rows.selects(values))
+
+    def _judge(self, tensor: Any, of_inputs: list[Additivity]) -> Additivity:
+        if self._rows.is_row_of_batch(tensor):
+            return Additivity.ROWS
+        if not of_inputs or tensor.op.type in SHAPES or not self._rows.may_differ(tensor):
+            return Additivity.NONE
+        if self._batch.is_own(tensor):
+            return Additivity.NONE
+        if tensor.op.type == "Range":  # the rows' numbers, which begin at 0 on each replica
+            return Additivity.MIXED
+        if self._picks_from_each_row(tensor):
+            return of_inputs[0]
+        if self._stacks_rows_beside(tensor):
+            return Additivity.ROWS
+        if self.is_mean(tensor):
+            return Additivity.MIXED if Additivity.MIXED in of_inputs else Additivity.TOTAL
+        if _sums_broadcast(tensor):
+            return of_inputs[0]
+        has_rows = Additivity.ROWS in of_inputs
+        if has_rows and (_reorders(tensor) or self._is_of_count(tensor, of_inputs)):
+            return Additivity.MIXED
+        if _has_rows_elsewhere(tensor, of_inputs):
+            found = Additivity.OPAQUE
+        else:
+            found = additivity_of_operation(tensor, of_inputs, self._rows)
+        is_of_function = found is Additivity.OPAQUE and may_be_rows(tensor)
+        return Additivity.ROWS if is_of_function else found
+
+    def _picks_from_each_row(self, tensor: Any) -> bool:
+        """Whether `tf.gather_nd` takes something of each row: by its number and other indices."""
+        indices = tensor.op.inputs[1].op if tensor.op.type == "GatherNd" else None
+        if indices is None or indices.type not in ("ConcatV2", "Pack"):
+            return False
+        numbers, *others = list(indices.inputs)[: -1 if indices.type == "ConcatV2" else None]
+        known = {self._kinds.get(key_of(one)) for one in others}
+        return known <= {Additivity.NONE, Additivity.ROWS} and _is_number_of_row(numbers)
+
+    def _stacks_rows_beside(self, tensor: Any) -> bool:
+        """Whether rows are stacked along axis 0, which is then exchanged with that of the rows."""
+        stack = tensor.op.inputs[0].op if tensor.op.type == "Transpose" else None
+        if stack is None or stack.type != "Pack" or stack.get_attr("axis") != 0:
+            return False
+        order = tf.get_static_value(tensor.op.inputs[1])
+        known = {self._kinds.get(key_of(one)) for one in stack.inputs}
+        return order is not None and int(order[0]) == 1 and known == {Additivity.ROWS}
+
+    def _is_of_count(self, tensor: Any, of_inputs: list[Additivity]) -> bool:
+        """Whether rows are combined with a number that the replica's number of rows decides."""
+        inputs = tensor.op.inputs
+        return any(
+            kind is Additivity.NONE
+            and (one.shape.rank == 0 or one.shape[0] == 1)
+            and one.dtype.is_floating
+            and self._rows.may_differ(one)
+            for one, kind in zip(inputs, of_inputs, strict=True)
+        )
+
+
+def may_be_rows(tensor: Any) -> bool:
+    """Whether axis 0 of a tensor is the only one whose size is unknown."""
+    shape = tensor.shape
+    return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
+
+
+def _is_number_of_row(tensor: Any) -> bool:
+    """Whether a tensor has along axis 0 the number of the row, and the same along other axes."""
+    while tensor.shape.rank and tensor.shape[0] != 1:
+        operation = tensor.op
+        match operation.type:
+            case "Range":
+                return True
+            case "BroadcastTo" | "Cast" | "ExpandDims" | "Reshape" | "Tile":
+                tensor = operation.inputs[0]
+            case "StridedSlice" if takes_all_rows(operation):
+                tensor = operation.inputs[0]
+            case _:
+                return False
+    return False
+
+
+def _has_rows_elsewhere(tensor: Any, of_inputs: list[Additivity]) -> bool:
+    """Whether an operation turns rows to another axis or takes of such, as recurrent layers do."""
+    operation = tensor.op
+    values = operation.inputs[0]
+    match operation.type:
+        case "Transpose":
+            order = tf.get_static_value(operation.inputs[1])
+            is_turned = (values.shape.rank or 0) > 2 and order is not None and int(order[0]) != 0
+            return is_turned and of_inputs[0] in (Additivity.ROWS, Additivity.OPAQUE)
+        case "StridedSlice" | "ReverseV2":
+            return of_inputs[0] is Additivity.OPAQUE
+    return False
+
+
+def _sums_broadcast(tensor: Any) -> bool:
+    """Whether an operation takes back a broadcast in a gradient, which leaves rows as they are."""
+    operation = tensor.op
+    is_sum = operation.type == "Sum" and operation.inputs[1].op.type == "BroadcastGradientArgs"
+    return bool(is_sum and tensor.shape.rank != 0)
+
+
+def _reorders(tensor: Any) -> bool:
+    """Whether axis 0 is no more the rows of one batch, in their order."""
+    operation = tensor.op
+    match operation.type:
+        case "ConcatV2":
+            axis = tf.get_static_value(operation.inputs[-1])
+            return axis is None or int(axis) % (tensor.shape.rank or 1) == 0
+        case "Pack":
+            return int(operation.get_attr("axis")) % (tensor.shape.rank or 1) == 0
+        case "ExpandDims":
+            axis = tf.get_static_value(operation.inputs[1])
+            return axis is None or int(axis) % (tensor.shape.rank or 1) == 0
+        case "Tile":
+            multiples = tf.get_static_value(operation.inputs[1])
+            return multiples is None or int(multiples[0]) != 1
+        case "Reshape":
+            rows = operation.inputs[0].shape[0] if operation.inputs[0].shape.rank else 1
+            if not tensor.shape.rank or (tensor.shape[0] is not None and rows is None):
+                return True
+            return not _begins_with_rows(operation.inputs[1])
+    return False
+
+
+def _begins_with_rows(shape: Any) -> bool:
+    """Whether the first entry of a shape is -1, a number, or taken of the shape of a tensor."""
+    while tf.is_symbolic_tensor(shape):
+        known = tf.get_static_value(shape, partial=True)
+        if known is not None and known[0] is not None:
+            return True
+        operation = shape.op
+        match operation.type:
+            case "Shape" | "ShapeN" | "DynamicStitch":  # the last: in gradients of reductions
+                return True
+            case "Pack":
+                return bool(operation.inputs[0].op.type != "Const")
+            case "Cast" | "ConcatV2" | "Identity":
+                shape = operation.inputs[0]
+            case "StridedSlice" | "GatherV2":
+                first = tf.get_static_value(operation.inputs[1])
+                if first is None or first.reshape(-1)[:1].any():
+                    return False
+                shape = operation.inputs[0]
+            case _:
+                return False
+    return True
