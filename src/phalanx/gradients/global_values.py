@@ -228,9 +228,7 @@ class GlobalValues:
             return _Source(kind=_Kind.NUMBER, compute=lambda: number)
         if self._batch.is_count_of_metric(tensor):
             return _Source(kind=_Kind.NUMBER, compute=lambda: reduce_sum([tensor])[0])
-        if self._dependence.kind(tensor) is Additivity.ROWS and not self._dependence.is_selected(
-            tensor
-        ):
+        if self._dependence.has_all_rows(tensor):
             if (tensor.shape[1:].num_elements() or 0) > _MOST_ENTRIES_OF_A_ROW:
                 raise NotComputedAgainError(f"rows of {tensor.shape[1:].num_elements()} entries")
             return _Source(kind=_Kind.ROWS, compute=lambda: gather_rows(tf.stop_gradient(tensor)))
@@ -242,10 +240,7 @@ class GlobalValues:
                 sum_of = self._batch.over_replicas
                 return _Source(kind=_Kind.SUM, compute=lambda: sum_of(tensor))
             return self._mean(tensor) if tensor.dtype.is_floating else None
-        if (
-            self._dependence.is_mean(tensor)
-            and self._dependence.kind(tensor) is not Additivity.MIXED
-        ):
+        if self._dependence.is_mean(tensor) and not self._is_mixed(tensor):
             return self._mean(tensor)
         if operation.type in SHAPES:
             values = operation.inputs[tensor.value_index]  # ShapeN has an output for each input

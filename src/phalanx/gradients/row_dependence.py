@@ -91,7 +91,7 @@ class RowDependence:
             return False
         numbers, *others = list(indices.inputs)[: -1 if indices.type == "ConcatV2" else None]
         known = {self._kinds.get(key_of(one)) for one in others}
-        return known <= {Additivity.NONE, Additivity.ROWS} and _is_number_of_row(numbers)
+        return known <= {Additivity.NONE, Additivity.ROWS} and is_number_of_row(numbers)
 
     def _stacks_rows_beside(self, tensor: Any) -> bool:
         """Whether rows are stacked along axis 0, which is then exchanged with that of the rows."""
@@ -120,16 +120,21 @@ def may_be_rows(tensor: Any) -> bool:
     return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
 
 
-def _is_number_of_row(tensor: Any) -> bool:
+def is_number_of_row(tensor: Any) -> bool:
     """Whether a tensor has along axis 0 the number of the row, and the same along other axes."""
-    while tensor.shape.rank and tensor.shape[0] != 1:
+    while not _reorders(tensor):
         operation = tensor.op
         match operation.type:
             case "Range":
-                return True
-            case "BroadcastTo" | "Cast" | "ExpandDims" | "Reshape" | "Tile":
-                tensor = operation.inputs[0]
-            case "StridedSlice" if takes_all_rows(operation):
+                start, _, step = map(tf.get_static_value, operation.inputs)
+                return bool(start == 0 and step == 1)
+            case "BroadcastTo" if tensor.shape.rank != operation.inputs[0].shape.rank:
+                return False  # the numbers are along a later axis then
+            case "Reshape" if any(size != 1 for size in tensor.shape[1:]):
+                return False
+            case "StridedSlice" if not takes_all_rows(operation):
+                return False
+            case "BroadcastTo" | "Cast" | "ExpandDims" | "Reshape" | "StridedSlice" | "Tile":
                 tensor = operation.inputs[0]
             case _:
                 return False
