@@ -100,12 +100,13 @@ class SoakCommand:
         waiting = list(self._plan.outside)
         self._start()
         while (code := self._launcher.poll()) is None and time.monotonic() < until:
-            if waiting and self._step() >= waiting[0].step:
-                fault = waiting.pop(0)
-                with suppress(NotNowError):
+            for fault in [one for one in waiting if self._step() >= one.step]:
+                with suppress(NotNowError):  # it is tried again a moment later
                     wrong = fault.inject(self)
+                    waiting.remove(fault)
                     self.happened.append(type(fault).__name__)
                     self.wrong += [wrong] if wrong else []
+                    break
             time.sleep(0.01)
         if code is None:
             self.wrong.append(f"no end within {DEADLINE:.0f} s")

@@ -597,10 +597,13 @@ def states():
 
 
 def mixed_rows():
-    def mixup():
-        model = equivalence_mixed.MirroredMixup([L.Dense(8, activation="tanh"), L.Dense(3)])
-        model.compile(O.Adam(0.01), keras.losses.CategoricalCrossentropy(from_logits=True))
-        return model
+    def mixup(kind):
+        def build():
+            model = kind([L.Dense(8, activation="tanh"), L.Dense(3)])
+            model.compile(O.Adam(0.01), keras.losses.CategoricalCrossentropy(from_logits=True))
+            return model
+
+        return build
 
     kinds = vars(equivalence_mixed)
     steps = (
@@ -610,7 +613,7 @@ def mixed_rows():
     return [
         *(trained(name, with_step(kinds[name])) for name in steps),
         *(trained(name, with_layer(kinds[name])) for name in layers),
-        trained("MirroredMixup", mixup),
+        *(trained(name, mixup(kinds[name])) for name in ("MirroredMixup", "ShuffledMixup")),
     ]
 
 

@@ -135,6 +135,25 @@ class MirroredMixup(keras.Sequential):
         return super().train_step((0.7 * x + 0.3 * x[::-1], 0.7 * y + 0.3 * y[::-1]))
 
 
+class ShuffledMixup(keras.Sequential):
+    """Mixes each row with one drawn for it, by a share drawn for it, and adds noise."""
+
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.seeds = keras.random.SeedGenerator(5)
+        self.numbers = tf.random.Generator.from_seed(7)
+
+    def train_step(self, data):
+        x, y = data
+        y = ops.one_hot(y, 3)
+        rows = tf.shape(x)[0]
+        others = tf.random.shuffle(tf.range(rows), seed=2)
+        share = keras.random.beta((rows, 1), 0.4, 0.4, seed=self.seeds)
+        x += 0.1 * self.numbers.normal(tf.shape(x)) + tf.random.poisson(tf.shape(x), 0.1, seed=3)
+        mixed = [share * each + (1 - share) * tf.gather(each, others) for each in (x, y)]
+        return super().train_step(tuple(mixed))
+
+
 class NormalizesByHand(L.Layer):
     """A normalization over the batch that the script wrote, with moving moments."""
 

@@ -31,7 +31,7 @@ ON_WORKERS = {
     "stateful_metrics", "steps_per_execution_3", "own_train_step", "unknown_length", "generator",
     "dataset_shuffled", "validation_uneven", "early_stopping", "Adversaries", "SumOverRows",
     "Contrast", "Derived", "MadeInTheStep", "EverySecond", "AccumulatesByHand", "Codebook",
-    "Center", "FeatureQueue", "BarlowTwins", "NormalizesByHand",
+    "Center", "FeatureQueue", "BarlowTwins", "NormalizesByHand", "ShuffledMixup",
 }  # fmt: skip
 """The cases that `make test` trains on two workers: one of each kind."""
 

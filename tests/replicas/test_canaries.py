@@ -311,11 +311,37 @@ class TestSteps:
             ),
             ("normal_v2", lambda: keras.random.normal((2,))),
             ("normal_v2", lambda: tf.random.get_global_generator().normal((2,))),
+            ("gamma_v3", lambda: keras.random.gamma((2,), 1.0)),
+            ("gamma_v3", lambda: keras.random.beta((2,), 1.0, 1.0)),
         ],
     )
     def test_stateless_draws_pass_one_function(self, name, draw, monkeypatch):
         module = importlib.import_module("tensorflow.python.ops.gen_stateless_random_ops_v2")
         calls = self.spy(monkeypatch, module, f"stateless_random_{name}")
+        draw()
+        assert calls
+
+    def test_a_shuffle_from_a_seed_passes_one_function(self, monkeypatch):
+        module = importlib.import_module("tensorflow.python.ops.gen_stateless_random_ops_v2")
+        calls = self.spy(monkeypatch, module, "stateless_shuffle")
+        tf.random.experimental.stateless_shuffle([1, 2], (1, 2))
+        assert calls
+
+    @pytest.mark.parametrize(
+        ("name", "draw"),
+        [
+            ("multinomial", lambda: keras.random.categorical(tf.zeros([2, 3]), 4)),
+            ("random_binomial", lambda: keras.random.binomial((2,), 3.0, 0.5)),
+            ("random_poisson", lambda: tf.random.stateless_poisson((2,), (1, 2), 3.0)),
+            (
+                "parameterized_truncated_normal",
+                lambda: tf.random.stateless_parameterized_truncated_normal((2,), (1, 2)),
+            ),
+        ],
+    )
+    def test_draws_from_a_seed_pass_one_function(self, name, draw, monkeypatch):
+        module = importlib.import_module("tensorflow.python.ops.gen_stateless_random_ops")
+        calls = self.spy(monkeypatch, module, f"stateless_{name}")
         draw()
         assert calls
 
@@ -328,12 +354,21 @@ class TestSteps:
             ("random_uniform_int", lambda: tf.random.uniform((2,), maxval=9, dtype=tf.int32)),
             ("truncated_normal", lambda: tf.random.truncated_normal((2,))),
             ("random_gamma", lambda: tf.random.gamma((2,), 1.0)),
+            ("random_poisson_v2", lambda: tf.random.poisson((2,), 1.0)),
+            ("multinomial", lambda: tf.random.categorical(tf.zeros([2, 3]), 4)),
+            ("random_shuffle", lambda: tf.random.shuffle([1, 2])),
         ],
     )
     def test_draws_with_a_state_pass_one_function(self, name, draw, monkeypatch):
         module = importlib.import_module("tensorflow.python.ops.gen_random_ops")
         calls = self.spy(monkeypatch, module, name)
         draw()
+        assert calls
+
+    def test_a_generator_draws_binomial_numbers_there(self, monkeypatch):
+        module = importlib.import_module("tensorflow.python.ops.gen_stateful_random_ops")
+        calls = self.spy(monkeypatch, module, "stateful_random_binomial")
+        tf.random.Generator.from_seed(1).binomial((2,), 3.0, 0.5)
         assert calls
 
     def test_a_variable_draws_its_initial_value_there(self, monkeypatch):

@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 from phalanx.distributed.topology import rows_of
+from phalanx.keras_compat.draw_counters import DrawCounters
 from phalanx.keras_compat.patches import Patches
-from phalanx.keras_compat.random_draws import DrawCounters, ReplicaRows, draws_by_rows
+from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
 
 TOTAL = 7
 SEED = (5, 11)
@@ -146,7 +147,8 @@ def test_draws_of_operations_with_a_state_are_those_of_the_rows(kind, inner):
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_generator_is_advanced_equally_on_all_replicas(replicas):
     def draw(shape):
-        return tf.stack([generator.normal(shape), generator.uniform(shape)], axis=1)
+        binomial = generator.binomial(shape, 9.0, 0.5, dtype=tf.float32)
+        return tf.stack([generator.normal(shape), binomial, generator.uniform(shape)], axis=1)
 
     generator = tf.random.Generator.from_seed(4)
     expected, after = drawn_by(None, draw, 1, (3,)), generator.state.numpy()
@@ -170,25 +172,59 @@ def test_what_has_no_row_a_sample_is_the_same_on_every_replica(kind, shape):
         np.testing.assert_array_equal(draw(held), draw(None))
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda n: keras.random.categorical(tf.zeros((n, 50)), 20, seed=1),
-        lambda n: keras.random.gamma((n, 9), 2.0, seed=1),
-        lambda n: keras.random.beta((n, 9), 2.0, 2.0, seed=1),
-        lambda n: keras.random.binomial((n, 9), 50.0, 0.5, seed=1),
-        lambda n: tf.random.stateless_poisson((n, 9), SEED, 9.0),
-    ],
-)
-def test_other_distributions_draw_from_a_seed_of_the_replicas_own(draw):
-    def drawn(held, count=2):
-        with Patches(lambda: draws_by_rows(lambda: held)):
-            return np.asarray(draw(count))
+PARAMETERIZED = {
+    "gamma": lambda n: keras.random.gamma((n, 9), 2.0, seed=1),
+    "beta": lambda n: keras.random.beta((n, 9), 2.0, 0.4, seed=1),
+    "binomial": lambda n: keras.random.binomial((n, 9), 50.0, 0.5, seed=1),
+    "poisson": lambda n: tf.random.stateless_poisson((n, 9), SEED, 9.0),
+    "bounded": lambda n: tf.random.stateless_parameterized_truncated_normal((n, 9), SEED),
+    "gamma of columns": lambda n: tf.random.stateless_gamma((n, 3), SEED, [0.3, 2.0, 5.0]),
+    "Poisson of columns": lambda n: tf.random.stateless_poisson((n, 3), SEED, [0.3, 2.0, 5.0]),
+    "stateful Poisson": lambda n: tf.random.poisson((n, 9), 4.0, seed=1),
+    "stateful Poisson of columns": lambda n: tf.random.poisson((n,), [4.0, 9.0], seed=1),
+    "stateful gamma of columns": lambda n: tf.random.gamma((n,), [4.0, 9.0], seed=1),
+}
+OF_ROWS = {
+    "categorical": lambda a: tf.random.stateless_categorical(a, 20, SEED),
+    "gamma": lambda a: tf.random.stateless_gamma(tf.shape(a), SEED, a, beta=a),
+    "binomial": lambda a: tf.random.stateless_binomial(tf.shape(a), SEED, 9.0, a / 8),
+    "Poisson": lambda a: tf.random.stateless_poisson(tf.shape(a), SEED, a),
+    "stateful categorical": lambda a: tf.random.categorical(a, 20, seed=1),
+    "stateful gamma": lambda a: tf.random.gamma((), a, seed=1),
+    "stateful Poisson": lambda a: tf.random.poisson((), a, seed=1),
+}
 
-    first, second = drawn(rows(0, 2, 4)), drawn(rows(1, 2, 4))
-    assert (first != second).any()
-    np.testing.assert_array_equal(first, drawn(None))
-    np.testing.assert_array_equal(second, drawn(rows(1, 2, 4)))
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("kind", PARAMETERIZED)
+def test_draws_of_other_distributions_are_those_of_the_rows(kind, traced):
+    def draw(shape):
+        return PARAMETERIZED[kind](shape[0])
+
+    before = {"before": lambda: tf.random.set_seed(2)}
+    assert_as_one_device(draw, (), traced=traced, **before)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("replicas", [2, 3, 9])
+@pytest.mark.parametrize("kind", OF_ROWS)
+def test_rows_may_have_parameters_of_their_own(kind, replicas, traced):
+    values = (np.arange(TOTAL * 4).reshape(TOTAL, 4) % 7 + 1).astype("float32")
+
+    def drawn(held, own):
+        tf.random.set_seed(2)
+        with Patches(lambda: draws_by_rows(lambda: held)):
+            if not traced:
+                return OF_ROWS[kind](tf.constant(own)).numpy()
+            signature = [tf.TensorSpec([None, 4])]
+            return tf.function(lambda a: OF_ROWS[kind](a), signature, autograph=False)(own).numpy()
+
+    expected, parts = drawn(None, values), []
+    for replica in range(replicas):
+        held = rows(replica, replicas, static=not traced)
+        own = values[held.start : held.start + max(held.count, 1)]
+        parts.append(drawn(held, own if len(own) else values[:1])[: held.count])
+    np.testing.assert_array_equal(np.concatenate(parts), expected)
 
 
 def test_a_replica_without_rows_draws_for_the_row_that_is_a_stand_in():
@@ -206,6 +242,8 @@ def stateful_draws():
         tf.random.truncated_normal((4, 3)),
         tf.random.uniform((7,), maxval=1000, dtype=tf.int32),
         tf.random.normal((3,), dtype=tf.float64, seed=5),
+        tf.random.shuffle(tf.range(9)),
+        tf.random.gamma((4,), [0.5, 3.0]),
         branch,
     )
 
@@ -238,3 +276,34 @@ def test_without_a_seed_a_draw_keeps_a_counter_of_its_own():
 
     draw()
     assert requested == []
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_shuffle_has_the_order_of_the_global_batch(replicas):
+    """Each replica sorts the keys of its rows; those of all replicas give the order."""
+    values = np.arange(TOTAL * 2).reshape(TOTAL, 2)
+    expected = []
+    tf.random.set_seed(3)
+    plain = tf.function(lambda: tf.random.shuffle(values, seed=4))
+    expected = [plain().numpy() for _ in range(3)]
+
+    def keys_of(held):
+        tf.random.set_seed(3)
+        counters, found = DrawCounters(), []
+        take = counters.of_trace
+
+        def traced(own):
+            found.clear()
+            with Patches(lambda: draws_by_rows(lambda: held, take(0))):
+                shuffled = tf.random.shuffle(own, seed=4)
+            order = shuffled.op.inputs[1]
+            while order.op.type != "StridedSlice" or order.shape.rank != 1:
+                order = order.op.inputs[0]
+            return order
+
+        function = tf.function(traced, [tf.TensorSpec([None, 2], tf.int64)], autograph=False)
+        return [function(values[held.start :][: held.count]).numpy() for _ in range(3)]
+
+    drawn = zip(*(keys_of(rows(i, replicas, static=False)) for i in range(replicas)), strict=True)
+    for keys, wanted in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(values[np.argsort(np.concatenate(keys))], wanted)

@@ -116,7 +116,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (keras.Layer, "_losses"): LossesOfReplica(_replica_of_process),
         (FUNCTION, "__call__"): inlined(lambda: _replica_batch_of_many() is not None),
         **assignments_seen(_look_for_gradients, _for_raw_variable),
-        **draws_by_rows(_rows_of_share, _draw_counter),
+        **draws_by_rows(_rows_of_share, _draw_counter, lambda: current_replica_batch() is not None),
         **constant_shapes_by_rows(_constants_of_share),
     }
     if "batch_size" not in inspect.getsource(keras.layers.Layer.__call__):

@@ -12,14 +12,16 @@ each replica.
 - `tf.random.normal` and the like keep a counter in their kernel, and each function that calls a
   step has kernels of its own: a step that is timed or sampled would draw other numbers.
   In a graph they draw by the stateless operation from the same key, and from a counter that all
-  functions of the step share (`DrawCounters`), which gives the same numbers. In eager steps, and
-  for gamma, the replica draws for the global batch, and takes its rows.
-- The others (categorical, binomial, Poisson) and those on a TPU draw from a seed of the replica's
-  own.
+  functions of the step share (`DrawCounters`), which gives the same numbers.
+- For the others (categorical, binomial, Poisson, gamma with several concentrations), and in eager
+  steps, the replica draws for the global batch, and takes its rows.
+- `tf.random.shuffle` takes rows by the order of keys, of which the replica has those of its rows:
+  `gradients/global_values.py` puts them together.
+- On a TPU they draw from a seed of the replica's own.
 
-Whatever draws by a shape passes the functions in `gen_stateless_random_ops_v2` and `gen_random_ops`
-of `tensorflow.python.ops`: Keras's draws, `tf.nn.dropout`, `tf.random.Generator`. They are no
-public API; guarded by tests/replicas/test_canaries.py.
+Whatever draws passes the functions in four modules of `tensorflow.python.ops`: Keras's draws,
+`tf.nn.dropout`, `tf.random.Generator`. They are no public API; guarded by
+tests/replicas/test_canaries.py.
 """
 
 from __future__ import annotations
@@ -27,19 +29,27 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-import re
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from phalanx.gradients.origin_of_rows import batches_in
+from phalanx.keras_compat.draw_counters import FindCounter
 
 SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
 _RESERVED = 256  # counters that TensorFlow reserves for 4 values of a truncated normal
+_MODULES = (
+    *("gen_stateless_random_ops_v2", "gen_stateless_random_ops"),
+    *("gen_random_ops", "gen_stateful_random_ops"),
+)
+_PARAMETERS = (
+    *("alpha", "counts", "lam", "logits", "maxvals"),
+    *("means", "minvals", "probs", "rate", "stddevs"),
+)
 _PHILOX, _THREEFRY = 1, 2  # numbers of algorithms, as TensorFlow has them
 
 
@@ -79,102 +89,22 @@ class _Own:
 Find = Callable[[], ReplicaRows | None]
 """The rows of the replica whose step is being traced or run; None outside of one."""
 
-Seeds = tuple[int, int]
-
-Advance = Callable[[Any], Any]
-"""Advances the counter of a draw (int64) by so much; returns what it was."""
-
-FindCounter = Callable[[Seeds], tuple[Seeds, Advance] | None]
-"""Seeds and counter of the draw that is being traced with these seeds; None without a counter."""
-
-
-class DrawCounters:
-    """The counters of a step's stateful draws, one for each draw, shared by all its traces.
-
-    A draw is known by the graph (of the step, or of a branch or loop in it) and its number there.
-    Each replica has a counter. TensorFlow numbers the draws of a graph to seed them, and mirrored
-    replicas share a graph, so all replicas take the seeds of the one that is traced first.
-    """
-
-    def __init__(self) -> None:
-        """Counters start at 0, when a draw is first traced."""
-        self._resources: dict[tuple[Any, ...], tf.Tensor] = {}
-        self._seeds: dict[tuple[Any, ...], Seeds] = {}
-        self._restored: dict[tuple[Any, ...], int] = {}
-
-    def read(self) -> list[list[Any]]:
-        """The counters of one replica, which are those of all, as JSON knows them."""
-        first = min((replica for replica, *_ in self._resources), default=0)
-        return [
-            [*draw, int(tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.int64))]
-            for (replica, *draw), resource in self._resources.items()
-            if replica == first
-        ]
-
-    def restore(self, counters: list[list[Any]]) -> None:
-        """Continue from what `read` returned, also for draws that are traced later."""
-        self._restored = {tuple(draw): value for *draw, value in counters}
-        for (_, *draw), resource in self._resources.items():
-            value = tf.constant(self._restored.get(tuple(draw), 0), tf.int64)
-            tf.raw_ops.AssignVariableOp(resource=resource, value=value)
-
-    def of_trace(self, replica: int) -> FindCounter:
-        """Finds the counters of the draws of one trace, in the order in which they are traced."""
-        root = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        draws_in: dict[int, int] = {}
-        graphs: dict[str, list[Any]] = {}
-
-        def next_counter(seeds: Seeds) -> tuple[Seeds, Advance] | None:
-            if tf.executing_eagerly():
-                return None
-            graph = tf.compat.v1.get_default_graph()
-            if not _is_within(root, graph):
-                return None  # a function of the script's own is traced once, for all its callers
-            name = "" if graph is root else re.sub(r"\d+", "", getattr(graph, "name", ""))
-            known = graphs.setdefault(name, [])
-            if id(graph) not in draws_in:
-                known.append(graph)
-            number = draws_in[id(graph)] = draws_in.get(id(graph), -1) + 1
-            draw = name, known.index(graph), number
-            return self._seeds.setdefault(draw, seeds), partial(self._advance, (replica, *draw))
-
-        return next_counter
-
-    def _advance(self, key: tuple[Any, ...], amount: Any) -> Any:
-        if key not in self._resources:
-            with tf.init_scope(), tf.device("CPU:0"):
-                # Not tf.Variable: under a strategy that would be a variable of the replicas.
-                self._resources[key] = resource = tf.raw_ops.VarHandleOp(
-                    dtype=tf.int64, shape=[], shared_name=f"phalanx-draws-{uuid.uuid4()}"
-                )
-                tf.raw_ops.AssignVariableOp(
-                    resource=resource, value=tf.constant(self._restored.get(key[1:], 0), tf.int64)
-                )
-        resource = self._resources[key]
-        with tf.device("CPU:0"):
-            before = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.int64)
-            tf.raw_ops.AssignAddVariableOp(resource=resource, value=amount)
-        return before
-
-
-def _is_within(root: Any, graph: Any) -> bool:
-    """Whether `graph` is `root`, or that of a branch or a loop in it."""
-    while graph is not root and getattr(graph, "is_control_flow_graph", False):
-        graph = graph.outer_graph
-    return graph is root
-
 
 def draws_by_rows(
-    find: Find, find_counter: FindCounter = lambda seeds: None
+    find: Find,
+    find_counter: FindCounter = lambda seeds: None,
+    is_in_step: Callable[[], bool] = lambda: False,
 ) -> Mapping[tuple[Any, str], Any]:
     """What to patch, so that draws are those of the rows that `find` gives.
 
     Args:
         find: gives the rows of the replica.
         find_counter: gives the counter of the stateful draw that is being traced.
+        is_in_step: whether a replica's step is being traced or run, of one replica or of many.
     """
-    stateless = importlib.import_module("tensorflow.python.ops.gen_stateless_random_ops_v2")
-    stateful = importlib.import_module("tensorflow.python.ops.gen_random_ops")
+    stateless, with_seed, stateful, with_generator = (
+        importlib.import_module(f"tensorflow.python.ops.{name}") for name in _MODULES
+    )
     counted = {
         "stateless_random_uniform_v2": 1,
         "stateless_random_uniform_int_v2": 1,
@@ -187,15 +117,23 @@ def draws_by_rows(
         "random_uniform": "stateless_random_uniform_v2",
         "random_uniform_int": "stateless_random_uniform_int_v2",
         "truncated_normal": "stateless_truncated_normal_v2",
+        "random_gamma": "stateless_random_gamma_v3",
     }
-    by_seed = (
-        "stateless_binomial",
-        "stateless_categorical",
-        "stateless_gamma",
-        "stateless_parameterized_truncated_normal",
-        "stateless_poisson",
-    )
+    of_whole = {
+        with_seed: (
+            "stateless_multinomial",
+            "stateless_parameterized_truncated_normal",
+            "stateless_random_binomial",
+            "stateless_random_poisson",
+        ),
+        stateful: ("multinomial", "random_poisson_v2"),
+        with_generator: ("stateful_random_binomial",),
+    }
+    gamma = stateless.stateless_random_gamma_v3
+    bits = stateless.stateless_random_uniform_full_int_v2
+    shuffle = stateless.stateless_shuffle
     prepare = (tf.random.Generator, "_prepare_key_counter")
+    key = (tf.random.Generator, "_preprocess_key")
     return (
         {(stateless, n): _advanced(getattr(stateless, n), c, find) for n, c in counted.items()}
         | {
@@ -204,19 +142,43 @@ def draws_by_rows(
             )
             for n, to in of_kernel.items()
         }
-        | {(stateful, "random_gamma"): _of_whole(stateful.random_gamma, find)}
-        | {(tf.random, name): _by_replica_seed(getattr(tf.random, name), find) for name in by_seed}
-        | {prepare: _for_whole(getattr(*prepare), find)}
+        | {(stateless, "stateless_random_gamma_v3"): _of_gamma(gamma, find)}
+        | {
+            (module, name): _of_whole(getattr(module, name), find)
+            for module, names in of_whole.items()
+            for name in names
+        }
+        | {
+            (stateful, "random_shuffle"): _shuffled(
+                stateful.random_shuffle,
+                find,
+                partial(_places_of_counted, bits, find_counter),
+                always=True,
+            ),
+            (stateless, "stateless_shuffle"): _shuffled(
+                shuffle,
+                find,
+                lambda total, **of: tf.argsort(shuffle(tf.range(total), **of)),
+                always=False,
+            ),
+        }
+        | {
+            prepare: _for_whole(getattr(*prepare), find),
+            key: _of_all_replicas(getattr(*key), is_in_step),
+        }
     )
 
 
-def _advanced(original: Callable[..., Any], counters: int, find: Find) -> Callable[..., Any]:
+def _advanced(
+    original: Callable[..., Any], counters: int, find: Find, *, values: int | None = None
+) -> Callable[..., Any]:
     """Draw from the counter on at which the replica's rows begin.
 
     Args:
         original: a draw of `shape` from a `key` and a `counter`.
-        counters: how many of them a block of values takes.
+        counters: how many of them four values take.
         find: gives the replica's rows.
+        values: how many have a counter; None for as many as Philox gives at once.
     """
 
     def draw(shape: Any, key: Any, counter: Any, alg: Any, **options: Any) -> Any:
@@ -230,8 +192,7 @@ def _advanced(original: Callable[..., Any], counters: int, find: Find) -> Callab
         if _is_threefry(alg):
             key = tf.bitcast(replica_seed(tf.bitcast(key, tf.int64), rows.replica), tf.uint64)
             return original(shape, key=key, counter=counter, alg=alg, **options)
-        dtype = tf.as_dtype(options.get("dtype") or getattr(options.get("minval"), "dtype", "f4"))
-        block = 2 if dtype.size == 8 else 4  # values that one call of Philox gives
+        block = values or _values_at_once(**options)
         step = counters * block // 4 if counters > 1 else 1
         inner = _static(shape)[1:]
         is_divisible = inner.is_fully_defined() and math.prod(inner) % block == 0
@@ -253,6 +214,12 @@ def _advanced(original: Callable[..., Any], counters: int, find: Find) -> Callab
     return draw
 
 
+def _values_at_once(dtype: Any = None, minval: Any = None, **_: Any) -> int:
+    """How many values of a dtype one call of Philox gives."""
+    dtype = tf.as_dtype(dtype or getattr(minval, "dtype", tf.float32))
+    return 2 if dtype.size == 8 else 4
+
+
 def _later(counter: Any, skipped: Any) -> Any:
     """A counter of Philox, uint64, advanced."""
     more = tf.pad(skipped[None], [[0, tf.size(counter) - 1]])
@@ -268,7 +235,8 @@ def _counted(
     """Draw what the stateful operation does, from a counter that all functions of a step share.
 
     Its kernel starts at the key `seed` and the counter `(0, seed2)`, and advances by 256 for each
-    value that it gives (GuardedPhiloxRandom in TensorFlow's `util/guarded_philox_random.h`).
+    value that it gives (GuardedPhiloxRandom in TensorFlow's `util/guarded_philox_random.h`). It
+    appends the shape of a parameter (gamma's `alpha`) to `shape`, the stateless one does not.
 
     Args:
         original: the stateful operation, a draw of `shape`.
@@ -287,7 +255,11 @@ def _counted(
         if found is None:
             return of_whole(*args, **options)
         seeds, advance = found
-        shape = given.arguments["shape"] = _as_tensor(given.arguments["shape"])
+        shape = _as_tensor(given.arguments["shape"])
+        if "alpha" in given.arguments:
+            appended = tf.shape(given.arguments["alpha"], out_type=shape.dtype)
+            shape = tf.concat([tf.reshape(shape, [-1]), appended], 0)
+        given.arguments["shape"] = shape
         rows = find()
         own = None if rows is None else _local_rows(rows, shape)
         drawn = tf.cast(shape if own is None else _whole(shape, own), tf.int64)
@@ -300,28 +272,29 @@ def _counted(
     return draw
 
 
-def _of_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
-    """Draw for the global batch, and take the replica's rows."""
+def _of_gamma(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
+    """Draw from the counter on where all values have one `alpha`; else for the global batch.
 
-    def draw(shape: Any, *args: Any, **options: Any) -> Any:
-        rows = find()
-        own = None if rows is None or _on_tpu() else _local_rows(rows, shape := _as_tensor(shape))
-        if own is None:
-            return original(shape, *args, **options)
-        drawn = original(_whole(shape, own), *args, **options)
-        taken = []
-        for start, number in own.parts:
-            begin = tf.minimum(start, own.total - number)  # without rows there is a stand-in
-            taken.append(drawn[begin : begin + number])
-        known = _static(shape)
-        return tf.ensure_shape(_together(taken), known.concatenate(drawn.shape[known.rank :]))
+    With several, the values of the first of them are drawn first, those of all rows.
+    """
+    advanced = _advanced(original, 4 * _RESERVED, find, values=1)
+    of_whole = _of_whole(original, find)
+
+    def draw(shape: Any, key: Any, counter: Any, alg: Any, alpha: Any, name: Any = None) -> Any:
+        is_one = not tf.convert_to_tensor(alpha).shape.rank
+        draw_rows = advanced if is_one or _is_threefry(alg) else of_whole
+        return draw_rows(shape, key=key, counter=counter, alg=alg, alpha=alpha, name=name)
 
     return draw
 
 
-def _by_replica_seed(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
-    """Draw from a seed of the replica's own, where it draws by rows."""
+def _of_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
+    """Draw for the global batch, and take the replica's rows.
+
+    Where each row has parameters of its own (logits), others' rows get the first of them.
+    """
     signature = inspect.signature(original)
+    appends = "seed2" in signature.parameters  # the shape of a parameter to `shape`
 
     def draw(*args: Any, **options: Any) -> Any:
         rows = find()
@@ -329,12 +302,110 @@ def _by_replica_seed(original: Callable[..., Any], find: Find) -> Callable[..., 
             return original(*args, **options)
         given = signature.bind(*args, **options)
         of = given.arguments
-        shape = _as_tensor(of["shape"]) if "shape" in of else tf.shape(of["logits"])
-        if _local_rows(rows, shape) is not None:
-            of["seed"] = replica_seed(of["seed"], rows.replica)
-        return original(*given.args, **given.kwargs)
+        parameters = {name: tf.convert_to_tensor(of[name]) for name in _PARAMETERS if name in of}
+        shape = _as_tensor(of.get("shape", ()))
+        rank = _static(shape).rank
+        drawn_by = tf.shape(_highest(parameters.values())) if parameters and not rank else shape
+        own = _local_rows(rows, drawn_by)
+        if own is None:
+            return original(*args, **options)
+        if _on_tpu():
+            if not appends:
+                of["seed"] = replica_seed(of["seed"], rows.replica)
+            return original(*given.args, **given.kwargs)
+        known = _static(drawn_by)
+        leading = known[0]
+        for name, values in parameters.items():
+            if values.shape.rank == known.rank and values.shape[0] == leading:
+                of[name] = values if appends and rank else _spread(values, own)
+        if rank:
+            of["shape"] = _whole(shape, own)
+        drawn = _taken(original(*given.args, **given.kwargs), own)
+        return tf.ensure_shape(drawn, tf.TensorShape([leading]).concatenate(drawn.shape[1:]))
 
     return draw
+
+
+def _highest(tensors: Iterable[Any]) -> Any:
+    return max(tensors, key=lambda tensor: tensor.shape.rank or 0)
+
+
+def _taken(drawn: Any, own: _Own) -> Any:
+    """The replica's rows of a draw for the global batch."""
+    parts = []
+    for start, number in own.parts:
+        begin = tf.minimum(start, own.total - number)  # without rows there is a stand-in
+        parts.append(drawn[begin : begin + number])
+    return _together(parts)
+
+
+def _spread(values: Any, own: _Own) -> Any:
+    """What `_taken` makes `values` of."""
+    count = tf.shape(values)[0]
+    places = _taken(tf.range(own.total), own)
+    index = tf.scatter_nd(places[:, None], tf.range(count), own.total[None])
+    return tf.gather(values, index)
+
+
+def _shuffled(
+    original: Callable[..., Any], find: Find, places: Callable[..., Any], *, always: bool
+) -> Callable[..., Any]:
+    """Shuffle rows by the order of keys, of which a replica has those of its rows.
+
+    Args:
+        original: shuffles `value`.
+        find: gives the replica's rows.
+        places: gives the place after the shuffle of each of some rows, from their number and the
+            other arguments of `original`; None where that is unknown.
+        always: also what has no row for each of the batch.
+    """
+
+    def shuffle(value: Any, **options: Any) -> Any:
+        value = tf.convert_to_tensor(value)
+        rows = find() if value.shape.rank and not _on_tpu() else None
+        is_of_batch = rows is not None and value.shape[0] in (None, rows.static_count)
+        own = _local_rows(rows, tf.shape(value)) if rows is not None and is_of_batch else None
+        keys = None
+        if own is not None:
+            keys = places(own.total, **options)
+        elif always and value.shape.rank:
+            keys = places(tf.shape(value, tf.int64)[0], **options)
+        if keys is None:
+            return original(value, **options)
+        keys = tf.ensure_shape(keys, [None])
+        return tf.gather(value, tf.argsort(keys if own is None else _taken(keys, own)))
+
+    return shuffle
+
+
+def _places_of_counted(
+    bits: Callable[..., Any], find_counter: FindCounter, total: Any, **options: Any
+) -> Any:
+    """The places that `tf.random.shuffle` gives rows.
+
+    Its kernel takes an integer for each row from a counter as in `_counted`, and exchanges row `i`
+    with one of those from `i` on (TensorFlow's `core/kernels/random_shuffle_op.cc`).
+    """
+    seeds = options.get("seed") or 0, options.get("seed2") or 0
+    found = find_counter(seeds) if any(seeds) and not _on_tpu() else None
+    if found is None:
+        return None
+    seeds, advance = found
+    before = advance((total + 2) // 4)  # one for each row but the last, four from one counter
+    key, second = (tf.constant(one, tf.int64) for one in seeds)
+    counter = tf.bitcast(tf.stack([before, second]), tf.uint64)
+    key = tf.bitcast(key[None], tf.uint64)
+    numbers = bits(total[None], key=key, counter=counter, alg=_PHILOX, dtype=tf.uint32)
+    return tf.numpy_function(_places, [numbers], tf.int64, stateful=False)
+
+
+def _places(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Where each row is after a shuffle by these integers, int64."""
+    order = list(range(len(numbers)))
+    for i, number in enumerate(numbers.tolist()[:-1]):
+        j = i + number % (len(order) - i)
+        order[i], order[j] = order[j], order[i]
+    return np.argsort(order)
 
 
 def _for_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
@@ -346,6 +417,17 @@ def _for_whole(original: Callable[..., Any], find: Find) -> Callable[..., Any]:
         return original(self, shape if own is None else _whole(shape, own))
 
     return prepare
+
+
+def _of_all_replicas(
+    original: Callable[..., Any], is_in_step: Callable[[], bool]
+) -> Callable[..., Any]:
+    """Keep the key of a `tf.random.Generator`, which has one for each replica of a strategy."""
+
+    def preprocess(self: Any, key: Any) -> Any:
+        return key if is_in_step() else original(self, key)
+
+    return preprocess
 
 
 def replica_seed(seed: Any, replica: Any) -> Any:

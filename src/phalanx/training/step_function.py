@@ -28,6 +28,7 @@ from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
 from phalanx.gradients.tape_gradients import TapeGradients, UsesGradientsError
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
+from phalanx.keras_compat.draw_counters import DrawCounters
 from phalanx.keras_compat.loss_patches import results_are_noted
 from phalanx.keras_compat.model_access import (
     compute_loss,
@@ -37,7 +38,6 @@ from phalanx.keras_compat.model_access import (
     track_loss,
 )
 from phalanx.keras_compat.optimizer_patches import adds_up
-from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.monitoring.flight_recorder import flight
 from phalanx.monitoring.recorded_spans import RecordedSpan
 from phalanx.training.batch_arrivals import GraphBatchProbe, HostBatchProbe

@@ -29,9 +29,9 @@ from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import CheckpointMismatchError
 from phalanx.gradients.nonfinite import NonFiniteGuard, guard_of
+from phalanx.keras_compat.draw_counters import DrawCounters
 from phalanx.keras_compat.model_access import steps_trained
 from phalanx.keras_compat.optimizer_clippers import innermost
-from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.training.local_steps import LocalSteps
 from phalanx.training.metrics import forget_wholes, own_shares
 from phalanx.training.metrics_schedule import MetricsSchedule

@@ -20,8 +20,8 @@ from phalanx.checkpoint.writer import Snapshot
 from phalanx.data.dataset_identity import DatasetIdentity, translate
 from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.topology import ReplicaTopology
+from phalanx.keras_compat.draw_counters import DrawCounters
 from phalanx.keras_compat.ps_variables import value_of
-from phalanx.keras_compat.random_draws import DrawCounters
 from phalanx.training.metrics_schedule import MetricsSchedule
 from phalanx.training.parameter_server.metric_accumulator import MetricAccumulator
 from phalanx.training.parameter_server.scheduler import StepScheduler
