@@ -112,6 +112,7 @@ class TensorFlowCollectives(Collectives):
 
     def gather_equal(self, tensor: tf.Tensor) -> tf.Tensor:
         """All workers' rows by rank, along axis 0, of tensors whose shapes are equal."""
+        self._count_dynamic(tensor)
         return self._launcher._all_gather(tensor, None)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from phalanx.gradients.replica_batch import ReplicaBatch
-from phalanx.gradients.replica_exchange import sum_upstream
+from phalanx.gradients.replica_exchange import gather_equal, sum_upstream
 from phalanx.gradients.step_context import current_replica_batch
 
 
@@ -28,24 +29,27 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
     Returns:
         All rows. On one worker, and in a loop where each worker holds global batches, `tensor`.
     """
-    tensor = tf.convert_to_tensor(tensor)
-    strategy = tf.distribute.get_strategy()
-    if strategy.num_replicas_in_sync == 1 or tf.distribute.in_cross_replica_context():
-        return tensor
-    replica_batch = current_replica_batch()
-    if replica_batch is not None:  # without samples there is a stand-in row, which is no sample
-        tensor = tensor[: tf.where(replica_batch.count > 0, tf.shape(tensor)[0], 0)]
-    gathered: tf.Tensor = _gather(tensor)
-    if replica_batch is not None:
-        replica_batch.record_gathered(gathered)
+    (gathered,) = gather_rows([tf.convert_to_tensor(tensor)])
     return gathered
 
 
-def gather_rows(tensor: Any) -> tf.Tensor:
-    """`all_gather_batch` of a tensor of any dtype, bool included."""
-    if tensor.dtype == tf.bool:
-        return tf.cast(all_gather_batch(tf.cast(tensor, tf.int32)), tf.bool)
-    return all_gather_batch(tensor)
+def gather_rows(tensors: Sequence[Any]) -> list[tf.Tensor]:
+    """`all_gather_batch` of tensors of any dtype but strings, which travel together.
+
+    It takes two exchanges, and one more for each further dtype.
+    """
+    strategy = tf.distribute.get_strategy()
+    if strategy.num_replicas_in_sync == 1 or tf.distribute.in_cross_replica_context():
+        return list(tensors)
+    replica_batch = current_replica_batch()
+    if replica_batch is not None:  # without samples there is a stand-in row, which is no sample
+        is_held = replica_batch.count > 0
+        tensors = [one[: tf.where(is_held, tf.shape(one)[0], 0)] for one in tensors]
+    gathered: list[tf.Tensor] = _gather(*tensors)
+    if replica_batch is not None:
+        for one in gathered:
+            replica_batch.record_gathered(one)
+    return gathered
 
 
 def own_rows(whole: Any, own: Any, replica_batch: ReplicaBatch) -> Any:
@@ -57,16 +61,39 @@ def own_rows(whole: Any, own: Any, replica_batch: ReplicaBatch) -> Any:
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
-def _gather(rows: tf.Tensor) -> Any:
-    context = tf.distribute.get_replica_context()
-    count = tf.shape(rows)[0]
-    counts = context.all_gather(count[None], axis=0)
-    whole = context.all_gather(rows, axis=0)
-    whole.set_shape([None, *rows.shape[1:]])
+def _gather(*tensors: tf.Tensor) -> Any:
+    """The rows of all replicas of each tensor; they are padded to one number for the exchange."""
+    own = tf.stack([tf.shape(rows, tf.int64)[0] for rows in tensors])
+    counts = gather_equal(own, what="numbers of rows")
+    most = tf.reduce_max(counts, axis=0)
+    carriers = [one.dtype if one.dtype.is_floating else tf.int64 for one in tensors]
+    wholes: list[Any] = [None] * len(tensors)
+    for carrier in dict.fromkeys(carriers):
+        places = [i for i, one in enumerate(carriers) if one == carrier]
+        sent = [tf.reshape(_padded(tf.cast(tensors[i], carrier), most[i]), [-1]) for i in places]
+        everyones = gather_equal(tf.concat(sent, 0), what="rows")
+        parts = tf.split(everyones, tf.stack([tf.size(one) for one in sent]), 1, num=len(sent))
+        for i, part in zip(places, parts, strict=True):
+            inner = tensors[i].shape[1:]
+            rows = tf.reshape(part, tf.concat([[-1], tf.shape(tensors[i])[1:]], 0))
+            is_row = tf.reshape(tf.sequence_mask(counts[:, i], most[i]), [-1])
+            wholes[i] = tf.cast(tf.boolean_mask(rows, is_row), tensors[i].dtype)
+            wholes[i].set_shape([None, *inner])
 
-    def backward(upstream: Any) -> tf.Tensor:
-        (total,) = sum_upstream([tf.convert_to_tensor(upstream)])
-        start = tf.reduce_sum(counts[: context.replica_id_in_sync_group])
-        return total[start : start + count]
+    def backward(*upstream: Any) -> list[Any]:
+        floats = [i for i, one in enumerate(tensors) if one.dtype.is_floating]
+        totals = sum_upstream([tf.convert_to_tensor(upstream[i]) for i in floats])
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        begins = tf.reduce_sum(counts[:replica], axis=0)
+        gradients: list[Any] = [None] * len(tensors)
+        for i, total in zip(floats, totals, strict=True):
+            gradients[i] = total[begins[i] : begins[i] + own[i]]
+        return gradients
 
-    return whole, backward
+    return wholes, backward
+
+
+def _padded(rows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """`rows` and zeros, `number` in all."""
+    missing = number - tf.shape(rows, tf.int64)[0]
+    return tf.pad(rows, [[0, missing], *[[0, 0]] * (rows.shape.rank - 1)])

@@ -54,6 +54,7 @@ class _Kind(Enum):
     SUM = "sum"
     MEAN = "mean"
     NUMBER = "number"
+    COUNT = "count"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +63,12 @@ class _Source:
 
     Attributes:
         kind: how the replicas' tensors make the one of all.
-        compute: makes that.
+        value: gives what this replica passes on: its rows, or its part of a sum or a mean or a
+            count; for other kinds what all replicas have.
     """
 
     kind: _Kind
-    compute: Callable[[], Any]
+    value: Callable[[], Any]
 
 
 _Plan = tuple[dict[str, Any], dict[str, _Source]]
@@ -165,18 +167,38 @@ class GlobalValues:
         return upstream if is_mean else upstream * tf.cast(self._batch.weight, upstream.dtype)
 
     def _compute(self, value: Any, again: dict[str, Any], sources: dict[str, _Source]) -> Any:
-        if value.name in sources:
-            return self._value(value, sources[value.name].compute)
-        values = {
-            tensor.name: self._value(tensor, sources[tensor.name].compute)
+        needed = {
+            tensor.name: tensor
             for operation in again.values()
             for tensor in operation.inputs
             if tensor.name in sources
         }
-        graph = graph_of(again.values())
-        return self._value(
-            value, lambda: compute_again(graph, values, value.name, name="of_all_rows")
-        )
+        self._exchange(needed if again else {value.name: value}, sources)
+        if key_of(value) not in self._known:
+            values = {name: self._known[key_of(tensor)] for name, tensor in needed.items()}
+            graph = graph_of(again.values())
+            self._known[key_of(value)] = compute_again(
+                graph, values, value.name, name="of_all_rows"
+            )
+        return self._known[key_of(value)]
+
+    def _exchange(self, tensors: Mapping[str, Any], sources: Mapping[str, _Source]) -> None:
+        """Know `tensors` of all replicas: rows travel together, and sums do."""
+        new = {name: one for name, one in tensors.items() if key_of(one) not in self._known}
+
+        def of_kind(*kinds: _Kind) -> tuple[list[Any], list[Any]]:
+            names = [name for name in new if sources[name].kind in kinds]
+            return [new[name] for name in names], [sources[name].value() for name in names]
+
+        for exchange, kinds in (
+            (lambda values: values, (_Kind.SAME, _Kind.NUMBER)),
+            (gather_rows, (_Kind.ROWS,)),
+            (self._batch.sums_over_replicas, (_Kind.SUM, _Kind.MEAN)),
+            (reduce_sum, (_Kind.COUNT,)),
+        ):
+            own, values = of_kind(*kinds)
+            wholes = exchange(values) if values else []
+            self._known.update(zip(map(key_of, own), wholes, strict=True))
 
     def _plan(self, value: Any) -> _Plan:
         while (plan := self._plan_with_rows(value)) is None:
@@ -214,31 +236,24 @@ class GlobalValues:
                 raise NotComputedAgainError(f"{tensor.op.type} in {tensor.op.name}")
         self._dependence.take_for_rows(user)
 
-    def _value(self, tensor: Any, compute: Callable[[], Any]) -> Any:
-        own = key_of(tensor)
-        if own not in self._known:
-            self._known[own] = compute()
-        return self._known[own]
-
     def _source(self, tensor: Any) -> _Source | None:
         """How to have a tensor of all replicas; None where its operation must be repeated."""
         if not self._rows.may_differ(tensor) or self._batch.is_own(tensor):
-            return _Source(kind=_Kind.SAME, compute=lambda: tensor)
+            return _Source(kind=_Kind.SAME, value=lambda: tensor)
         if (number := self._batch.of_global_batch(tensor)) is not None:
-            return _Source(kind=_Kind.NUMBER, compute=lambda: number)
+            return _Source(kind=_Kind.NUMBER, value=lambda: number)
         if self._batch.is_count_of_metric(tensor):
-            return _Source(kind=_Kind.NUMBER, compute=lambda: reduce_sum([tensor])[0])
+            return _Source(kind=_Kind.COUNT, value=lambda: tensor)
         if self._dependence.has_all_rows(tensor):
             if (tensor.shape[1:].num_elements() or 0) > _MOST_ENTRIES_OF_A_ROW:
                 raise NotComputedAgainError(f"rows of {tensor.shape[1:].num_elements()} entries")
-            return _Source(kind=_Kind.ROWS, compute=lambda: gather_rows(tf.stop_gradient(tensor)))
+            return _Source(kind=_Kind.ROWS, value=lambda: tf.stop_gradient(tensor))
         operation = tensor.op
         if operation.type == "L2Loss" and self._dependence.has_all_rows(operation.inputs[0]):
-            return _Source(kind=_Kind.SUM, compute=lambda: self._batch.over_replicas(tensor))
+            return _Source(kind=_Kind.SUM, value=lambda: tensor)
         if operation.type in ("Sum", "Mean") and self._reduces_rows(operation):
             if operation.type == "Sum":
-                sum_of = self._batch.over_replicas
-                return _Source(kind=_Kind.SUM, compute=lambda: sum_of(tensor))
+                return _Source(kind=_Kind.SUM, value=lambda: tensor)
             return self._mean(tensor) if tensor.dtype.is_floating else None
         if self._dependence.is_mean(tensor) and not self._is_mixed(tensor):
             return self._mean(tensor)
@@ -246,12 +261,12 @@ class GlobalValues:
             values = operation.inputs[tensor.value_index]  # ShapeN has an output for each input
             if self._dependence.has_all_rows(values):
                 shape = lambda: self._shape(tensor, values)  # noqa: E731
-                return _Source(kind=_Kind.NUMBER, compute=shape)
+                return _Source(kind=_Kind.NUMBER, value=shape)
         return None
 
     def _mean(self, tensor: Any) -> _Source:
         weight = tf.cast(self._batch.weight, tensor.dtype)
-        return _Source(kind=_Kind.MEAN, compute=lambda: self._batch.over_replicas(tensor * weight))
+        return _Source(kind=_Kind.MEAN, value=lambda: tensor * weight)
 
     @property
     def _rows(self) -> Any:

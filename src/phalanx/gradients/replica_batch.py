@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -341,8 +341,15 @@ class ReplicaBatch:
 
         In a local step it is this replica's own.
         """
-        held = tf.stop_gradient(tf.where(self.count > 0, value, tf.zeros_like(value)))
-        return held if self.is_local else reduce_sum([held])[0]
+        return self.sums_over_replicas([value])[0]
+
+    def sums_over_replicas(self, values: Sequence[Any]) -> list[Any]:
+        """`over_replicas` of each, added up together; their shapes are equal on all replicas."""
+        held = [
+            tf.stop_gradient(tf.where(self.count > 0, value, tf.zeros_like(value)))
+            for value in values
+        ]
+        return held if self.is_local else reduce_sum(held)
 
 
 _OF_ITS_OWN = (1, 1, 0)

@@ -24,7 +24,7 @@ def gather_equal(tensor: tf.Tensor, *, what: str) -> tf.Tensor:
     It is one exchange, and takes half the messages of a sum. It has no gradient of its own.
 
     Args:
-        tensor: of a shape that is known while traced.
+        tensor: of a rank that is known while traced.
         what: what it is, for the comparison of what workers pass.
     """
     context = tf.distribute.get_replica_context()
@@ -37,7 +37,10 @@ def gather_equal(tensor: tf.Tensor, *, what: str) -> tf.Tensor:
 
     with compared(what, [tensor]):
         (gathered,) = timed_together(gather, [([0], tensor[None])])
-    return tf.reshape(gathered, [context.num_replicas_in_sync, *tensor.shape])
+    replicas, shape = context.num_replicas_in_sync, tensor.shape
+    if shape.is_fully_defined():
+        return tf.reshape(gathered, [replicas, *shape])
+    return tf.reshape(gathered, tf.concat([[replicas], tf.shape(tensor)], 0))
 
 
 def sum_upstream(upstream: Sequence[Any]) -> list[Any]:

@@ -69,8 +69,9 @@ def _over_all_rows(
         given = keras.tree.flatten((y_true, y_pred))
         if not _needs_all_rows(result, given, replica_batch, is_weighted):
             return result
+        wholes = iter(gather_rows([one for one in given if one is not None]))
         everywhere = keras.tree.map_structure(
-            lambda one: None if one is None else gather_rows(one), (y_true, y_pred)
+            lambda one: None if one is None else next(wholes), (y_true, y_pred)
         )
         whole = function(*everywhere, **kwargs)
         if not whole.shape.rank:
