@@ -38,14 +38,15 @@ def main() -> int:
     report("one device")
     expected = on_one_device(names, gpu=options.gpu)
     got = {}
-    for column, title in COLUMNS.items():
-        report(title)
+    columns = [c for c in COLUMNS if not options.phalanx_only or c.startswith("phalanx")]
+    for column in columns:
+        report(COLUMNS[column])
         system, kind = column.split("-")
         train = mirrored if kind == "mirrored" else multiworker
         got[column] = train(names, system, gpu=options.gpu)
     report("")
     verdicts = {
-        name: {c: judge(cases[name], expected[name], got[c][name]) for c in COLUMNS}
+        name: {c: judge(cases[name], expected[name], got[c][name]) for c in columns}
         for name in names
     }
     title = f"Two replicas against one {'GPU' if options.gpu else 'device'}: {_versions()}"
@@ -57,7 +58,7 @@ def main() -> int:
         show(verdicts, title)
     if options.write:
         replace_between(PAGE, "equivalence", f"{title}.\n\n{markdown(verdicts)}")
-    ours = [c for c in COLUMNS if c.startswith("phalanx")]
+    ours = [c for c in columns if c.startswith("phalanx")]
     return int(not all(cells[c].right for cells in verdicts.values() for c in ours))
 
 
@@ -70,9 +71,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print all that is known")
     parser.add_argument("--write", action="store_true", help=f"update docs/{PAGE.name}")
     parser.add_argument("--gpu", action="store_true", help="train on a GPU, which replicas share")
+    parser.add_argument(
+        "--phalanx-only", action="store_true", help="with --json: leave Keras on replicas out"
+    )
     options = parser.parse_args()
     if unknown := sorted(set(options.cases) - set(chosen())):
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(chosen())}")
+    if options.phalanx_only and not options.json:
+        parser.error("--phalanx-only leaves columns of the table empty; give --json with it")
     if options.write and (options.cases or options.gpu):
         parser.error("--write takes the whole table, on CPUs; leave cases and --gpu out")
     return options

@@ -371,6 +371,14 @@ class TestSteps:
         tf.random.Generator.from_seed(1).binomial((2,), 3.0, 0.5)
         assert calls
 
+    def test_a_tape_says_what_it_watches(self):
+        record = importlib.import_module("tensorflow.python.eager.record")
+        constant, variable = tf.ones([2]), tf.Variable([1.0, 2.0])
+        assert not record.should_record_backprop([constant])
+        with tf.GradientTape():
+            assert not record.should_record_backprop([constant])
+            assert record.should_record_backprop([2 * variable])
+
     def test_a_variable_draws_its_initial_value_there(self, monkeypatch):
         calls = self.spy(monkeypatch, keras.Variable, "_initialize")
         keras.layers.Dense(2).build((None, 3))

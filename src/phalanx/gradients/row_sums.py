@@ -104,11 +104,17 @@ class RowSums:
         self._sizes = {t.shape[0] for t in rows if t.shape.rank}
         self._known = {key_of(t) for t in [*rows, *counts] if is_symbolic(t)}
         self._with_rows = {key_of(t) for t in rows if t.shape.rank}
-        self._axes = AxisSizes({key_of(t) for t in rows}, self._sizes)
+        self._data = {key_of(t) for t in rows}
+        self._axes = AxisSizes(self._data, self._sizes)
         self._depends: dict[tuple[int, str], bool] = {}
         self._means: set[tuple[int, str]] = set()
         self._may_depend: dict[tuple[int, str], bool] = {}
         self._differs: dict[tuple[int, str], bool] = {}
+
+    def take_for_rows(self, tensor: Any) -> None:
+        """Take `tensor`, with this replica's rows along axis 0, for a part of the batch."""
+        for keys in (self._known, self._with_rows, self._data):
+            keys.add(key_of(tensor))
 
     def take_for_mean(self, tensor: Any) -> None:
         """Remember that `tensor` is a mean, whatever its graph says."""

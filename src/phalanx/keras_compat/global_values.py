@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from phalanx.gradients.global_values import GlobalValues, NotComputedAgainError
 from phalanx.gradients.graph_walk import is_in_branch, is_symbolic
 from phalanx.gradients.replica_batch import ReplicaBatch
+from phalanx.keras_compat.eager_probes import MASK
 
 _SUMS = ("sum", tf.VariableAggregation.SUM)
 
@@ -86,6 +89,37 @@ def own_rows_of_all(replica_batch: ReplicaBatch, arguments: Sequence[Any]) -> Se
         ]
     except NotComputedAgainError:
         return arguments
+
+
+def own_rows_before_layer(replica_batch: ReplicaBatch, inputs: Any) -> Any:
+    """What a layer is given, where some of it is made of other rows, as by mixup; else as it is.
+
+    The layers that follow then compute this replica's rows of what one device has, and nothing for
+    other replicas' rows. Where a tape watches an input, it stays, as gradients flow to other rows.
+    """
+    values = _global_values(replica_batch)
+    if values is None:
+        return inputs
+
+    def own(one: Any) -> Any:
+        if not is_symbolic(one) or not values.mixes_in_rows(one) or _is_watched(one):
+            return one
+        try:
+            rows = values.own_rows_of(one)
+        except NotComputedAgainError:
+            return one
+        replica_batch.row_sums.take_for_rows(rows)
+        if (mask := getattr(one, MASK, None)) is not None:
+            setattr(rows, MASK, mask)
+        return rows
+
+    return keras.tree.map_structure(own, inputs)
+
+
+def _is_watched(tensor: Any) -> bool:
+    """Whether a tape takes gradients by a tensor, or by what it is made of."""
+    record = importlib.import_module("tensorflow.python.eager.record")
+    return bool(record.should_record_backprop([tensor]))
 
 
 def _values_that_mix(replica_batch: ReplicaBatch, loss: Any) -> GlobalValues | None:

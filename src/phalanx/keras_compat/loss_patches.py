@@ -55,6 +55,7 @@ from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_sha
 from phalanx.keras_compat.global_values import (
     loss_of_all_rows,
     of_all_rows,
+    own_rows_before_layer,
     own_rows_of_all,
     parts_of_mixed_loss,
 )
@@ -113,6 +114,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
+        (keras.Layer, "__call__"): _given_own_rows(keras.Layer.__call__),
         (keras.Layer, "_losses"): LossesOfReplica(_replica_of_process),
         (FUNCTION, "__call__"): inlined(lambda: _replica_batch_of_many() is not None),
         **assignments_seen(_look_for_gradients, _for_raw_variable),
@@ -122,6 +124,17 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
     if "batch_size" not in inspect.getsource(keras.layers.Layer.__call__):
         replacements[keras.layers.Layer, "activity_regularizer"] = _ActivityRegularizer()
     return replacements
+
+
+def _given_own_rows(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        replica_batch = _share_to_add_up() if args and not tf.executing_eagerly() else None
+        if replica_batch is not None:
+            args = (own_rows_before_layer(replica_batch, args[0]), *args[1:])
+        return original(self, *args, **kwargs)
+
+    return call
 
 
 def _unless_shared(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
