@@ -244,6 +244,11 @@ def layers():
     ]
 
 
+def exact_batches():
+    rows = tf.data.Dataset.from_tensor_slices((features(28), labels(28)))
+    return {"x": rows.batch(8, drop_remainder=True)}
+
+
 def random_numbers():
     def images():
         return {"x": features(29, width=64).reshape(29, 8, 8, 1), "y": labels(29), "batch_size": 8}
@@ -253,10 +258,6 @@ def random_numbers():
 
     def dropped():
         return L.Dropout(0.3, seed=1)
-
-    def exact_batches():
-        rows = tf.data.Dataset.from_tensor_slices((features(28), labels(28)))
-        return {"x": rows.batch(8, drop_remainder=True)}
 
     augment = [
         lambda: L.RandomFlip("horizontal", seed=1),
@@ -614,6 +615,13 @@ def mixed_rows():
         *(trained(name, with_step(kinds[name])) for name in steps),
         *(trained(name, with_layer(kinds[name])) for name in layers),
         *(trained(name, mixup(kinds[name])) for name in ("MirroredMixup", "ShuffledMixup")),
+        trained("ShuffledMixup_static_batch", mixup(kinds["ShuffledMixup"]), exact_batches),
+        trained(
+            "InBatchNegatives_static_batch", with_step(kinds["InBatchNegatives"]), exact_batches
+        ),
+        trained(
+            "NormalizesByHand_static_batch", with_layer(kinds["NormalizesByHand"]), exact_batches
+        ),
     ]
 
 

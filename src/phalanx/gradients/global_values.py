@@ -96,7 +96,7 @@ class GlobalValues:
 
     def mixes_in_rows(self, values: Any) -> bool:
         """Whether a symbolic tensor has something for each row that is made of others, too."""
-        has_rows = bool(values.shape.rank) and values.shape[0] is None
+        has_rows = bool(values.shape.rank) and values.shape[0] in (None, self._batch.static_count)
         return has_rows and self.differs(values) and self._is_mixed(values)
 
     def _is_mixed(self, tensor: Any) -> bool:
@@ -203,7 +203,18 @@ class GlobalValues:
     def _plan(self, value: Any) -> _Plan:
         while (plan := self._plan_with_rows(value)) is None:
             pass  # more tensors are taken for rows now
+        if self._batch.static_count is not None:
+            self._check_static_rows({source.kind for source in plan[1].values()})
         return plan
+
+    def _check_static_rows(self, kinds: set[_Kind]) -> None:
+        """Computed again, the graph must not have this replica's number of rows as a constant."""
+        if self._batch.keeps_static_rows:
+            is_wrong = bool(kinds & {_Kind.ROWS, _Kind.NUMBER})
+        else:
+            is_wrong = self._batch.needs_dynamic_rows = bool(kinds - {_Kind.SAME})
+        if is_wrong:
+            raise NotComputedAgainError("the step needs the number of rows as a constant")
 
     def _plan_with_rows(self, value: Any) -> _Plan | None:
         again: dict[str, Any] = {}

@@ -43,7 +43,8 @@ def of_all_rows(replica_batch: ReplicaBatch, variable: Any, value: Any) -> Any:
     try:
         return values.of(value)
     except NotComputedAgainError as cause:
-        _warn(getattr(variable, "path", variable.name), str(cause))
+        if not replica_batch.needs_dynamic_rows:
+            _warn(getattr(variable, "path", variable.name), str(cause))
         return value
 
 
@@ -55,6 +56,12 @@ def loss_of_all_rows(replica_batch: ReplicaBatch, loss: Any) -> Any:
         return values.of(loss)
     except NotComputedAgainError:
         return loss
+
+
+def mean_of_all_rows(replica_batch: ReplicaBatch, value: Any) -> Any:
+    """What a step returns, such that the mean over replicas is the number of one device."""
+    whole = loss_of_all_rows(replica_batch, value)
+    return replica_batch.for_mean(value) if whole is value else whole
 
 
 def parts_of_mixed_loss(
@@ -69,7 +76,8 @@ def parts_of_mixed_loss(
     try:
         return values.gradient_parts(loss, is_mean=is_mean)
     except NotComputedAgainError as cause:
-        _warn_of_loss(str(cause))
+        if not replica_batch.needs_dynamic_rows:
+            _warn_of_loss(str(cause))
         return None
 
 

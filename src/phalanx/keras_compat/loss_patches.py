@@ -53,7 +53,7 @@ from phalanx.keras_compat.assignments import assignments_seen
 from phalanx.keras_compat.batch_norm import global_moments, moments_of_layer
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
 from phalanx.keras_compat.global_values import (
-    loss_of_all_rows,
+    mean_of_all_rows,
     of_all_rows,
     own_rows_before_layer,
     own_rows_of_all,
@@ -223,8 +223,9 @@ def _weighted_mean(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_mean(replica_batch: ReplicaBatch, number: Any) -> Any:
-    whole = loss_of_all_rows(replica_batch, number) if adds_up() else number
-    return replica_batch.for_mean(number) if whole is number else whole
+    if adds_up():
+        return mean_of_all_rows(replica_batch, number)
+    return replica_batch.for_mean(number)
 
 
 def _weighted_sum(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,10 +15,12 @@ from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, rows_of, topology_of
 from phalanx.errors import ConfigurationError, DataError
 from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.dynamic_rows import RowsOfTraces
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.gradients.step_context import current_replica_batch, step_scope
 from phalanx.gradients.tape_gradients import TapeGradients, UsesGradientsError
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
+from phalanx.keras_compat.global_values import mean_of_all_rows
 from phalanx.keras_compat.loss_patches import results_are_noted, weighted_loss_patch
 from phalanx.keras_compat.optimizer_patches import optimizers_reduce_first
 from phalanx.training.step_function import as_in_a_function
@@ -82,13 +84,17 @@ class _DistributedStep:
         self._step = step
         python = getattr(step, "python_function", None)
         self._python = None if python is None else as_in_a_function(python)
+        self._rows = RowsOfTraces()
         self._make(tapes_give_totals=False)
 
     def _make(self, *, tapes_give_totals: bool) -> None:
+        self._tapes_give_totals = tapes_give_totals
         if self._python is None:
-            self._run: Any = functools.partial(_run_on_worker, self._step, tapes_give_totals)
+            self._run: Any = functools.partial(
+                _run_on_worker, self._step, tapes_give_totals, self._rows
+            )
         else:
-            run = functools.partial(_run_on_worker, self._python, tapes_give_totals)
+            run = functools.partial(_run_on_worker, self._python, tapes_give_totals, self._rows)
             self._run = tf.function(run, autograph=False, reduce_retracing=True)
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
@@ -108,10 +114,20 @@ class _DistributedStep:
             )
         with optimizers_reduce_first, weighted_loss_patch:
             try:
+                self._look_at_step(strategy, args, kwargs)
                 return self._run(strategy, args, kwargs)
             except UsesGradientsError:  # while it is traced; nothing has run
                 self._make(tapes_give_totals=True)
+                self._look_at_step(strategy, args, kwargs)
                 return self._run(strategy, args, kwargs)
+
+    def _look_at_step(self, *arguments: Any) -> None:
+        """Before the first step: see whether it must be traced with a dynamic number of rows."""
+        if self._python is not None and not self._rows.are_known:
+            self._rows.decide(
+                lambda: self._run.get_concrete_function(*arguments),
+                lambda: self._make(tapes_give_totals=self._tapes_give_totals),
+            )
 
 
 def _has_rows(value: Any) -> bool:
@@ -119,9 +135,14 @@ def _has_rows(value: Any) -> bool:
 
 
 def _run_on_worker(
-    step: Callable[..., Any], tapes_give_totals: bool, strategy: Any, args: Any, kwargs: Any
+    step: Callable[..., Any],
+    tapes_give_totals: bool,
+    rows: RowsOfTraces,
+    strategy: Any,
+    args: Any,
+    kwargs: Any,
 ) -> Any:
-    replica_batch, (args, kwargs) = _cut((args, kwargs), topology_of(strategy))
+    replica_batch, (args, kwargs) = _cut((args, kwargs), topology_of(strategy), rows)
     replica_batch.wants_before = True
     tapes = replica_batch.tape_gradients = TapeGradients(are_totals=tapes_give_totals)
 
@@ -134,17 +155,22 @@ def _run_on_worker(
             results_are_noted,
         ):
             result = step(*args, **kwargs)
+            rows.are_wanted |= replica_batch.needs_dynamic_rows
             tapes.take_returned(result)
             if tapes.need_totals and not tapes.are_totals:
                 raise UsesGradientsError
-            means = keras.tree.map_structure(replica_batch.for_mean, result)
+            means = keras.tree.map_structure(
+                functools.partial(mean_of_all_rows, replica_batch), result
+            )
         whole = _of_all(means, replica_batch, strategy)
         return keras.tree.map_structure(_as_returned, whole, result)
 
     return strategy.run(on_replica)
 
 
-def _cut(arguments: Any, topology: ReplicaTopology) -> tuple[ReplicaBatch, Any]:
+def _cut(
+    arguments: Any, topology: ReplicaTopology, traced: RowsOfTraces
+) -> tuple[ReplicaBatch, Any]:
     """This worker's share of the batch, and the arguments with its rows of each tensor."""
     leaves = keras.tree.flatten(arguments)
     tensors = {i: tf.convert_to_tensor(leaf) for i, leaf in enumerate(leaves) if _has_rows(leaf)}
@@ -161,8 +187,11 @@ def _cut(arguments: Any, topology: ReplicaTopology) -> tuple[ReplicaBatch, Any]:
     start, count = rows_of(topology.first, topology.total, total)
     static = None if known is None else max(rows_of(topology.first, topology.total, known)[1], 1)
     _, own = cut(tensors, topology.first, topology.total, static=static)
+    own = traced.of(own)
     parts = keras.tree.pack_sequence_as(arguments, [own.get(i, v) for i, v in enumerate(leaves)])
+    static = None if traced.are_dynamic else static
     replica_batch = ReplicaBatch(count, total, start=start, static_count=static)
+    replica_batch.keeps_static_rows = traced.are_known
     replica_batch.batch_size_in_shapes = BatchSizeInShapes(known, topology.total)
     return replica_batch, parts
 

@@ -21,6 +21,7 @@ from phalanx.data.batches import static_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
+from phalanx.gradients.dynamic_rows import RowsOfTraces
 from phalanx.gradients.gathered_batch import all_gather_batch
 from phalanx.gradients.graph_walk import is_symbolic
 from phalanx.gradients.metric_results import DerivedResult, MetricResult
@@ -29,6 +30,7 @@ from phalanx.gradients.step_context import current_replica_batch, step_scope
 from phalanx.gradients.tape_gradients import TapeGradients, UsesGradientsError
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes
 from phalanx.keras_compat.draw_counters import DrawCounters
+from phalanx.keras_compat.global_values import mean_of_all_rows
 from phalanx.keras_compat.loss_patches import results_are_noted
 from phalanx.keras_compat.model_access import (
     compute_loss,
@@ -119,6 +121,7 @@ class StepFunction:
         self.is_local = False
         self.samples: Any = None
         self._constant_sizes: set[int] = set()
+        self._rows = RowsOfTraces()
         self._model = model
         self._kind = kind
         self._eager = runs_eagerly(model)
@@ -185,27 +188,43 @@ class StepFunction:
         """Run one step on one element."""
         arrival = HostBatchProbe(self._data_of(element)) if flight.is_open else None
         with flight.execution(self._kind, 1, arrival):
-            self.find_use_of_gradients(element)
+            self.look_at_step(element)
             outputs: Outputs = self._apart(element) if self._whole else self._one(element)
         return outputs
 
-    def find_use_of_gradients(self, element: Any) -> None:
-        """Before the first step: see whether tapes must give totals, by tracing one.
+    def look_at_step(self, element: Any) -> None:
+        """Before the first step: see, by tracing one, how it must be traced.
+
+        Tapes give totals where the step uses gradients, and the number of rows is dynamic where it
+        combines rows.
 
         Args:
             element: a batch, or its spec.
         """
-        if self._tapes_are_known:
+        if not self._tapes_are_known:
+            self._tapes_are_known = True
+            if not self._needs_totals:
+                try:
+                    self._one.get_concrete_function(element)
+                except UsesGradientsError:
+                    self._needs_totals = True
+            if self._needs_totals:
+                self._let_tapes_give_totals()
+        if self._rows.are_known or not self._may_have_static_rows(element):
             return
-        self._tapes_are_known = True
-        if not self._needs_totals:
-            try:
-                self._one.get_concrete_function(element)
-            except UsesGradientsError:
-                self._needs_totals = True
-        if self._needs_totals:
-            self.extensions[_TapesGiveTotals] = _TapesGiveTotals()
-            self.retrace()
+        try:
+            self._rows.decide(lambda: self._one.get_concrete_function(element), self.retrace)
+        except UsesGradientsError:
+            self._let_tapes_give_totals()
+            self._rows.decide(lambda: self._one.get_concrete_function(element), self.retrace)
+
+    def _let_tapes_give_totals(self) -> None:
+        self.extensions[_TapesGiveTotals] = _TapesGiveTotals()
+        self.retrace()
+
+    def _may_have_static_rows(self, element: Any) -> bool:
+        is_traced = self.plan.counted and self.plan.topology.total > 1 and not self._eager
+        return is_traced and not self._whole and static_rows(self._data_of(element)) is not None
 
     def on_iterator(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
         """Run up to `steps` steps.
@@ -216,7 +235,7 @@ class StepFunction:
         Raises:
             StopIteration: there was no batch left at all.
         """
-        self.find_use_of_gradients(iterator.element_spec)
+        self.look_at_step(iterator.element_spec)
         one = steps == 1 and self.plan.known_length
         with flight.execution(self._kind, steps, self._arrivals) as execution:
             apart = self.has_dynamic_collectives and self.plan.known_length
@@ -263,7 +282,9 @@ class StepFunction:
     def compile_like_model(self, python: Callable[..., Any], **options: Any) -> Any:
         """`python` as a TensorFlow function, or as it is where the model runs eagerly."""
         plain = tf.autograph.experimental.do_not_convert(python)
-        return plain if self._eager else tf.function(plain, reduce_retracing=True, **options)
+        if self._eager:
+            return plain
+        return tf.function(plain, reduce_retracing=True, **options)
 
     def _while_data(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, Outputs]:
         """Steps in one graph, so that Python is asked once for all of them."""
@@ -328,6 +349,7 @@ class StepFunction:
             count, data = parts[replica - topology.first]
         else:
             total, start, count, data = count_local_samples(parts, replica, topology.total)
+        data = self._rows.of(data)
         replica_batch = ReplicaBatch(
             count,
             total,
@@ -337,6 +359,7 @@ class StepFunction:
             may_be_empty=self.plan.may_be_empty,
             syncs_batchnorm=syncs_batchnorm(),
         )
+        replica_batch.keeps_static_rows = self._rows.are_known or not self.plan.counted
         replica_batch.tape_gradients = TapeGradients(are_totals=_TapesGiveTotals in self.extensions)
         kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and not self._whole:
@@ -366,9 +389,11 @@ class StepFunction:
             if isinstance(logs, dict):
                 self.results |= _results_in(flat_logs(logs), replica_batch)
             if isinstance(logs, dict) or self._kind == "predict":
-                logs = tf.nest.map_structure(replica_batch.for_mean, logs)
+                of_all = partial(mean_of_all_rows, replica_batch)
+                logs = tf.nest.map_structure(of_all if adds_up() else replica_batch.for_mean, logs)
             if isinstance(logs, dict) and adds_up() and self._kind != "predict":
                 logs = tf.nest.map_structure(partial(_with_all_rows, replica_batch), logs)
+        self._rows.are_wanted |= replica_batch.needs_dynamic_rows
         self._needs_totals |= replica_batch.tape_gradients.need_totals
         self.assigned.update(replica_batch.assigned)
         self.invariant.update(replica_batch.invariant)

@@ -269,7 +269,7 @@ class SampledSteps:
                 raise StopIteration from None
             return outputs, seen
 
-        self._function.find_use_of_gradients(iterator.element_spec)
+        self._function.look_at_step(iterator.element_spec)
         with flight.execution("train"):
             outputs: Outputs = self._sampler.sample(
                 step, _sampled_traces(self._model, self._function), on_next, lambda: self._topology

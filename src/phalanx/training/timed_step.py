@@ -85,7 +85,7 @@ class TimedSteps:
     def _step(self, element: Any, communication: bool) -> tuple[Outputs, float | None]:
         if not communication:
             return self.function.on_batch(element), None
-        self.function.find_use_of_gradients(element)
+        self.function.look_at_step(element)
         if self._with_stopwatch is None or self._made_for != self.function.version:
             self._with_stopwatch = self.function.compile_like_model(self._under_a_stopwatch)
             self._made_for = self.function.version
