@@ -1,10 +1,11 @@
-"""Does `phalanx predict` take half the time with two workers of one thread each?
+"""Does `phalanx predict` take half the time with two workers of one core each?
 
     python benchmarks/predict.py --json
 
 Eight .npy files of images of 28 x 28, and the MNIST CNN. In each round one worker and two workers
-predict all of them, in turns, each with one CPU thread. The time is that of the whole command, with
-the start of the workers, and that of all files of the busiest worker.
+predict all of them, in turns, each with one CPU thread; the command has as many cores as workers.
+The time is that of the whole command, with the start of the workers, and that of all files of the
+busiest worker.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ def _predict(place: Path, workers: int) -> Seconds:
     finished = subprocess.run(
         [sys.executable, "-m", "phalanx", "predict", *words, "--workers", str(workers)],
         cwd=place,
+        # A worker also reads and writes, and would take a second core for that.
+        preexec_fn=lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:workers]),
         capture_output=True,
         text=True,
         check=True,
