@@ -282,19 +282,16 @@ def test_without_a_seed_a_draw_keeps_a_counter_of_its_own():
 def test_a_shuffle_has_the_order_of_the_global_batch(replicas):
     """Each replica sorts the keys of its rows; those of all replicas give the order."""
     values = np.arange(TOTAL * 2).reshape(TOTAL, 2)
-    expected = []
     tf.random.set_seed(3)
     plain = tf.function(lambda: tf.random.shuffle(values, seed=4))
     expected = [plain().numpy() for _ in range(3)]
 
     def keys_of(held):
         tf.random.set_seed(3)
-        counters, found = DrawCounters(), []
-        take = counters.of_trace
+        counters = DrawCounters()
 
         def traced(own):
-            found.clear()
-            with Patches(lambda: draws_by_rows(lambda: held, take(0))):
+            with Patches(lambda: draws_by_rows(lambda: held, counters.of_trace(0))):
                 shuffled = tf.random.shuffle(own, seed=4)
             order = shuffled.op.inputs[1]
             while order.op.type != "StridedSlice" or order.shape.rank != 1:

@@ -15,6 +15,7 @@ from phalanx.gradients.global_values import GlobalValues, NotComputedAgainError
 from phalanx.gradients.graph_walk import is_in_branch, is_symbolic
 from phalanx.gradients.replica_batch import ReplicaBatch
 from phalanx.keras_compat.eager_probes import MASK
+from phalanx.keras_compat.optimizer_patches import adds_up
 
 _SUMS = ("sum", tf.VariableAggregation.SUM)
 
@@ -59,8 +60,8 @@ def loss_of_all_rows(replica_batch: ReplicaBatch, loss: Any) -> Any:
 
 
 def mean_of_all_rows(replica_batch: ReplicaBatch, value: Any) -> Any:
-    """What a step returns, such that the mean over replicas is the number of one device."""
-    whole = loss_of_all_rows(replica_batch, value)
+    """What a step computes, such that the mean over replicas is the number of one device."""
+    whole = loss_of_all_rows(replica_batch, value) if adds_up() else value
     return replica_batch.for_mean(value) if whole is value else whole
 
 

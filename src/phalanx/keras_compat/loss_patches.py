@@ -213,19 +213,13 @@ def _weighted_mean(original: Callable[..., Any]) -> Callable[..., Any]:
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
         replica_batch = _replica_batch_of_many()
         if replica_batch is not None and len(getattr(values, "shape", ())) == 0:
-            values = _for_mean(replica_batch, values)
+            values = mean_of_all_rows(replica_batch, values)
             if sample_weight is None:
                 # One number a batch: on one device a batch counts 1, so together they do here.
                 sample_weight = replica_batch.weight
         return original(self, values, sample_weight)
 
     return update_state
-
-
-def _for_mean(replica_batch: ReplicaBatch, number: Any) -> Any:
-    if adds_up():
-        return mean_of_all_rows(replica_batch, number)
-    return replica_batch.for_mean(number)
 
 
 def _weighted_sum(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,7 +231,7 @@ def _weighted_sum(original: Callable[..., Any]) -> Callable[..., Any]:
                 present = tf.cast(replica_batch.count > 0, tf.float32)
                 return original(self, values, present)
             # One number a batch: each replica adds its part of it.
-            values, sample_weight = _for_mean(replica_batch, values), replica_batch.weight
+            values, sample_weight = mean_of_all_rows(replica_batch, values), replica_batch.weight
         return original(self, values, sample_weight)
 
     return update_state

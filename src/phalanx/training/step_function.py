@@ -282,9 +282,7 @@ class StepFunction:
     def compile_like_model(self, python: Callable[..., Any], **options: Any) -> Any:
         """`python` as a TensorFlow function, or as it is where the model runs eagerly."""
         plain = tf.autograph.experimental.do_not_convert(python)
-        if self._eager:
-            return plain
-        return tf.function(plain, reduce_retracing=True, **options)
+        return plain if self._eager else tf.function(plain, reduce_retracing=True, **options)
 
     def _while_data(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, Outputs]:
         """Steps in one graph, so that Python is asked once for all of them."""
@@ -389,8 +387,7 @@ class StepFunction:
             if isinstance(logs, dict):
                 self.results |= _results_in(flat_logs(logs), replica_batch)
             if isinstance(logs, dict) or self._kind == "predict":
-                of_all = partial(mean_of_all_rows, replica_batch)
-                logs = tf.nest.map_structure(of_all if adds_up() else replica_batch.for_mean, logs)
+                logs = tf.nest.map_structure(partial(mean_of_all_rows, replica_batch), logs)
             if isinstance(logs, dict) and adds_up() and self._kind != "predict":
                 logs = tf.nest.map_structure(partial(_with_all_rows, replica_batch), logs)
         self._rows.are_wanted |= replica_batch.needs_dynamic_rows
