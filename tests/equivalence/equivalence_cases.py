@@ -594,6 +594,7 @@ def states():
     return [
         *(trained(name, with_layer(kinds[name])) for name in layers),
         *(trained(name, with_step(kinds[name])) for name in ("FeatureQueue", "AddsUpResults")),
+        trained("LastWords_static_batch", with_layer(kinds["LastWords"]), exact_batches),
     ]
 
 
@@ -621,6 +622,15 @@ def mixed_rows():
         ),
         trained(
             "NormalizesByHand_static_batch", with_layer(kinds["NormalizesByHand"]), exact_batches
+        ),
+        trained(
+            "NegativesOfConstants_static_batch",
+            with_step(kinds["NegativesOfConstants"]),
+            exact_batches,
+        ),
+        *(
+            trained(f"{name}_no_remainder", with_step(kinds[name]), arrays(24))
+            for name in ("NegativesOfConstants", "SizeInPython", "InBatchNegatives")
         ),
     ]
 

@@ -31,6 +31,49 @@ class InBatchNegatives(Own):
         return self.note(loss)
 
 
+class NegativesOfConstants(Own):
+    """The same with the size of the batch as a constant, and its loss divided by its own size."""
+
+    BATCH = 8
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = network(8, 4), network(8, 4)
+
+    def train_step(self, data):
+        x = data[0]
+        with tf.GradientTape() as tape:
+            left, right = (
+                tf.math.l2_normalize(side(part), axis=1)
+                for side, part in ((self.left, x[:, :3]), (self.right, x[:, 3:]))
+            )
+            both = tf.concat([left, right], axis=0)
+            similar = tf.matmul(both, both, transpose_b=True) - 1e9 * tf.eye(2 * self.BATCH)
+            rows = tf.range(self.BATCH)
+            partners = tf.concat([rows + self.BATCH, rows], axis=0)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(partners, similar)
+            loss = tf.reduce_sum(losses) / (2 * self.BATCH)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
+class SizeInPython(Own):
+    """Asks for the number of rows as a number of Python's."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 1)
+
+    def train_step(self, data):
+        x, y = data
+        rows = x.shape[0]
+        with tf.GradientTape() as tape:
+            output = tf.reshape(self.network(x), [rows])
+            loss = tf.reduce_sum((output - tf.cast(y, tf.float32)) ** 2) / float(rows)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
 class BarlowTwins(Own):
     """Correlations of features over the batch (arXiv:2103.03230), and a penalty on weights."""
 

@@ -145,6 +145,60 @@ def test_a_step_that_clips_counts_and_resets(kind, pool):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+def contrast_loop(rows):
+    """The losses and weights of a step that has `rows` of the batch as what `rows` names."""
+    import keras
+    import tensorflow as tf
+
+    import phalanx
+
+    phalanx.enable()
+    keras.utils.set_random_seed(1)
+    encoder = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(4)])
+    optimizer = keras.optimizers.SGD(0.05)
+
+    @phalanx.distribute_step
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            one, other = (tf.math.l2_normalize(encoder(x * scale), axis=1) for scale in (1.0, 1.3))
+            similar = tf.matmul(one, other, transpose_b=True)
+            number = {"constant": 6, "dynamic": tf.shape(x)[0], "python": x.shape[0]}[rows]
+            labels = tf.range(number)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, similar)
+            loss = tf.reduce_mean(losses)
+        optimizer.apply(tape.gradient(loss, encoder.trainable_weights), encoder.trainable_weights)
+        return loss
+
+    batches = tf.data.Dataset.from_tensor_slices(data(24)[0]).batch(6, drop_remainder=True)
+    losses = [float(step(batch)) for batch in batches]
+    phalanx.disable()
+    return [np.array(losses), *(weight.numpy() for weight in encoder.weights)]
+
+
+@pytest.mark.parametrize("rows", ["constant", "dynamic"])
+def test_a_step_that_combines_rows_of_batches_of_one_size(rows, pool):
+    expected = run_single(contrast_loop, args=(rows,), deadline=300)
+    for found in pool(2).run(contrast_loop, args=(rows,), deadline=300):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_that_combines_rows_and_needs_their_number_in_python_says_so(pool):
+    def function():
+        import logging
+
+        said = []
+        handler = logging.Handler()
+        handler.emit = lambda record: said.append(record.getMessage())
+        logging.getLogger("phalanx").addHandler(handler)
+        contrast_loop("python")
+        logging.getLogger("phalanx").removeHandler(handler)
+        return said
+
+    assert all("tf.shape(x)[0]" in " ".join(said) for said in pool(2).run(function, deadline=300))
+
+
 def test_a_reset_and_an_update_in_one_branch_are_refused(pool):
     def function():
         import keras

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.batches import no_autograph, with_free_batch_axis
+from phalanx.data.batches import no_autograph, static_share, with_free_batch_axis
 from phalanx.data.iterator_position import DataPosition
 from phalanx.data.sampler import ListedOrder, ShuffleSampler, rows_in
 from phalanx.distributed.topology import ReplicaTopology, rows_of
@@ -87,12 +87,15 @@ class ArrayBatches:
         order = self._sampler
         epoch, batch = position // order.num_batches, position % order.num_batches
         total = order.total(self.seed, epoch, batch)
+        is_static = order.smallest == self.batch_size and not self.may_be_empty
+        size = self.batch_size if is_static else None
         parts = []
         for replica in range(self._topology.first, self._topology.first + self._topology.local):
             start, count = rows_of(replica, self._topology.total, total)
             if self.may_be_empty:
                 start = tf.where(count > 0, start, 0)
             within = start + tf.range(tf.maximum(count, 1))
+            within.set_shape([static_share(size, replica, self._topology.total)])
             rows = order.rows(self.seed, epoch, batch, within)
             parts.append((tf.cast(count, tf.int32), take_rows(self._arrays.inputs, rows)))
         return tf.cast(total, tf.int32), tuple(parts)

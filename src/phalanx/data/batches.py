@@ -115,6 +115,11 @@ def static_rows(data: Any) -> int | None:
     return next((None if v.shape.rank is None else v.shape[0] for v in tensors_of(data)), None)
 
 
+def static_share(size: int | None, replica: int, replicas: int) -> int | None:
+    """Rows of a replica where all global batches have `size` rows; None where they have not."""
+    return None if size is None else rows_of(replica, replicas, size)[1]
+
+
 def cut(
     data: Any,
     replica: int,
@@ -130,7 +135,7 @@ def cut(
         replica: the replica's number.
         replicas: how many there are.
         may_be_empty: whether a replica can be without rows, and gets a stand-in row.
-        static: rows of every share, where they are known.
+        static: rows of the replica, where they are known.
 
     Returns:
         How many rows of the first tensor are the replica's, and its part.
@@ -231,15 +236,29 @@ def with_none(dataset: tf.data.Dataset) -> tf.data.Dataset:
 def with_free_batch_axis(spec: Any) -> Any:
     """`spec` with the first dimension of every tensor unknown, and None for a part that is None."""
     none = type(tf.type_spec_from_value(None))
+    free = with_rows(spec, None)
+    return keras.tree.map_structure(lambda one: None if isinstance(one, none) else one, free)
 
-    def free(one: Any) -> Any:
-        if isinstance(one, none):
-            return None
-        if isinstance(one, tf.TensorSpec):
-            return tf.TensorSpec([None, *one.shape[1:]], one.dtype)
-        return one
 
-    return keras.tree.map_structure(free, spec)
+def with_rows(spec: Any, rows: int | None) -> Any:
+    """`spec` with `rows` as the first dimension of every tensor."""
+
+    def one(each: Any) -> Any:
+        if not isinstance(each, tf.TensorSpec):
+            return each
+        return tf.TensorSpec([rows, *each.shape[1:]], each.dtype)
+
+    return keras.tree.map_structure(one, spec)
+
+
+def size_of_all(batch_size: int | None, num_samples: int | None) -> int | None:
+    """Rows of every global batch; None where that is unknown or the last has fewer.
+
+    Args:
+        batch_size: samples in every batch but the last of a pass, None where unknown.
+        num_samples: samples in one pass, None where they are not counted.
+    """
+    return None if batch_size is None or (num_samples or 0) % batch_size else batch_size
 
 
 def shard_batch(topology: ReplicaTopology, data: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import no_autograph, slice_rows
+from phalanx.data.batches import no_autograph, slice_rows, static_share
 from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology, rows_of
 from phalanx.keras_compat.dataset_graph import Transformation, element_bytes, transformations
@@ -240,12 +240,12 @@ def _chooser(topology: ReplicaTopology, spec: Any) -> Callable[..., tf.data.Data
     return choose
 
 
-def shares(topology: ReplicaTopology, static: int | None) -> Callable[[Any, Any], Any]:
+def shares(topology: ReplicaTopology, size: int | None) -> Callable[[Any, Any], Any]:
     """Turns `(total, data)` into what `phalanx.data.batches` describes.
 
     Args:
         topology: this process's replicas.
-        static: rows of every share, where they are known.
+        size: rows of every global batch, where they are known and each replica gets some.
     """
 
     def cut(total: Any, data: Any) -> Any:
@@ -254,6 +254,7 @@ def shares(topology: ReplicaTopology, static: int | None) -> Callable[[Any, Any]
         for replica in range(topology.first, topology.first + topology.local):
             start, count = rows_of(replica, topology.total, total)
             begin = tf.where(count > 0, start - first, 0)
+            static = static_share(size, replica, topology.total)
             parts.append((count, slice_rows(data, begin, tf.maximum(count, 1), static)))
         return total, tuple(parts)
 

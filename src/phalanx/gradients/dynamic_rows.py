@@ -1,11 +1,12 @@
-"""Steps that combine rows are traced with a number of rows that the graph does not know.
+"""Steps that are traced with a number of rows that the graph does not know.
 
-Where all batches have one size (`drop_remainder=True`), the graph of a step has this replica's
-number of rows as a constant: `tf.range(tf.shape(x)[0])` is one. Computed of the rows of all
-replicas, such a graph would be wrong. So a step that turns out to combine rows is traced again,
-with the shape of its batch left open. A step that needs the size as a number of Python's
-(`range(x.shape[0])`) cannot be traced so, and keeps it; what it combines is then of this replica's
-rows.
+Where all batches have one size, the graph of a step has this replica's number of rows as a
+constant: `tf.range(tf.shape(x)[0])` is one. Two kinds of steps cannot be traced so. One computes of
+the rows of all replicas, where the constant would be wrong. The other has the size of the global
+batch as a constant of its own, as in `tf.eye(BATCH)`, and TensorFlow refuses the shapes. Such a
+step is traced again, with the shape of its batch left open. A step that needs the size as a number
+of Python's (`range(x.shape[0])`) cannot be traced so, and keeps it; what it combines is then of
+this replica's rows.
 """
 
 from __future__ import annotations
@@ -32,27 +33,61 @@ class RowsOfTraces:
         self.are_known = False
         self.are_dynamic = False
         self.are_wanted = False
+        self._failures: list[Exception] | None = None
 
-    def decide(self, trace: Callable[[], Any], again: Callable[[], None]) -> None:
-        """Trace a step whose batch has a static number of rows, and once more where it must.
+    def decide(
+        self, trace: Callable[[], Any], again: Callable[[], None], *, are_static: bool
+    ) -> None:
+        """Trace a step for the first time, and once more where its number of rows is dynamic.
 
         Args:
-            trace: traces it to its end, so that what it makes lazily is there; it may raise
-                `UsesGradientsError`.
+            trace: traces it; the step runs in `run`.
             again: forgets what was traced.
+            are_static: whether the batch has a static number of rows. Else nothing is decided.
+
+        Raises:
+            UsesGradientsError: from the step; nothing is decided.
+            Exception: whatever the step raises in each trace.
         """
-        trace()
-        if self.are_wanted:
+        failure = self._trace(trace, again)
+        may_be_dynamic = are_static and not self.are_dynamic
+        if may_be_dynamic and (self.are_wanted or failure is not None):
             self.are_dynamic = True
             again()
-            try:
-                trace()
-            except UsesGradientsError:
-                raise
-            except Exception:  # whatever a script does with a size that is None
+            if self._trace(trace, again) is None:
+                failure = None
+            else:  # whatever a script does with a size that is None
                 self.are_dynamic = False
-                again()
-        self.are_known = True
+        self.are_known |= are_static
+        if failure is not None:
+            raise failure
+
+    def _trace(self, trace: Callable[[], Any], again: Callable[[], None]) -> Exception | None:
+        """What the step raised, if anything."""
+        failures = self._failures = []
+        try:
+            trace()
+        finally:
+            self._failures = None
+        if not failures:
+            return None
+        again()
+        if isinstance(failures[0], UsesGradientsError):
+            raise failures[0]
+        return failures[0]
+
+    def run(self, step: Callable[[], Any]) -> Any:
+        """What `step` returns; nothing where it raises in a first trace, which goes to its end.
+
+        Only then do variables that are made in it have their values.
+        """
+        try:
+            return step()
+        except Exception as error:
+            if self._failures is None:
+                raise
+            self._failures.append(error)
+            return ()
 
     def of(self, data: Any) -> Any:
         """The rows of a replica as a step is to be given them."""

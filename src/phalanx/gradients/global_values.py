@@ -201,9 +201,14 @@ class GlobalValues:
             self._known.update(zip(map(key_of, own), wholes, strict=True))
 
     def _plan(self, value: Any) -> _Plan:
-        while (plan := self._plan_with_rows(value)) is None:
-            pass  # more tensors are taken for rows now
-        if self._batch.static_count is not None:
+        is_static = self._batch.static_count is not None
+        try:
+            while (plan := self._plan_with_rows(value)) is None:
+                pass  # more tensors are taken for rows now
+        except NotComputedAgainError:  # a dynamic number shows what has a row for each sample
+            self._batch.needs_dynamic_rows |= is_static and not self._batch.keeps_static_rows
+            raise
+        if is_static:
             self._check_static_rows({source.kind for source in plan[1].values()})
         return plan
 
@@ -212,9 +217,10 @@ class GlobalValues:
         if self._batch.keeps_static_rows:
             is_wrong = bool(kinds & {_Kind.ROWS, _Kind.NUMBER})
         else:
-            is_wrong = self._batch.needs_dynamic_rows = bool(kinds - {_Kind.SAME})
+            is_wrong = bool(kinds - {_Kind.SAME})
+            self._batch.needs_dynamic_rows |= is_wrong
         if is_wrong:
-            raise NotComputedAgainError("the step needs the number of rows as a constant")
+            raise NotComputedAgainError("the step uses x.shape[0]; use tf.shape(x)[0]")
 
     def _plan_with_rows(self, value: Any) -> _Plan | None:
         again: dict[str, Any] = {}

@@ -105,9 +105,10 @@ def _function_for(stage: CallContext, kind: Kind, data: Any) -> StepFunction:
     """The model's step function for `data`, one batch."""
     before = getattr(stage.model, f"{kind}_function")
     known = before.batch_size if isinstance(before, StepFunction) else None
-    full = max(known or 0, static_rows(data) or 0)
+    size = static_rows(data)
+    full = max(known or 0, size or 0)
     spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
-    return make_function(stage, kind, _OneBatch(spec, full))
+    return make_function(stage, kind, _OneBatch(spec, full, size))
 
 
 def _tensors(data: Any) -> Any:
@@ -126,6 +127,8 @@ class _OneBatch:
 
     batch_spec: Any
     full_batch_size: int | None
+    batch_size: int | None
+    num_samples: int | None = None
     counted: bool = True
     num_batches: int = 1
     may_be_empty: bool = True

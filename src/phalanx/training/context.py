@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from phalanx.data.adapt import make_batch_source
 from phalanx.data.batch_iterator import BatchIterator
-from phalanx.data.batches import BatchSource
+from phalanx.data.batches import BatchSource, size_of_all, with_rows
 from phalanx.data.pipelines.error_policy import offending_sample
 from phalanx.distributed.host_collectives import all_gather_arrays, all_gather_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
@@ -65,6 +65,14 @@ class Batches(Protocol):
     @property
     def full_batch_size(self) -> int | None:
         """Samples in every batch but the last of a pass, None where unknown."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """The same, where every such batch is known to have them."""
+
+    @property
+    def num_samples(self) -> int | None:
+        """Samples in one pass, None where they are not counted."""
 
     @property
     def num_batches(self) -> int | None:
@@ -195,9 +203,12 @@ def make_function(
         refuse_stateful_layers(
             stage.model, f"{stage.topology.total} replicas, each of which gets its rows of a batch"
         )
+    size = size_of_all(source.batch_size, source.num_samples)
     if kind != "predict" and replicates_variables(stage.strategy) and not is_traced:
         if kind == "train" and has_own_step(stage.model, kind):
-            build_by_step(step_of(stage.model, kind), source.batch_spec, stage.strategy)
+            build_by_step(
+                step_of(stage.model, kind), with_rows(source.batch_spec, size), stage.strategy
+            )
         else:
             build(stage.model, source.batch_spec, stage.strategy)
         built = False
@@ -211,7 +222,7 @@ def make_function(
     function = step_function(stage.model, kind, plan)
     function.take_batch_size(source.full_batch_size)
     if built and has_own_step(stage.model, kind):
-        function.build(source.batch_spec)
+        function.build(source.batch_spec, size)
     elif built:
         build(stage.model, source.batch_spec, stage.strategy)
     return function

@@ -127,6 +127,7 @@ class _DistributedStep:
             self._rows.decide(
                 lambda: self._run.get_concrete_function(*arguments),
                 lambda: self._make(tapes_give_totals=self._tapes_give_totals),
+                are_static=True,
             )
 
 
@@ -165,7 +166,7 @@ def _run_on_worker(
         whole = _of_all(means, replica_batch, strategy)
         return keras.tree.map_structure(_as_returned, whole, result)
 
-    return strategy.run(on_replica)
+    return rows.run(lambda: strategy.run(on_replica))
 
 
 def _cut(

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import static_rows
+from phalanx.data.batches import static_rows, static_share, with_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
@@ -166,14 +166,20 @@ class StepFunction:
             self.invariant.clear()
             self.retrace()
 
-    def build(self, batch_spec: Any) -> None:
+    def build(self, batch_spec: Any, size: int | None) -> None:
         """Make what the step makes lazily, by tracing it; no step is run.
 
         Args:
             batch_spec: shapes and dtypes of a batch, as `train_step` is given it.
+            size: rows of every global batch, where all have equally many.
         """
-        count = tf.TensorSpec([], tf.int32)
-        parts = tuple((count, batch_spec) for _ in range(self.plan.topology.local))
+        count, topology = tf.TensorSpec([], tf.int32), self.plan.topology
+        size = None if self.plan.may_be_empty else size
+        rows = [
+            static_share(size, replica, topology.total)
+            for replica in range(topology.first, topology.first + topology.local)
+        ]
+        parts = tuple((count, with_rows(batch_spec, each)) for each in rows)
         element = (count, parts) if self.plan.counted else batch_spec
         # Apart: what is traced now does not know yet who will look at the gradients.
         plain = tf.autograph.experimental.do_not_convert(self.on_replicas)
@@ -201,26 +207,24 @@ class StepFunction:
         Args:
             element: a batch, or its spec.
         """
-        if not self._tapes_are_known:
-            self._tapes_are_known = True
-            if not self._needs_totals:
-                try:
-                    self._one.get_concrete_function(element)
-                except UsesGradientsError:
-                    self._needs_totals = True
-            if self._needs_totals:
-                self._let_tapes_give_totals()
-        if self._rows.are_known or not self._may_have_static_rows(element):
+        is_static = not self._rows.are_known and self._may_have_static_rows(element)
+        if self._tapes_are_known and not is_static:
             return
+        were_known, self._tapes_are_known = self._tapes_are_known, True
         try:
-            self._rows.decide(lambda: self._one.get_concrete_function(element), self.retrace)
+            self._look_at_step(element, is_static=is_static)
+            need_totals = self._needs_totals and not were_known
         except UsesGradientsError:
-            self._let_tapes_give_totals()
-            self._rows.decide(lambda: self._one.get_concrete_function(element), self.retrace)
+            need_totals = True
+        if need_totals:
+            self.extensions[_TapesGiveTotals] = _TapesGiveTotals()
+            self.retrace()
+            self._look_at_step(element, is_static=is_static)
 
-    def _let_tapes_give_totals(self) -> None:
-        self.extensions[_TapesGiveTotals] = _TapesGiveTotals()
-        self.retrace()
+    def _look_at_step(self, element: Any, *, is_static: bool) -> None:
+        self._rows.decide(
+            lambda: self._one.get_concrete_function(element), self.retrace, are_static=is_static
+        )
 
     def _may_have_static_rows(self, element: Any) -> bool:
         is_traced = self.plan.counted and self.plan.topology.total > 1 and not self._eager
@@ -330,6 +334,10 @@ class StepFunction:
 
     def on_replicas(self, element: Any) -> Outputs:
         """One step on one element, to be traced into a function, or run eagerly."""
+        outputs: Outputs = self._rows.run(lambda: self._on_replicas(element))
+        return outputs
+
+    def _on_replicas(self, element: Any) -> Outputs:
         strategy, topology = self.plan.strategy, self.plan.topology
         arguments = element if self.plan.counted else (None, element)
         outputs = strategy.run(self._on_replica, args=arguments)
