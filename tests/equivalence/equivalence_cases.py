@@ -615,8 +615,9 @@ def mixed_rows():
     return [
         *(trained(name, with_step(kinds[name])) for name in steps),
         *(trained(name, with_layer(kinds[name])) for name in layers),
-        *(trained(name, mixup(kinds[name])) for name in ("MirroredMixup", "ShuffledMixup")),
-        trained("ShuffledMixup_static_batch", mixup(kinds["ShuffledMixup"]), exact_batches),
+        trained("MirroredMixup", mixup(kinds["MirroredMixup"])),
+        # Keras 3.16 on one device draws the first numbers again for a last, smaller batch.
+        trained("ShuffledMixup", mixup(kinds["ShuffledMixup"]), arrays(24)),
         trained(
             "InBatchNegatives_static_batch", with_step(kinds["InBatchNegatives"]), exact_batches
         ),

@@ -10,10 +10,10 @@ from phalanx.gradients.tape_gradients import UsesGradientsError
 class Traced:
     """A step on 3 rows, as a trace sees them."""
 
-    def __init__(self, step, wants=lambda rows: False):
-        self.rows = RowsOfTraces()
+    def __init__(self, step, *, are_dynamic=True):
+        self.rows = RowsOfTraces(are_dynamic=are_dynamic)
         self.shapes = []
-        self.step, self.wants = step, wants
+        self.step = step
         self.again()
 
     def again(self):
@@ -24,7 +24,6 @@ class Traced:
 
     def on(self, data):
         self.shapes.append(data.shape[0])
-        self.rows.are_wanted |= data.shape[0] is not None and self.wants(data)
         return self.step(data)
 
     def trace(self):
@@ -34,52 +33,43 @@ class Traced:
         self.rows.decide(self.trace, self.again, are_static=are_static)
 
 
-def made_lazily():
-    """A step that makes a variable in its first trace, of which another then fails."""
+def on_each_row(data):
+    return data * 2
+
+
+def test_a_step_is_traced_with_an_open_dimension():
+    traced = Traced(on_each_row)
+    traced.decide()
+    traced.function(tf.ones([3, 2]))
+    assert traced.shapes == [None]
+    assert traced.rows.are_known
+    assert traced.rows.are_dynamic
+
+
+def test_a_step_that_needs_its_number_of_rows_gets_it():
+    traced = Traced(lambda data: tf.eye(data.shape[0]))
+    traced.decide()
+    assert traced.function(tf.ones([3, 2])).shape == (3, 3)
+    assert traced.shapes == [None, 3]
+    assert traced.rows.are_known
+    assert not traced.rows.are_dynamic
+
+
+def test_variables_made_in_a_trace_that_fails_have_their_values():
     variables = []
 
     def step(data):
         if not variables:
             variables.append(tf.Variable(lambda: tf.constant(5.0)))
-        return data * variables[0] + tf.eye(6)[:, :2]
+        return variables[0] * tf.eye(data.shape[0])
 
-    return step, variables
-
-
-def test_a_step_on_each_row_is_traced_once():
-    traced = Traced(lambda data: data * 2)
-    traced.decide()
-    assert traced.shapes == [3]
-    assert traced.rows.are_known
-    assert not traced.rows.are_dynamic
-
-
-def test_a_step_that_combines_rows_is_traced_with_an_open_dimension():
-    traced = Traced(lambda data: data * 2, wants=lambda data: True)
-    traced.decide()
-    assert traced.shapes == [3, None]
-    assert traced.rows.are_dynamic
-
-
-def test_a_step_with_the_size_of_the_global_batch_is_traced_with_an_open_dimension():
-    step, variables = made_lazily()
     traced = Traced(step)
     traced.decide()
-    assert traced.shapes == [3, 3, None]  # A function of TensorFlow that makes variables: twice
-    assert traced.rows.are_dynamic
-    assert float(variables[0]) == 5.0
-
-
-def test_a_step_that_needs_a_number_keeps_it():
-    traced = Traced(lambda data: tf.eye(data.shape[0]), wants=lambda data: True)
-    traced.decide()
-    assert traced.shapes == [3, None]
-    assert traced.rows.are_known
     assert not traced.rows.are_dynamic
-    assert traced.function(tf.ones([3, 2])).shape == (3, 3)
+    assert float(traced.function(tf.ones([3, 2]))[0, 0]) == 5.0
 
 
-def test_an_error_that_any_trace_has_is_raised_as_the_first_trace_had_it():
+def test_an_error_of_each_trace_is_raised_as_the_last_has_it():
     def step(data):
         raise ValueError(f"{data.shape[0]} rows")
 
@@ -90,10 +80,20 @@ def test_an_error_that_any_trace_has_is_raised_as_the_first_trace_had_it():
         traced.trace()
 
 
-def test_without_a_static_number_nothing_is_decided():
-    traced = Traced(lambda data: data * 2, wants=lambda data: True)
-    traced.decide(are_static=False)
+def test_a_step_with_static_shapes_is_traced_once():
+    traced = Traced(on_each_row, are_dynamic=False)
+    traced.decide()
     assert traced.shapes == [3]
+
+
+def test_without_a_static_number_nothing_is_decided():
+    def step(data):
+        raise ValueError("of any shape")
+
+    traced = Traced(step)
+    with pytest.raises(ValueError, match="of any shape"):
+        traced.decide(are_static=False)
+    assert traced.shapes == [None]
     assert not traced.rows.are_known
 
 
@@ -104,4 +104,5 @@ def test_a_use_of_gradients_is_passed_on():
     traced = Traced(step)
     with pytest.raises(UsesGradientsError):
         traced.decide()
+    assert traced.shapes == [None]
     assert not traced.rows.are_known

@@ -1,12 +1,11 @@
-"""Steps that are traced with a number of rows that the graph does not know.
+"""Steps are traced with a number of rows that the graph does not know.
 
-Where all batches have one size, the graph of a step has this replica's number of rows as a
-constant: `tf.range(tf.shape(x)[0])` is one. Two kinds of steps cannot be traced so. One computes of
-the rows of all replicas, where the constant would be wrong. The other has the size of the global
-batch as a constant of its own, as in `tf.eye(BATCH)`, and TensorFlow refuses the shapes. Such a
-step is traced again, with the shape of its batch left open. A step that needs the size as a number
-of Python's (`range(x.shape[0])`) cannot be traced so, and keeps it; what it combines is then of
-this replica's rows.
+Where all batches have one size, the graph of a step could have this replica's number of rows as a
+constant: `tf.range(tf.shape(x)[0])` would be one. That is wrong for what is computed of the rows of
+all replicas, and does not fit the size of the global batch where a step has it as a constant, as in
+`tf.eye(BATCH)`. So the shape of a step's batch is left open. A step that needs the size as a number
+of Python's (`range(x.shape[0])`) cannot be traced so. It is given this replica's number of rows,
+and what it combines is then of these rows.
 """
 
 from __future__ import annotations
@@ -23,41 +22,34 @@ class RowsOfTraces:
     """Whether the traces of a step know how many rows a replica has.
 
     Attributes:
-        are_known: whether it has been decided.
         are_dynamic: they do not, whatever the shape of the batch is.
-        are_wanted: a trace was to combine rows, and had their number as a constant.
+        are_known: whether a batch of static shape has been traced.
     """
 
-    def __init__(self) -> None:
-        """As the batch is given, until a step needs another trace."""
-        self.are_known = False
-        self.are_dynamic = False
-        self.are_wanted = False
+    def __init__(self, *, are_dynamic: bool) -> None:
+        """Traces that do not know it, until one fails, or that know what the batch's shape says."""
+        self.are_dynamic = are_dynamic
+        self.are_known = not are_dynamic
         self._failures: list[Exception] | None = None
 
     def decide(
         self, trace: Callable[[], Any], again: Callable[[], None], *, are_static: bool
     ) -> None:
-        """Trace a step for the first time, and once more where its number of rows is dynamic.
+        """Trace a step for the first time, and once more where it needs its number of rows.
 
         Args:
             trace: traces it; the step runs in `run`.
             again: forgets what was traced.
-            are_static: whether the batch has a static number of rows. Else nothing is decided.
+            are_static: whether the shape of the batch has the number of rows.
 
         Raises:
             UsesGradientsError: from the step; nothing is decided.
             Exception: whatever the step raises in each trace.
         """
         failure = self._trace(trace, again)
-        may_be_dynamic = are_static and not self.are_dynamic
-        if may_be_dynamic and (self.are_wanted or failure is not None):
-            self.are_dynamic = True
-            again()
-            if self._trace(trace, again) is None:
-                failure = None
-            else:  # whatever a script does with a size that is None
-                self.are_dynamic = False
+        if failure is not None and are_static and self.are_dynamic:
+            self.are_dynamic = False
+            failure = self._trace(trace, again)
         self.are_known |= are_static
         if failure is not None:
             raise failure

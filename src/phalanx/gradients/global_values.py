@@ -201,26 +201,13 @@ class GlobalValues:
             self._known.update(zip(map(key_of, own), wholes, strict=True))
 
     def _plan(self, value: Any) -> _Plan:
-        is_static = self._batch.static_count is not None
-        try:
-            while (plan := self._plan_with_rows(value)) is None:
-                pass  # more tensors are taken for rows now
-        except NotComputedAgainError:  # a dynamic number shows what has a row for each sample
-            self._batch.needs_dynamic_rows |= is_static and not self._batch.keeps_static_rows
-            raise
-        if is_static:
-            self._check_static_rows({source.kind for source in plan[1].values()})
-        return plan
-
-    def _check_static_rows(self, kinds: set[_Kind]) -> None:
-        """Computed again, the graph must not have this replica's number of rows as a constant."""
-        if self._batch.keeps_static_rows:
-            is_wrong = bool(kinds & {_Kind.ROWS, _Kind.NUMBER})
-        else:
-            is_wrong = bool(kinds - {_Kind.SAME})
-            self._batch.needs_dynamic_rows |= is_wrong
-        if is_wrong:
+        while (plan := self._plan_with_rows(value)) is None:
+            pass  # more tensors are taken for rows now
+        kinds = {source.kind for source in plan[1].values()}
+        if self._batch.static_count is not None and kinds & {_Kind.ROWS, _Kind.NUMBER}:
+            # Computed again, the graph has this replica's number of rows as a constant.
             raise NotComputedAgainError("the step uses x.shape[0]; use tf.shape(x)[0]")
+        return plan
 
     def _plan_with_rows(self, value: Any) -> _Plan | None:
         again: dict[str, Any] = {}

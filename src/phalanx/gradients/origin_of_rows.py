@@ -112,6 +112,17 @@ def batches_in(shape: Any) -> int:
     return 1
 
 
+def puts_together(rows: int, batches: int) -> bool:
+    """Whether the graph of a step concatenates so many batches to tensors of `rows` rows."""
+    return any(
+        operation.type == "ConcatV2"
+        and len(operation.inputs) - 1 == batches
+        and operation.outputs[0].shape[:1] == [rows]
+        and tf.get_static_value(operation.inputs[-1]) == 0
+        for operation in tf.compat.v1.get_default_graph().get_operations()
+    )
+
+
 def _begins_at_0(strided_slice: Any) -> bool:
     begin = tf.get_static_value(strided_slice.inputs[1])
     return begin is not None and not begin.any()

@@ -47,9 +47,6 @@ class ReplicaBatch:
         total: samples in the global batch, scalar int32.
         start: the first of this replica's samples in the global batch, scalar int32.
         static_count: rows of this replica's data, where they are known while the step is traced.
-        keeps_static_rows: whether `static_count` stays, though the step combines rows.
-        needs_dynamic_rows: whether something combines rows, and the step must be traced again
-            without `static_count`.
         is_local: whether replicas add up nothing in this step.
         weight: count / total, scalar float32.
         may_be_empty: whether `count` can be 0; False saves the guards against it.
@@ -89,8 +86,6 @@ class ReplicaBatch:
         self._total = total
         self._start = start
         self.static_count = static_count
-        self.keeps_static_rows = False
-        self.needs_dynamic_rows = False
         self.is_local = is_local
         self.may_be_empty = may_be_empty
         self.syncs_batchnorm = syncs_batchnorm

@@ -44,8 +44,7 @@ def of_all_rows(replica_batch: ReplicaBatch, variable: Any, value: Any) -> Any:
     try:
         return values.of(value)
     except NotComputedAgainError as cause:
-        if not replica_batch.needs_dynamic_rows:
-            _warn(getattr(variable, "path", variable.name), str(cause))
+        _warn(getattr(variable, "path", variable.name), str(cause))
         return value
 
 
@@ -77,8 +76,7 @@ def parts_of_mixed_loss(
     try:
         return values.gradient_parts(loss, is_mean=is_mean)
     except NotComputedAgainError as cause:
-        if not replica_batch.needs_dynamic_rows:
-            _warn_of_loss(str(cause))
+        _warn_of_loss(str(cause))
         return None
 
 

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.gradients.origin_of_rows import batches_in
+from phalanx.gradients.origin_of_rows import batches_in, puts_together
 from phalanx.keras_compat.draw_counters import FindCounter
 
 SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
@@ -440,7 +440,8 @@ def replica_seed(seed: Any, replica: Any) -> Any:
 def _local_rows(rows: ReplicaRows, shape: Any) -> _Own | None:
     """The replica's rows of a draw of `shape`; None where all replicas draw the same.
 
-    A leading dimension of several times the replica's rows holds several entries for each row.
+    A leading dimension of several times the replica's rows holds several entries for each row, or
+    the rows of several batches that the step puts together.
     """
     known = _static(shape)
     if not known.rank:
@@ -451,6 +452,11 @@ def _local_rows(rows: ReplicaRows, shape: Any) -> _Own | None:
             return None
         times = known[0] // rows.static_count
         leading = tf.constant(known[0], tf.int64)
+        if times > 1 and puts_together(known[0], times):
+            each = tf.constant(rows.static_count, tf.int64)
+            return _Own(
+                parts=tuple((i * total + start, each) for i in range(times)), total=total * times
+            )
         return _Own(parts=((start * times, leading),), total=total * times)
     leading = tf.cast(shape[0], tf.int64)
     count = tf.maximum(tf.cast(rows.count, tf.int64), 1)  # without rows there is a stand-in

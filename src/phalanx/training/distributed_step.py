@@ -84,7 +84,7 @@ class _DistributedStep:
         self._step = step
         python = getattr(step, "python_function", None)
         self._python = None if python is None else as_in_a_function(python)
-        self._rows = RowsOfTraces()
+        self._rows = RowsOfTraces(are_dynamic=self._python is not None)
         self._make(tapes_give_totals=False)
 
     def _make(self, *, tapes_give_totals: bool) -> None:
@@ -122,8 +122,8 @@ class _DistributedStep:
                 return self._run(strategy, args, kwargs)
 
     def _look_at_step(self, *arguments: Any) -> None:
-        """Before the first step: see whether it must be traced with a dynamic number of rows."""
-        if self._python is not None and not self._rows.are_known:
+        """Before the first step: see, by tracing it, whether it needs its number of rows."""
+        if not self._rows.are_known:
             self._rows.decide(
                 lambda: self._run.get_concrete_function(*arguments),
                 lambda: self._make(tapes_give_totals=self._tapes_give_totals),
@@ -156,7 +156,6 @@ def _run_on_worker(
             results_are_noted,
         ):
             result = step(*args, **kwargs)
-            rows.are_wanted |= replica_batch.needs_dynamic_rows
             tapes.take_returned(result)
             if tapes.need_totals and not tapes.are_totals:
                 raise UsesGradientsError
@@ -192,7 +191,6 @@ def _cut(
     parts = keras.tree.pack_sequence_as(arguments, [own.get(i, v) for i, v in enumerate(leaves)])
     static = None if traced.are_dynamic else static
     replica_batch = ReplicaBatch(count, total, start=start, static_count=static)
-    replica_batch.keeps_static_rows = traced.are_known
     replica_batch.batch_size_in_shapes = BatchSizeInShapes(known, topology.total)
     return replica_batch, parts
 

@@ -121,7 +121,6 @@ class StepFunction:
         self.is_local = False
         self.samples: Any = None
         self._constant_sizes: set[int] = set()
-        self._rows = RowsOfTraces()
         self._model = model
         self._kind = kind
         self._eager = runs_eagerly(model)
@@ -132,6 +131,10 @@ class StepFunction:
             if kind == "train" and compile_without_collectives(model):
                 self._step = compiled_train_step(model)
         self._whole = whole
+        # Compiled in full, and on TPUs, a step has static shapes.
+        is_static = self._eager or whole or isinstance(plan.strategy, tf.distribute.TPUStrategy)
+        may_be_dynamic = plan.counted and plan.topology.total > 1 and not is_static
+        self._rows = RowsOfTraces(are_dynamic=may_be_dynamic)
         own = has_own_step(model, kind) or has_own_apply(getattr(model, "optimizer", None))
         may_use = kind == "train" and own and not (self._eager or whole)
         self._tapes_are_known = not may_use or plan.topology.total == 1
@@ -183,7 +186,9 @@ class StepFunction:
         element = (count, parts) if self.plan.counted else batch_spec
         # Apart: what is traced now does not know yet who will look at the gradients.
         plain = tf.autograph.experimental.do_not_convert(self.on_replicas)
-        tf.function(plain).get_concrete_function(element)
+        self._look_by(
+            lambda: tf.function(plain).get_concrete_function(element), is_static=size is not None
+        )
 
     def __call__(self, *arguments: Any) -> Any:
         """Called by Keras's own `fit`, which found it in its place: give that to Keras's own."""
@@ -201,34 +206,28 @@ class StepFunction:
     def look_at_step(self, element: Any) -> None:
         """Before the first step: see, by tracing one, how it must be traced.
 
-        Tapes give totals where the step uses gradients, and the number of rows is dynamic where it
-        combines rows.
+        Tapes give totals where the step uses gradients, and the number of rows is dynamic unless
+        the step needs it.
 
         Args:
             element: a batch, or its spec.
         """
-        is_static = not self._rows.are_known and self._may_have_static_rows(element)
+        is_static = not self._rows.are_known and static_rows(self._data_of(element)) is not None
         if self._tapes_are_known and not is_static:
             return
+        self._look_by(lambda: self._one.get_concrete_function(element), is_static=is_static)
+
+    def _look_by(self, trace: Callable[[], Any], *, is_static: bool) -> None:
         were_known, self._tapes_are_known = self._tapes_are_known, True
         try:
-            self._look_at_step(element, is_static=is_static)
+            self._rows.decide(trace, self.retrace, are_static=is_static)
             need_totals = self._needs_totals and not were_known
         except UsesGradientsError:
             need_totals = True
         if need_totals:
             self.extensions[_TapesGiveTotals] = _TapesGiveTotals()
             self.retrace()
-            self._look_at_step(element, is_static=is_static)
-
-    def _look_at_step(self, element: Any, *, is_static: bool) -> None:
-        self._rows.decide(
-            lambda: self._one.get_concrete_function(element), self.retrace, are_static=is_static
-        )
-
-    def _may_have_static_rows(self, element: Any) -> bool:
-        is_traced = self.plan.counted and self.plan.topology.total > 1 and not self._eager
-        return is_traced and not self._whole and static_rows(self._data_of(element)) is not None
+            self._rows.decide(trace, self.retrace, are_static=is_static)
 
     def on_iterator(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
         """Run up to `steps` steps.
@@ -365,7 +364,6 @@ class StepFunction:
             may_be_empty=self.plan.may_be_empty,
             syncs_batchnorm=syncs_batchnorm(),
         )
-        replica_batch.keeps_static_rows = self._rows.are_known or not self.plan.counted
         replica_batch.tape_gradients = TapeGradients(are_totals=_TapesGiveTotals in self.extensions)
         kept = self.extensions.get(NonFiniteCapture)
         if kept is not None and not self._whole:
@@ -398,7 +396,6 @@ class StepFunction:
                 logs = tf.nest.map_structure(partial(mean_of_all_rows, replica_batch), logs)
             if isinstance(logs, dict) and adds_up() and self._kind != "predict":
                 logs = tf.nest.map_structure(partial(_with_all_rows, replica_batch), logs)
-        self._rows.are_wanted |= replica_batch.needs_dynamic_rows
         self._needs_totals |= replica_batch.tape_gradients.need_totals
         self.assigned.update(replica_batch.assigned)
         self.invariant.update(replica_batch.invariant)
