@@ -7,8 +7,8 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -
 
 .PHONY: demo site package bench equivalence soak lint setup clean tools tools-browser tools-network \
   tools-slurm tools-ray tools-libraries tools-trackers test test-fast test-full test-unit test-replicas \
-  test-equivalence test-workers test-servers test-commands test-trackers test-browser test-cluster \
-  test-horovod test-newcomer
+  test-mirrored test-equivalence test-workers test-servers test-commands test-trackers test-browser \
+  test-cluster test-horovod test-newcomer
 
 demo: $(STAMP)  ## train a CNN on MNIST with two workers
 	$(BIN)/phalanx run --workers 2 examples/mnist.py
@@ -21,7 +21,7 @@ test: setup tools lint  ## a real run of each kind, and whatever answers quickly
 test-fast: setup lint  ## lint, types, and what neither starts a process nor trains: 1 to 2 minutes
 	$(PYTEST) tests/unit -m "not full and not process"
 
-test-full: test-unit test-replicas test-equivalence test-workers test-servers test-commands test-trackers test-browser test-cluster test-horovod test-newcomer  ## everything there is, one stage after the other
+test-full: test-unit test-replicas test-mirrored test-equivalence test-workers test-servers test-commands test-trackers test-browser test-cluster test-horovod test-newcomer  ## everything there is, one stage after the other
 
 test-unit: setup tools-network lint  ## units, pages, object storage, doctor, chaos
 	$(PYTEST) tests/unit tests/docs tests/storage tests/doctor tests/chaos -m "not horovod"
@@ -29,8 +29,11 @@ test-unit: setup tools-network lint  ## units, pages, object storage, doctor, ch
 test-replicas: setup  ## several replicas in one process
 	$(PYTEST) tests/replicas -m "not horovod"
 
-test-equivalence: setup  ## one, two and three replicas and workers against one device
-	$(PYTEST) tests/equivalence -m "not horovod"
+test-mirrored: setup  ## one, two and three replicas in one process against one device
+	$(PYTEST) tests/equivalence -m "not horovod" -k test_mirrored
+
+test-equivalence: setup  ## one, two and three workers against one device, and the equivalence table
+	$(PYTEST) tests/equivalence -m "not horovod" -k "not test_mirrored"
 
 test-workers: setup  ## several workers
 	$(PYTEST) tests/workers -m "not horovod"

@@ -588,6 +588,15 @@ def with_step(kind):
     return build
 
 
+def with_call(kind):
+    def build():
+        model = kind()
+        model.compile(O.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    return build
+
+
 def states():
     layers = ("Codebook", "RunningMoments", "Center", "LastWords")
     kinds = vars(equivalence_states)
@@ -629,6 +638,7 @@ def mixed_rows():
             with_step(kinds["NegativesOfConstants"]),
             exact_batches,
         ),
+        trained("SizeInCall_no_remainder", with_call(kinds["SizeInCall"]), arrays(24)),
         *(
             trained(f"{name}_no_remainder", with_step(kinds[name]), arrays(24))
             for name in ("NegativesOfConstants", "SizeInPython", "InBatchNegatives")

@@ -201,6 +201,18 @@ class ShuffledMixup(keras.Sequential):
         return super().train_step(tuple(mixed))
 
 
+class SizeInCall(keras.Model):
+    """Repeats a weight for each row, of which it needs the number in Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = L.Dense(3)
+        self.places = self.add_weight(shape=(1, 6), initializer="ones")
+
+    def call(self, x):
+        return self.head(x * tf.tile(self.places, [int(x.shape[0]), 1]))
+
+
 class NormalizesByHand(L.Layer):
     """A normalization over the batch that the script wrote, with moving moments."""
 

@@ -102,7 +102,9 @@ def adopt_optimizer(
             )
 
 
-def build(model: Any, element_spec: Any, strategy: tf.distribute.Strategy) -> None:
+def build(
+    model: Any, element_spec: Any, strategy: tf.distribute.Strategy, static_spec: Any = None
+) -> None:
     """Create what `model` and its optimizer create lazily, by Keras's symbolic build.
 
     Args:
@@ -110,9 +112,16 @@ def build(model: Any, element_spec: Any, strategy: tf.distribute.Strategy) -> No
         element_spec: shapes and dtypes of one batch: `(x,)`, `(x, y)` or
             `(x, y, sample_weight)`, batch dimension None.
         strategy: the strategy to build under.
+        static_spec: the same with the number of rows, for a model that needs it in Python; None
+            where batches differ.
     """
     with strategy.scope():
-        model._symbolic_build(data_batch=element_spec)
+        try:
+            model._symbolic_build(data_batch=element_spec)
+        except Exception:  # whatever a layer does with a size that is None
+            if static_spec is None:
+                raise
+            model._symbolic_build(data_batch=static_spec)
 
 
 def stateful_layers(model: Any) -> list[str]:

@@ -204,13 +204,13 @@ def make_function(
             stage.model, f"{stage.topology.total} replicas, each of which gets its rows of a batch"
         )
     size = size_of_all(source.batch_size, source.num_samples)
+    static_spec = None if size is None else with_rows(source.batch_spec, size)
     if kind != "predict" and replicates_variables(stage.strategy) and not is_traced:
         if kind == "train" and has_own_step(stage.model, kind):
-            build_by_step(
-                step_of(stage.model, kind), with_rows(source.batch_spec, size), stage.strategy
-            )
+            spec = source.batch_spec if static_spec is None else static_spec
+            build_by_step(step_of(stage.model, kind), spec, stage.strategy)
         else:
-            build(stage.model, source.batch_spec, stage.strategy)
+            build(stage.model, source.batch_spec, stage.strategy, static_spec)
         built = False
     plan = StepPlan(
         strategy=stage.strategy,
@@ -224,7 +224,7 @@ def make_function(
     if built and has_own_step(stage.model, kind):
         function.build(source.batch_spec, size)
     elif built:
-        build(stage.model, source.batch_spec, stage.strategy)
+        build(stage.model, source.batch_spec, stage.strategy, static_spec)
     return function
 
 
