@@ -566,6 +566,7 @@ def own_steps():
         trained("MeanOfSquares_masked", masked, masked_words),
         trained("TwoKinds", made(steps.TwoKinds), unlike_rows),
         trained("ContrastOfTwoKinds", made(steps.ContrastOfTwoKinds), unlike_rows),
+        trained("MeanOfTwoKinds", made(steps.MeanOfTwoKinds), unlike_rows),
     ]
 
 

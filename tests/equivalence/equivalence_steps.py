@@ -469,6 +469,18 @@ class ContrastOfTwoKinds(TwoKinds):
         return self.note(loss)
 
 
+class MeanOfTwoKinds(TwoKinds):
+    """Rows of both kinds, put together, against the mean of all; nothing is gathered."""
+
+    def train_step(self, data):
+        more, (x, _) = data
+        with tf.GradientTape() as tape:
+            output = self.body(tf.concat([more, x], 0))
+            loss = tf.reduce_mean((output - tf.reduce_mean(output, axis=0)) ** 4)
+        self.descend(tape, loss, self.body.trainable_weights)
+        return self.note(loss)
+
+
 class ClippedInTheStep(Regression):
     """Clips the global norm itself, as many published steps do."""
 

@@ -1,5 +1,6 @@
 """How a step is traced whose batch has a static number of rows."""
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -78,6 +79,17 @@ def test_an_error_of_each_trace_is_raised_as_the_last_has_it():
         traced.decide()
     with pytest.raises(ValueError, match="3 rows"):
         traced.trace()
+
+
+def test_an_error_in_a_sequential_model_is_raised_as_the_first_trace_had_it():
+    class Fails(keras.layers.Layer):
+        def call(self, x):
+            raise ValueError("what is wrong")
+
+    model = keras.Sequential([Fails()])
+    traced = Traced(lambda data: model(data))
+    with pytest.raises(ValueError, match="what is wrong"):
+        traced.decide()
 
 
 def test_a_step_with_static_shapes_is_traced_once():

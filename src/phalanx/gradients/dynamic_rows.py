@@ -17,6 +17,9 @@ import tensorflow as tf
 
 from phalanx.gradients.tape_gradients import UsesGradientsError
 
+_LEFT_HALF_BUILT = "has already been configured"
+"""What a `keras.Sequential` says if it failed while it was built before: not what is wrong."""
+
 
 class RowsOfTraces:
     """Whether the traces of a step know how many rows a replica has.
@@ -44,12 +47,15 @@ class RowsOfTraces:
 
         Raises:
             UsesGradientsError: from the step; nothing is decided.
-            Exception: whatever the step raises in each trace.
+            Exception: whatever the step raises in the last trace; in the first where a model cannot
+                be built twice.
         """
         failure = self._trace(trace, again)
         if failure is not None and are_static and self.are_dynamic:
             self.are_dynamic = False
-            failure = self._trace(trace, again)
+            with_number = self._trace(trace, again)
+            if with_number is None or _LEFT_HALF_BUILT not in str(with_number):
+                failure = with_number
         self.are_known |= are_static
         if failure is not None:
             raise failure

@@ -54,8 +54,9 @@ def gather_rows(tensors: Sequence[Any]) -> list[tf.Tensor]:
 
 def own_rows(whole: Any, own: Any, replica_batch: ReplicaBatch) -> Any:
     """Of one value for each row of the global batch, those of the rows that `own` has."""
-    number, total = tf.shape(own)[0], tf.shape(whole)[0]
-    begin = replica_batch.start * (total // replica_batch.total)
+    number, total = (tf.shape(one, tf.int64)[0] for one in (own, whole))
+    start, of_batch = (tf.cast(n, tf.int64) for n in (replica_batch.start, replica_batch.total))
+    begin = start * total // of_batch  # a step may put rows of several kinds together
     begin = tf.minimum(begin, total - number)  # a stand-in row, where it has none
     return whole[begin : begin + number]
 
