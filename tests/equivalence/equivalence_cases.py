@@ -580,19 +580,10 @@ def with_layer(layer):
     return build
 
 
-def with_step(kind):
+def with_step(kind, loss=None):
     def build():
         model = kind()
-        model.compile(O.SGD(0.1))
-        return model
-
-    return build
-
-
-def with_call(kind):
-    def build():
-        model = kind()
-        model.compile(O.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.compile(O.SGD(0.1), loss and loss())
         return model
 
     return build
@@ -639,7 +630,11 @@ def mixed_rows():
             with_step(kinds["NegativesOfConstants"]),
             exact_batches,
         ),
-        trained("SizeInCall_no_remainder", with_call(kinds["SizeInCall"]), arrays(24)),
+        trained(
+            "SizeInCall_no_remainder",
+            with_step(kinds["SizeInCall"], equivalence_models.logits_loss),
+            arrays(24),
+        ),
         *(
             trained(f"{name}_no_remainder", with_step(kinds[name]), arrays(24))
             for name in ("NegativesOfConstants", "SizeInPython", "InBatchNegatives")

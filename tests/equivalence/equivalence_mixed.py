@@ -2,27 +2,22 @@
 
 import keras
 import tensorflow as tf
-from equivalence_steps import Own, network
+from equivalence_steps import Own, TwoSides, network
 from keras import ops
 
 L = keras.layers
 
 
-class InBatchNegatives(Own):
+class InBatchNegatives(TwoSides):
     """Every other row of the batch is a negative, at a temperature that is trained (CLIP)."""
 
     def __init__(self):
         super().__init__()
-        self.left, self.right = network(8, 4), network(8, 4)
         self.scale = self.add_weight(shape=(), initializer="ones")
 
     def train_step(self, data):
-        x = data[0]
         with tf.GradientTape() as tape:
-            left, right = (
-                ops.normalize(side(part), axis=1)
-                for side, part in ((self.left, x[:, :3]), (self.right, x[:, 3:]))
-            )
+            left, right = (ops.normalize(side, axis=1) for side in self.sides(data[0]))
             similar = ops.matmul(left, ops.transpose(right)) * ops.exp(self.scale)
             rows = ops.arange(ops.shape(similar)[0])
             crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -31,23 +26,14 @@ class InBatchNegatives(Own):
         return self.note(loss)
 
 
-class NegativesOfConstants(Own):
+class NegativesOfConstants(TwoSides):
     """The same with the size of the batch as a constant, and its loss divided by its own size."""
 
     BATCH = 8
 
-    def __init__(self):
-        super().__init__()
-        self.left, self.right = network(8, 4), network(8, 4)
-
     def train_step(self, data):
-        x = data[0]
         with tf.GradientTape() as tape:
-            left, right = (
-                tf.math.l2_normalize(side(part), axis=1)
-                for side, part in ((self.left, x[:, :3]), (self.right, x[:, 3:]))
-            )
-            both = tf.concat([left, right], axis=0)
+            both = tf.math.l2_normalize(tf.concat(self.sides(data[0]), axis=0), axis=1)
             similar = tf.matmul(both, both, transpose_b=True) - 1e9 * tf.eye(2 * self.BATCH)
             rows = tf.range(self.BATCH)
             partners = tf.concat([rows + self.BATCH, rows], axis=0)

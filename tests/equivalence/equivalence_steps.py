@@ -380,20 +380,29 @@ class Derived(Own):
         return {**logs, "inner": {"sum": seen + 0.1 * size, "decibels": -10 * tf.math.log(size)}}
 
 
-class Contrast(Own):
-    """Every row against all rows of the global batch, as CLIP and SimCLR do."""
+class TwoSides(Own):
+    """Two networks, each for its features of a row, as CLIP has one for images and one for texts.
+
+    What they give must be normalized: otherwise the last bias of `right` has no gradient in a
+    contrastive loss, only rounding noise.
+    """
 
     def __init__(self):
         super().__init__()
         self.left, self.right = network(8, 4), network(8, 4)
 
+    def sides(self, x):
+        return self.left(x[:, :3]), self.right(x[:, 3:])
+
+
+class Contrast(TwoSides):
+    """Every row against all rows of the global batch, as CLIP and SimCLR do."""
+
     def train_step(self, data):
-        x = data[0]
         with tf.GradientTape() as tape:
-            # Normalized: otherwise the last bias of `right` has no gradient, only rounding noise.
             left, right = (
-                phalanx.all_gather_batch(tf.math.l2_normalize(side(part), axis=1))
-                for side, part in ((self.left, x[:, :3]), (self.right, x[:, 3:]))
+                phalanx.all_gather_batch(tf.math.l2_normalize(side, axis=1))
+                for side in self.sides(data[0])
             )
             equally = tf.matmul(left, right, transpose_b=True)
             losses = keras.losses.sparse_categorical_crossentropy(

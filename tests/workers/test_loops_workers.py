@@ -137,12 +137,16 @@ def counting_loop(kind):
     return [*map(np.array, found), *(weight.numpy() for weight in model.weights)]
 
 
-@pytest.mark.parametrize("kind", ["clips", "resets", "resets in a branch", "branches"])
-def test_a_step_that_clips_counts_and_resets(kind, pool):
-    expected = run_single(counting_loop, args=(kind,), deadline=300)
-    for found in pool(2).run(counting_loop, args=(kind,), deadline=300):
+def assert_as_on_one_device(function, kind, pool):
+    expected = run_single(function, args=(kind,), deadline=300)
+    for found in pool(2).run(function, args=(kind,), deadline=300):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["clips", "resets", "resets in a branch", "branches"])
+def test_a_step_that_clips_counts_and_resets(kind, pool):
+    assert_as_on_one_device(counting_loop, kind, pool)
 
 
 def contrast_loop(rows):
@@ -178,10 +182,7 @@ def contrast_loop(rows):
 
 @pytest.mark.parametrize("rows", ["constant", "dynamic"])
 def test_a_step_that_combines_rows_of_batches_of_one_size(rows, pool):
-    expected = run_single(contrast_loop, args=(rows,), deadline=300)
-    for found in pool(2).run(contrast_loop, args=(rows,), deadline=300):
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert_as_on_one_device(contrast_loop, rows, pool)
 
 
 def test_a_step_that_combines_rows_and_needs_their_number_in_python_says_so(pool):

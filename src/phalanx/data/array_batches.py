@@ -10,7 +10,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.batches import no_autograph, static_share, with_free_batch_axis
+from phalanx.data.batches import (
+    no_autograph,
+    size_of_all,
+    static_share,
+    with_free_batch_axis,
+)
 from phalanx.data.iterator_position import DataPosition
 from phalanx.data.sampler import ListedOrder, ShuffleSampler, rows_in
 from phalanx.distributed.topology import ReplicaTopology, rows_of
@@ -87,8 +92,7 @@ class ArrayBatches:
         order = self._sampler
         epoch, batch = position // order.num_batches, position % order.num_batches
         total = order.total(self.seed, epoch, batch)
-        is_static = order.smallest == self.batch_size and not self.may_be_empty
-        size = self.batch_size if is_static else None
+        size = size_of_all(self.batch_size, self.num_samples)
         parts = []
         for replica in range(self._topology.first, self._topology.first + self._topology.local):
             start, count = rows_of(replica, self._topology.total, total)

@@ -116,8 +116,11 @@ def static_rows(data: Any) -> int | None:
 
 
 def static_share(size: int | None, replica: int, replicas: int) -> int | None:
-    """Rows of a replica where all global batches have `size` rows; None where they have not."""
-    return None if size is None else rows_of(replica, replicas, size)[1]
+    """Rows of a replica where all global batches have `size`: at least one, the stand-in row.
+
+    None where they have not.
+    """
+    return None if size is None else max(rows_of(replica, replicas, size)[1], 1)
 
 
 def cut(

@@ -175,7 +175,7 @@ class DatasetBatches:
         if self._local_rows is None:
             batches, cut_batch = self._dataset, self._shares
         else:
-            batches, cut_batch = self._local_rows, shares(self._topology, self._static_size())
+            batches, cut_batch = self._local_rows, shares(self._topology, self.batch_size)
         self.random = self._drawn_from
         if self._passes is not None:
             self._passes.begin(skipped=left_out)
@@ -225,15 +225,11 @@ class DatasetBatches:
                 replica,
                 self._topology.total,
                 may_be_empty=self.may_be_empty,
-                static=static_share(self._static_size(), replica, self._topology.total),
+                static=static_share(self.batch_size, replica, self._topology.total),
             )
             for replica in range(self._topology.first, self._topology.first + self._topology.local)
         )
         return total_rows(data), parts
-
-    def _static_size(self) -> int | None:
-        """Rows of every global batch, where they are known and each replica gets some."""
-        return None if self.may_be_empty else self.batch_size
 
 
 def _static_batch_size(spec: Any) -> int | None:

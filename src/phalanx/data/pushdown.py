@@ -245,7 +245,7 @@ def shares(topology: ReplicaTopology, size: int | None) -> Callable[[Any, Any], 
 
     Args:
         topology: this process's replicas.
-        size: rows of every global batch, where they are known and each replica gets some.
+        size: rows of every global batch, where they are known and equal.
     """
 
     def cut(total: Any, data: Any) -> Any:

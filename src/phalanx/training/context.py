@@ -207,8 +207,9 @@ def make_function(
     static_spec = None if size is None else with_rows(source.batch_spec, size)
     if kind != "predict" and replicates_variables(stage.strategy) and not is_traced:
         if kind == "train" and has_own_step(stage.model, kind):
-            spec = source.batch_spec if static_spec is None else static_spec
-            build_by_step(step_of(stage.model, kind), spec, stage.strategy)
+            build_by_step(
+                step_of(stage.model, kind), static_spec or source.batch_spec, stage.strategy
+            )
         else:
             build(stage.model, source.batch_spec, stage.strategy, static_spec)
         built = False

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from phalanx.data.batches import cut, total_rows
+from phalanx.data.batches import cut, static_share, total_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, rows_of, topology_of
 from phalanx.errors import ConfigurationError, DataError
@@ -185,7 +185,7 @@ def _cut(
     (known,) = rows
     total = total_rows(tensors)
     start, count = rows_of(topology.first, topology.total, total)
-    static = None if known is None else max(rows_of(topology.first, topology.total, known)[1], 1)
+    static = static_share(known, topology.first, topology.total)
     _, own = cut(tensors, topology.first, topology.total, static=static)
     own = traced.of(own)
     parts = keras.tree.pack_sequence_as(arguments, [own.get(i, v) for i, v in enumerate(leaves)])

@@ -177,7 +177,6 @@ class StepFunction:
             size: rows of every global batch, where all have equally many.
         """
         count, topology = tf.TensorSpec([], tf.int32), self.plan.topology
-        size = None if self.plan.may_be_empty else size
         rows = [
             static_share(size, replica, topology.total)
             for replica in range(topology.first, topology.first + topology.local)
