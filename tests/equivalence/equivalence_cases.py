@@ -611,6 +611,7 @@ def mixed_rows():
     kinds = vars(equivalence_mixed)
     steps = (
         "InBatchNegatives", "BarlowTwins", "HardestTriplets", "SpreadOfSelected", "SlopePenalty",
+        "FakesBesideReals", "HalvesApart", "ClippedByRow",
     )  # fmt: skip
     layers = ("NormalizesByHand", "Decorrelates", "Deviation")
     return [
@@ -628,6 +629,11 @@ def mixed_rows():
         trained(
             "NegativesOfConstants_static_batch",
             with_step(kinds["NegativesOfConstants"]),
+            exact_batches,
+        ),
+        trained(
+            "LabelsOfConstants_static_batch",
+            with_step(kinds["LabelsOfConstants"]),
             exact_batches,
         ),
         trained(

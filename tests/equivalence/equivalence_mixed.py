@@ -1,6 +1,7 @@
 """Layers and steps that combine the rows of a batch, as published ones do: nothing is gathered."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 from equivalence_steps import Own, TwoSides, network
 from keras import ops
@@ -62,6 +63,103 @@ class SizeInPython(Own):
             loss = tf.reduce_sum((output - labels) ** 2) / float(rows)
         self.descend(tape, loss, self.trainable_weights)
         return self.note(loss)
+
+
+class LabelsOfConstants(Own):
+    """A GAN with labels, latent places and an initial state for a constant number of rows."""
+
+    BATCH = 8
+
+    def __init__(self):
+        super().__init__()
+        self.generator, self.critic = network(8, 6), network(8, 1)
+        self.memory = L.GRU(4)
+        self.seeds = keras.random.SeedGenerator(3)
+
+    def train_step(self, data):
+        x, rows = data[0], (self.BATCH, 1)
+        real, fake = tf.ones(rows), np.zeros(rows, "float32")  # before anything is drawn
+        places = tf.tile(tf.linspace(0.0, 1.0, 3)[None], rows)
+        noise = 0.1 * keras.random.normal((self.BATCH, 6), seed=self.seeds)
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        with tf.GradientTape() as tape:
+            made = self.generator(places)
+            total = tf.reduce_mean((made - x) ** 2)
+            total += loss(tf.concat([real, fake], 0), self.critic(tf.concat([x, noise], 0)))
+            seen = self.memory(x[..., None], initial_state=tf.zeros((self.BATCH, 4)))
+            total += loss(fake, self.critic(made + noise)) + tf.reduce_mean(seen**2)
+        networks = (self.generator, self.critic, self.memory)
+        variables = [one for each in networks for one in each.trainable_weights]
+        self.descend(tape, total, variables)
+        return self.note(total)
+
+
+class FakesBesideReals(Own):
+    """A GAN as in Keras's guides: labels of as many rows as the batch has, put together."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator, self.critic = network(8, 6), network(8, 1)
+        self.seeds = keras.random.SeedGenerator(3)
+
+    def train_step(self, data):
+        rows = tf.shape(data[0])[0]
+        made = self.generator(keras.random.normal((rows, 3), seed=self.seeds))
+        both = tf.concat([made, data[0]], axis=0)
+        labels = tf.concat([tf.ones((rows, 1)), tf.zeros((rows, 1))], axis=0)
+        labels += 0.05 * keras.random.uniform(tf.shape(labels), seed=self.seeds)
+        with tf.GradientTape() as tape:
+            loss = keras.losses.BinaryCrossentropy(from_logits=True)(labels, self.critic(both))
+        self.descend(tape, loss, self.critic.trainable_weights)
+        return self.note(loss)
+
+
+class HalvesApart(Own):
+    """Gives a layer some rows of the batch at a time, which no replica's own rows are."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 1)
+
+    def train_step(self, data):
+        x = data[0]
+        half = tf.shape(x)[0] // 2
+        turned = 0.7 * x + 0.3 * tf.concat([x[half:], x[:half]], axis=0)
+        with tf.GradientTape() as tape:
+            first, second = self.network(x[:half]), self.network(x[half:])
+            loss = tf.reduce_mean(first**2) + tf.reduce_mean(tf.abs(second - 0.2))
+            loss += tf.reduce_mean((self.network(turned) - self.network(x[:1])) ** 2)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
+class ClippedByRow(Own):
+    """Clips the gradient of each row, as private training does (arXiv:1607.00133)."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 1)
+
+    def train_step(self, data):
+        x = data[0]
+        with tf.GradientTape() as tape:
+            losses = tf.reduce_mean((self.network(x) - x[:, :1]) ** 2, axis=1)
+        variables = self.trainable_weights
+        means = [self.mean_of_clipped(one) for one in tape.jacobian(losses, variables)]
+        more = tf.vectorized_map(lambda row: self.gradient_of(row, variables), x)
+        means = [a + self.mean_of_clipped(b) for a, b in zip(means, more, strict=True)]
+        self.optimizer.apply_gradients(zip(means, variables, strict=True))
+        return self.note(tf.reduce_mean(losses))
+
+    def gradient_of(self, row, variables):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.abs(self.network(row[None])))
+        return tape.gradient(loss, variables)
+
+    def mean_of_clipped(self, gradients):
+        by_row = tf.reshape(gradients, [tf.shape(gradients)[0], -1])
+        clipped = tf.clip_by_norm(by_row, 0.1, axes=[1])
+        return tf.reshape(tf.reduce_mean(clipped, axis=0), gradients.shape[1:])
 
 
 class BarlowTwins(Own):

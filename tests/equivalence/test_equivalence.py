@@ -32,7 +32,7 @@ ON_WORKERS = {
     "dataset_shuffled", "validation_uneven", "early_stopping", "Adversaries", "SumOverRows",
     "Contrast", "Derived", "MadeInTheStep", "EverySecond", "AccumulatesByHand", "Codebook",
     "Center", "FeatureQueue", "BarlowTwins", "NormalizesByHand", "ShuffledMixup",
-    "InBatchNegatives_static_batch",
+    "InBatchNegatives_static_batch", "LabelsOfConstants_static_batch", "FakesBesideReals",
 }  # fmt: skip
 """The cases that `make test` trains on two workers: one of each kind."""
 

@@ -23,6 +23,7 @@ from small_models import (
 
 from phalanx.distributed.tensorflow import no_heartbeat_timeout
 from phalanx.keras_compat.assignments import METHODS, variable_classes
+from phalanx.keras_compat.batch_constants import FUNC_GRAPH
 from phalanx.keras_compat.data_adapters import take_passes_from
 from phalanx.keras_compat.dataset_graph import transformations
 from phalanx.keras_compat.dataset_rebuild import rebuild
@@ -232,6 +233,47 @@ class TestOptimizers:
         assert isinstance(counter, tf.distribute.DistributedValues)
         first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         assert [counter._aggregation, *(c._aggregation for c in counter.values)] == [first] * 3
+
+
+class TestOperations:
+    """Each operation of a graph that Python makes passes this method, whatever function asks."""
+
+    def test_inputs_and_attributes_are_in_the_places_that_are_read(self, monkeypatch):
+        seen, original = {}, FUNC_GRAPH._create_op_internal
+
+        def create(
+            self, op_type, inputs, dtypes=None, input_types=None, name=None, attrs=None, **of
+        ):
+            seen[op_type] = list(inputs), attrs
+            return original(self, op_type, inputs, dtypes, input_types, name, attrs, **of)
+
+        monkeypatch.setattr(FUNC_GRAPH, "_create_op_internal", create)
+
+        @tf.function
+        def step(x):
+            both = tf.stack([x * tf.ones([3, 2]), tf.concat([x, x], 1)[:, :2]], axis=1)
+            return tf.reduce_sum(both)
+
+        step.get_concrete_function(tf.TensorSpec([None, 2]))
+        assert [one.shape.rank for one in seen["Mul"][0]] == [2, 2]
+        assert tf.get_static_value(seen["ConcatV2"][0][-1]) == 1
+        assert seen["Pack"][1]["axis"].i == 1
+
+    def test_a_jacobian_asks_the_tape_for_gradients(self, monkeypatch):
+        asked, original = [], tf.GradientTape.gradient
+
+        def gradient(self, target, *args, **kwargs):
+            asked.append(target.shape.rank)
+            return original(self, target, *args, **kwargs)
+
+        monkeypatch.setattr(tf.GradientTape, "gradient", gradient)
+        with tf.GradientTape(persistent=True) as tape:
+            x = tf.ones([3, 2])
+            tape.watch(x)
+            y = x * x
+        tape.jacobian(y[:, 0], x)
+        tape.batch_jacobian(y, x)
+        assert asked == [0, 1]
 
 
 class TestAssignments:

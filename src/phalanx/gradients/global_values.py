@@ -97,7 +97,17 @@ class GlobalValues:
     def mixes_in_rows(self, values: Any) -> bool:
         """Whether a symbolic tensor has something for each row that is made of others, too."""
         has_rows = bool(values.shape.rank) and values.shape[0] in (None, self._batch.static_count)
-        return has_rows and self.differs(values) and self._is_mixed(values)
+        is_mixed = has_rows and self.differs(values) and self._is_mixed(values)
+        return is_mixed and self._dependence.has_row_for_each(values)
+
+    def has_all_rows(self, values: Any) -> bool:
+        """Whether a symbolic tensor has this replica's rows, each on its own, and all of them.
+
+        They may be drawn, and made of no data.
+        """
+        if self._dependence.kind(values) is Additivity.NONE:
+            return bool(values.shape.rank) and self._rows.may_differ(values)
+        return self._dependence.has_all_rows(values)
 
     def _is_mixed(self, tensor: Any) -> bool:
         return self._dependence.kind(tensor) is Additivity.MIXED

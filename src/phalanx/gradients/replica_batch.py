@@ -68,6 +68,7 @@ class ReplicaBatch:
         reset_in_branch: by id, the graph of a branch in which a metric's variable was reset.
         results: by their ids, values that metrics gave as their results in the step, and which.
         on_its_own: by id, Keras variables that a replica is to assign of its own rows.
+        is_by_row: whether the gradients that a tape gives now are those of single rows.
         extensions: what other code keeps with the step, by its class.
     """
 
@@ -107,6 +108,7 @@ class ReplicaBatch:
         self.batch_size_in_shapes: Any = None
         self._weighted_losses: set[int] = set()
         self._backward_is_weighed = False
+        self.is_by_row = False
         self._counted: dict[tuple[int, str], Any] = {}
         self._gathered: set[tuple[int, str]] = set()
         self._totals: set[tuple[int, str]] = set()
@@ -254,6 +256,15 @@ class ReplicaBatch:
             yield
         finally:
             self._backward_is_weighed = before
+
+    @contextlib.contextmanager
+    def by_row(self) -> Iterator[None]:
+        """Gradients of one row each, as those that make a Jacobian: replicas add up nothing."""
+        before, self.is_by_row = self.is_by_row, True
+        try:
+            yield
+        finally:
+            self.is_by_row = before
 
     def inverse_weight(self, dtype: Any) -> tf.Tensor:
         """total / count as a scalar of `dtype`; 0 where the replica holds nothing.

@@ -6,6 +6,7 @@ what combines rows in another way.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +14,11 @@ import tensorflow as tf
 from phalanx.gradients.additivity import Additivity, additivity_of_operation
 from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.graph_walk import judged
-from phalanx.gradients.origin_of_rows import origin_of_rows, takes_all_rows
+from phalanx.gradients.origin_of_rows import (
+    origin_of_rows,
+    slice_takes_all_rows,
+    takes_all_rows,
+)
 from phalanx.gradients.replica_batch import ReplicaBatch
 
 SHAPES = ("Shape", "ShapeN", "Size")
@@ -57,6 +62,31 @@ class RowDependence:
         is_number = origin_of_rows(values).type == "Where"
         return bool(is_number or self._rows.selects(values))
 
+    def has_row_for_each(self, values: Any) -> bool:
+        """Whether a tensor that combines rows has one, or several, for each row of the batch.
+
+        Mixup has: it adds rows in another order. A slice has not, `x[: n // 2]`, unless the step
+        puts the slices together again.
+        """
+        if self.kind(values) is not Additivity.MIXED:
+            return not self.is_selected(values)
+        operation = values.op
+        inputs = [one for one in operation.inputs if one.shape.rank and one.shape[0] is None]
+        match operation.type:
+            case "StridedSlice" if not takes_all_rows(operation) and not _reverses_rows(operation):
+                return False
+            case "Slice" if not slice_takes_all_rows(operation):
+                return False
+            case "Split" | "SplitV" | "Unpack" | "DynamicPartition":
+                return False
+            case "GatherV2" if not operation.get_attr("batch_dims"):
+                inputs = [operation.inputs[1]]
+            case "ConcatV2" if _is_put_together_again(inputs):
+                inputs = [inputs[0].op.inputs[0]]
+            case "MatMul":
+                inputs = inputs[:1]
+        return all(map(self.has_row_for_each, inputs))
+
     def _judge(self, tensor: Any, of_inputs: list[Additivity]) -> Additivity:
         if self._rows.is_row_of_batch(tensor):
             return Additivity.ROWS
@@ -64,6 +94,8 @@ class RowDependence:
             return Additivity.NONE
         if self._batch.is_own(tensor):
             return Additivity.NONE
+        if self._puts_counted_together(tensor, of_inputs):
+            return Additivity.MIXED
         if tensor.op.type == "Range":  # the rows' numbers, which begin at 0 on each replica
             return Additivity.MIXED
         if self._picks_from_each_row(tensor):
@@ -83,6 +115,15 @@ class RowDependence:
             found = additivity_of_operation(tensor, of_inputs, self._rows)
         is_of_function = found is Additivity.OPAQUE and may_be_rows(tensor)
         return Additivity.ROWS if is_of_function else found
+
+    def _puts_counted_together(self, tensor: Any, of_inputs: list[Additivity]) -> bool:
+        """Whether entries of a number that the replica's rows decide are put together by axis 0.
+
+        They have no data: `tf.concat([tf.ones((n, 1)), tf.zeros((n, 1))], 0)`.
+        """
+        is_constant = set(of_inputs) == {Additivity.NONE}
+        is_counted = bool(tensor.shape.rank) and tensor.shape[0] is None
+        return is_constant and is_counted and tensor.op.type == "ConcatV2" and _reorders(tensor)
 
     def _picks_from_each_row(self, tensor: Any) -> bool:
         """Whether `tf.gather_nd` takes something of each row: by its number and other indices."""
@@ -183,6 +224,36 @@ def _reorders(tensor: Any) -> bool:
                 return True
             return not _begins_with_rows(operation.inputs[1])
     return False
+
+
+def _reverses_rows(strided_slice: Any) -> bool:
+    """Whether a slice takes all of axis 0 from its end on, by `[::-1]`."""
+    strides = tf.get_static_value(strided_slice.inputs[3])
+    keeps_all = strided_slice.get_attr("begin_mask") & strided_slice.get_attr("end_mask") & 1
+    return bool(keeps_all and strides is not None and strides[0] == -1)
+
+
+def _is_put_together_again(parts: Sequence[Any]) -> bool:
+    """Whether tensors are two slices of one tensor of which one begins where the other ends."""
+    slices = [one.op for one in parts if one.op.type == "StridedSlice"]
+    if len(slices) != len(parts) or len({key_of(one.inputs[0]) for one in slices}) != 1:
+        return False
+    if len(slices) != 2:
+        return False
+    first, second = (
+        [one for one in slices if one.get_attr(f"{side}_mask") & 1] for side in ("begin", "end")
+    )
+    return len(first) == len(second) == 1 and _same_place(first[0].inputs[2], second[0].inputs[1])
+
+
+def _same_place(one: Any, other: Any) -> bool:
+    """Whether two vectors of places are known to begin with the same number."""
+    while one.op.type == other.op.type == "Pack":
+        one, other = one.op.inputs[0], other.op.inputs[0]
+    values = tf.get_static_value(one), tf.get_static_value(other)
+    if None not in values:
+        return bool(values[0].reshape(-1)[0] == values[1].reshape(-1)[0])
+    return bool(key_of(one) == key_of(other))
 
 
 def _begins_with_rows(shape: Any) -> bool:

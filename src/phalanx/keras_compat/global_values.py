@@ -123,6 +123,17 @@ def own_rows_before_layer(replica_batch: ReplicaBatch, inputs: Any) -> Any:
     return keras.tree.map_structure(own, inputs)
 
 
+def has_all_rows(replica_batch: ReplicaBatch, tensor: Any) -> bool:
+    """Whether a tensor of a step has the rows of this replica along axis 0, each on its own."""
+    values = _global_values(replica_batch) if is_symbolic(tensor) else None
+    return values is not None and values.has_all_rows(tensor)
+
+
+def is_same_on_all(replica_batch: ReplicaBatch, tensor: Any) -> bool:
+    """Whether all replicas have the same in a tensor: a constant, a variable."""
+    return not is_symbolic(tensor) or not replica_batch.row_sums.may_differ(tensor)
+
+
 def _is_watched(tensor: Any) -> bool:
     """Whether a tape takes gradients by a tensor, or by what it is made of."""
     record = importlib.import_module("tensorflow.python.eager.record")

@@ -24,6 +24,10 @@ step that Phalanx does not run is left alone. What is replaced, and why:
 - `Variable._initialize` draws an initial value, on every replica the same.
 - What draws random numbers gives a replica those of its rows; see `keras_compat.random_draws`,
   and `keras_compat.constant_shapes` for shapes that name the size of the batch.
+- A Jacobian of rows, and what is called for each row, stay what they are; see
+  `keras_compat.row_by_row`.
+- What creates an operation gives it a replica's rows of a constant that has a row for each of the
+  batch; see `keras_compat.batch_constants`.
 
 All names are guarded by tests/replicas/test_canaries.py.
 """
@@ -50,6 +54,11 @@ from phalanx.gradients.step_context import current_replica_batch, current_step, 
 from phalanx.keras_compat.added_losses import LossesOfReplica
 from phalanx.keras_compat.all_rows import over_all_rows
 from phalanx.keras_compat.assignments import assignments_seen
+from phalanx.keras_compat.batch_constants import (
+    FUNC_GRAPH,
+    own_rows_of_state,
+    with_rows_of_constants,
+)
 from phalanx.keras_compat.batch_norm import global_moments, moments_of_layer
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
 from phalanx.keras_compat.global_values import (
@@ -63,6 +72,7 @@ from phalanx.keras_compat.inlined_functions import FUNCTION, inlined
 from phalanx.keras_compat.optimizer_patches import adds_up, in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
 from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
+from phalanx.keras_compat.row_by_row import row_by_row
 
 
 def _replica_batch_of_many() -> ReplicaBatch | None:
@@ -112,10 +122,14 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (keras.metrics.Mean, "update_state"): _weighted_mean(keras.metrics.Mean.update_state),
         (keras.metrics.Sum, "update_state"): _weighted_sum(keras.metrics.Sum.update_state),
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
+        **row_by_row(_replica_batch_of_many),
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
         (keras.Layer, "__call__"): _given_own_rows(keras.Layer.__call__),
         (keras.Layer, "_losses"): LossesOfReplica(_replica_of_process),
+        (FUNC_GRAPH, "_create_op_internal"): with_rows_of_constants(
+            FUNC_GRAPH._create_op_internal, _replica_batch_of_many
+        ),
         (FUNCTION, "__call__"): inlined(lambda: _replica_batch_of_many() is not None),
         **assignments_seen(_look_for_gradients, _for_raw_variable),
         **draws_by_rows(_rows_of_share, _draw_counter, lambda: current_replica_batch() is not None),
@@ -132,9 +146,21 @@ def _given_own_rows(original: Callable[..., Any]) -> Callable[..., Any]:
         replica_batch = _share_to_add_up() if args and not tf.executing_eagerly() else None
         if replica_batch is not None:
             args = (own_rows_before_layer(replica_batch, args[0]), *args[1:])
+            if isinstance(self, keras.layers.RNN):
+                args, kwargs = _with_own_state(replica_batch, args, kwargs)
         return original(self, *args, **kwargs)
 
     return call
+
+
+def _with_own_state(replica_batch: ReplicaBatch, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of a recurrent layer, the initial state with this replica's rows."""
+    if len(args) > 1:
+        return (args[0], own_rows_of_state(replica_batch, args[0], args[1]), *args[2:]), kwargs
+    state = kwargs.get("initial_state")
+    if state is not None:
+        kwargs = kwargs | {"initial_state": own_rows_of_state(replica_batch, args[0], state)}
+    return args, kwargs
 
 
 def _unless_shared(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -315,7 +341,7 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         replica_batch = _share_to_add_up()
-        if replica_batch is None:
+        if replica_batch is None or replica_batch.is_by_row:
             return original(self, target, sources, output_gradients, *args, **kwargs)
         tapes, of_variables = replica_batch.tape_gradients, _are_variables(sources)
         are_totals = of_variables and replica_batch.in_own_strategy() and tapes.are_totals
