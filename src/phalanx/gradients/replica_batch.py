@@ -371,3 +371,7 @@ def _published() -> tf.Variable:
     """Count, total and start of the step under way, int32."""
     with tf.init_scope():
         return tf.Variable(_OF_ITS_OWN, trainable=False, dtype=tf.int32, name="phalanx_share")
+
+
+FindBatch = Callable[[], ReplicaBatch | None]
+"""Gives the share of the replica whose step is being traced or run, one of many; else None."""

@@ -68,24 +68,34 @@ class RowDependence:
         Mixup has: it adds rows in another order. A slice has not, `x[: n // 2]`, unless the step
         puts the slices together again.
         """
-        if self.kind(values) is not Additivity.MIXED:
-            return not self.is_selected(values)
-        operation = values.op
+
+        def judge(tensor: Any, of_inputs: list[bool]) -> bool:
+            if self.kind(tensor) is not Additivity.MIXED:
+                return not self.is_selected(tensor)
+            return self._inputs_with_rows(tensor) is not None and all(of_inputs)
+
+        return judged(values, {}, judge, inputs_of=self._inputs_with_rows)
+
+    def _inputs_with_rows(self, tensor: Any) -> Sequence[Any] | None:
+        """Of what a tensor takes its rows, if it combines rows; None where it leaves some out."""
+        if self.kind(tensor) is not Additivity.MIXED:
+            return ()
+        operation = tensor.op
         inputs = [one for one in operation.inputs if one.shape.rank and one.shape[0] is None]
         match operation.type:
             case "StridedSlice" if not takes_all_rows(operation) and not _reverses_rows(operation):
-                return False
+                return None
             case "Slice" if not slice_takes_all_rows(operation):
-                return False
+                return None
             case "Split" | "SplitV" | "Unpack" | "DynamicPartition":
-                return False
+                return None
             case "GatherV2" if not operation.get_attr("batch_dims"):
-                inputs = [operation.inputs[1]]
+                return [operation.inputs[1]]
             case "ConcatV2" if _is_put_together_again(inputs):
-                inputs = [inputs[0].op.inputs[0]]
+                return [inputs[0].op.inputs[0]]
             case "MatMul":
-                inputs = inputs[:1]
-        return all(map(self.has_row_for_each, inputs))
+                return inputs[:1]
+        return inputs
 
     def _judge(self, tensor: Any, of_inputs: list[Additivity]) -> Additivity:
         if self._rows.is_row_of_batch(tensor):
@@ -236,9 +246,7 @@ def _reverses_rows(strided_slice: Any) -> bool:
 def _is_put_together_again(parts: Sequence[Any]) -> bool:
     """Whether tensors are two slices of one tensor of which one begins where the other ends."""
     slices = [one.op for one in parts if one.op.type == "StridedSlice"]
-    if len(slices) != len(parts) or len({key_of(one.inputs[0]) for one in slices}) != 1:
-        return False
-    if len(slices) != 2:
+    if not len(slices) == len(parts) == 2 or len({key_of(one.inputs[0]) for one in slices}) != 1:
         return False
     first, second = (
         [one for one in slices if one.get_attr(f"{side}_mask") & 1] for side in ("begin", "end")

@@ -21,7 +21,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.gradients.replica_batch import ReplicaBatch
+from phalanx.gradients.replica_batch import FindBatch, ReplicaBatch
 from phalanx.keras_compat.global_values import has_all_rows, is_same_on_all
 
 FUNC_GRAPH: Any = importlib.import_module("tensorflow.python.framework.func_graph").FuncGraph
@@ -36,9 +36,6 @@ Xdivy Xlog1py Xlogy
 """.split()  # noqa: SIM905 - as a list it would be forty lines
 )
 """Operations that combine entries at the same place of tensors of one rank."""
-
-FindBatch = Callable[[], ReplicaBatch | None]
-"""The share of the replica whose step is being traced, where replicas add up; else None."""
 
 
 def with_rows_of_constants(original: Callable[..., Any], find: FindBatch) -> Callable[..., Any]:

@@ -62,6 +62,7 @@ from phalanx.keras_compat.batch_constants import (
 from phalanx.keras_compat.batch_norm import global_moments, moments_of_layer
 from phalanx.keras_compat.constant_shapes import BatchSizeInShapes, constant_shapes_by_rows
 from phalanx.keras_compat.global_values import (
+    is_same_on_all,
     mean_of_all_rows,
     of_all_rows,
     own_rows_before_layer,
@@ -474,8 +475,7 @@ def _is_same_on_all(replica_batch: ReplicaBatch, variable: Any, value: Any) -> b
         return True
     if tf.executing_eagerly() or variable.aggregation == "sum":
         return False
-    value = tf.convert_to_tensor(value)
-    return not tf.is_symbolic_tensor(value) or not replica_batch.row_sums.may_differ(value)
+    return is_same_on_all(replica_batch, tf.convert_to_tensor(value))
 
 
 def _outside_of_steps(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,12 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.replica_batch import ReplicaBatch
+from phalanx.gradients.replica_batch import FindBatch
 from phalanx.gradients.step_context import step_scope
 from phalanx.keras_compat.global_values import has_all_rows
-
-FindBatch = Callable[[], ReplicaBatch | None]
-"""The share of the replica whose step is being traced, one of many; else None."""
 
 
 def row_by_row(find: FindBatch) -> Mapping[tuple[Any, str], Any]:
