@@ -4,7 +4,7 @@ import pytest
 
 from phalanx.testing import WorkerGroupFailedError
 
-WAYS = ["fit", "train_on_batch", "eagerly", "looked at"]
+WAYS = ["fit", "train_on_batch", "eagerly", "looked at", "own step"]
 
 
 def trained(way, width_of_rank=lambda _: 3):
@@ -32,7 +32,24 @@ def trained(way, width_of_rank=lambda _: 3):
         def call(self, x):
             return self.last(self.first(x))
 
-    model = Lazy()
+    class OwnStep(keras.Model):
+        """Calls its layers in its step alone, so that they have no values while it is traced."""
+
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = keras.layers.Dense(3), keras.layers.Dense(1)
+
+        def train_step(self, data):
+            import tensorflow as tf
+
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.last(self.first(x)) - y) ** 2)
+            gradients = tape.gradient(loss, self.trainable_weights)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+            return {"loss": loss}
+
+    model = OwnStep() if way == "own step" else Lazy()
     model.compile(keras.optimizers.Adam(0.1), "mse", run_eagerly=way == "eagerly")
     x = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
     if way == "train_on_batch":

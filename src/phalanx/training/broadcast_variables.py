@@ -119,14 +119,19 @@ class MadeInStep:
     def broadcast_from_chief(self) -> None:
         """Called where a step has been traced and not yet run, on all workers at the same step.
 
+        What a layer makes where it is called first has a value only once the trace is done. Then
+        nothing happens, and this is to be called again after the trace.
+
         Raises:
             WorkerMismatchError: workers have made variables of other shapes or dtypes.
         """
         if self._done:
             return
-        self._done = True
         with tf.init_scope(), tf.device(self._strategy.collectives.device):
             made = [v for v in state_variables(self._model) if id(v) not in self._known]
+            if not all(v.value.is_initialized() for v in made):
+                return
+            self._done = True
             broadcast_variables(self._strategy, self._topology, made)
 
 

@@ -212,9 +212,15 @@ class StepFunction:
             element: a batch, or its spec.
         """
         is_static = not self._rows.are_known and static_rows(self._data_of(element)) is not None
-        if self._tapes_are_known and not is_static:
-            return
-        self._look_by(lambda: self._one.get_concrete_function(element), is_static=is_static)
+        if not self._tapes_are_known or is_static:
+            self._look_by(lambda: self._one.get_concrete_function(element), is_static=is_static)
+        if self.is_traced:
+            self._broadcast_made_in_step()
+
+    def _broadcast_made_in_step(self) -> None:
+        """Give every worker the chief's values of what the step made lazily."""
+        if self._kind == "train" and (made := self.extensions.get(MadeInStep)):
+            made.broadcast_from_chief()
 
     def _look_by(self, trace: Callable[[], Any], *, is_static: bool) -> None:
         were_known, self._tapes_are_known = self._tapes_are_known, True
@@ -403,8 +409,7 @@ class StepFunction:
         self.is_traced = True
         if getattr(collectives, "dynamic_shapes", 0) > dynamic:
             self.has_dynamic_collectives = True
-        if self._kind == "train" and (made := self.extensions.get(MadeInStep)):
-            made.broadcast_from_chief()
+        self._broadcast_made_in_step()
         return count, {} if logs is None else logs
 
 
