@@ -608,15 +608,22 @@ def mixed_rows():
 
         return build
 
+    def words():
+        model = keras.Sequential([kinds["WordsOfRows"](), L.Dense(3)])
+        model.compile(O.SGD(0.3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
     kinds = vars(equivalence_mixed)
     steps = (
         "InBatchNegatives", "BarlowTwins", "HardestTriplets", "SpreadOfSelected", "SlopePenalty",
-        "FakesBesideReals", "HalvesApart", "ClippedByRow",
+        "FakesBesideReals", "HalvesApart", "ClippedByRow", "SampledSoftmax", "SpectrumOfRows",
     )  # fmt: skip
     layers = ("NormalizesByHand", "Decorrelates", "Deviation")
     return [
         *(trained(name, with_step(kinds[name])) for name in steps),
         *(trained(name, with_layer(kinds[name])) for name in layers),
+        trained("WordsOfRows", words),
+        trained("RaggedTowers", with_step(kinds["RaggedTowers"]), kinds["histories"]),
         trained("MirroredMixup", mixup(kinds["MirroredMixup"])),
         # Keras 3.16 on one device draws the first numbers again for a last, smaller batch.
         trained("ShuffledMixup", mixup(kinds["ShuffledMixup"]), arrays(24)),

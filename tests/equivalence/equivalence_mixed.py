@@ -162,6 +162,109 @@ class ClippedByRow(Own):
         return tf.reshape(tf.reduce_mean(clipped, axis=0), gradients.shape[1:])
 
 
+class SampledSoftmax(Own):
+    """Compares each row with its class and with drawn classes, as word2vec does."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 4)
+        self.table = self.add_weight(shape=(9, 4), initializer="glorot_uniform")
+        self.biases = self.add_weight(shape=(9,), initializer="zeros")
+
+    def train_step(self, data):
+        x, y = data
+        classes = tf.cast(y, tf.int64)[:, None]
+        drawn = tf.random.log_uniform_candidate_sampler(classes, 1, 4, True, 9, seed=5)
+        with tf.GradientTape() as tape:
+            table, biases = map(tf.convert_to_tensor, (self.table, self.biases))
+            given = (table, biases, classes, self.network(x), 4, 9)
+            losses = tf.nn.sampled_softmax_loss(*given, sampled_values=drawn)
+            losses += tf.nn.nce_loss(*given, sampled_values=drawn)
+            loss = tf.reduce_mean(losses)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
+class SpectrumOfRows(Own):
+    """Takes the rows for a matrix, for one distribution and for a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(8, 3)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            outputs = self.network(data[0])
+            spectrum = tf.linalg.svd(tf.nn.softmax(outputs), compute_uv=False)
+            distances = tf.reduce_sum((outputs[:, None] - outputs[None]) ** 2, axis=-1)
+            kernel = tf.exp(-distances) + 0.1 * tf.eye(tf.shape(outputs)[0])
+            loss = tf.reduce_sum(tf.nn.softmax(outputs[:, 0]) * outputs[:, 1])
+            loss += tf.reduce_mean((tf.pad(outputs, [[1, 0], [0, 0]])[:-1] - outputs) ** 2)
+            loss += tf.linalg.logdet(kernel) / 10 - tf.reduce_sum(spectrum) / 10
+            loss += tf.reduce_mean(tf.abs(tf.signal.fft(tf.cast(outputs[:, 2], tf.complex64))))
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
+class RaggedTowers(Own):
+    """A retrieval model: histories of any length, and every other item of the batch against it."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.items = L.Embedding(20, 4), L.Embedding(20, 4)
+        self.items.build(())
+
+    def train_step(self, data):
+        history, texts, items = data["history"], tf.strings.split(data["texts"]), data["items"]
+        with tf.GradientTape() as tape:
+            mean = tf.reduce_mean(history.with_values(self.words(history.values)), axis=1)
+            padded = tf.reduce_mean(self.words(history.to_tensor()), axis=1)
+            ids = tf.strings.to_hash_bucket_fast(texts.values, 20)
+            words = tf.reduce_sum(texts.with_values(self.words(ids)), axis=1)
+            tags = tf.sparse.sparse_dense_matmul(data["tags"], self.items.embeddings)
+            user = tf.math.l2_normalize(mean + padded + words + tags, axis=1)
+            item = tf.math.l2_normalize(self.items(items), axis=1)
+            same = tf.equal(data["texts"][:, None], data["texts"][None])  # no negative
+            same = tf.linalg.set_diag(same, tf.zeros_like(same[0]))
+            similar = tf.matmul(user, item, transpose_b=True) - 1e9 * tf.cast(same, tf.float32)
+            rows = tf.range(tf.shape(similar)[0])
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(rows, similar)
+            loss = tf.reduce_mean(losses)
+        self.descend(tape, loss, self.trainable_weights)
+        return self.note(loss)
+
+
+def histories():
+    """Data of `RaggedTowers`: 29 rows with up to four entries."""
+    random = np.random.default_rng(3)
+    lengths = random.integers(1, 5, 29)
+    history = tf.RaggedTensor.from_row_lengths(random.integers(0, 20, lengths.sum()), lengths)
+    texts = [" ".join("abcdefg"[one % 7] for one in row) for row in history.to_list()]
+    rows = {
+        "history": history,
+        "texts": texts,
+        "items": random.integers(0, 20, 29),
+        "tags": tf.sparse.from_dense((random.random((29, 20)) < 0.2).astype("float32")),
+    }
+    return {"x": tf.data.Dataset.from_tensor_slices(rows).batch(8)}
+
+
+class WordsOfRows(L.Layer):
+    """Embeds the words of a text for each row, and their mean when padded to the longest text."""
+
+    def build(self, shape):
+        self.embedding = L.Embedding(50, 4)
+        self.embedding.build(())
+
+    def call(self, x):
+        letters = tf.strings.as_string(tf.cast(tf.abs(x) * 4, tf.int32))
+        texts = tf.strings.reduce_join(letters, axis=1, separator=" ")
+        words = tf.strings.split(tf.strings.regex_replace(texts, "[01]", ""))
+        ids = words.with_values(tf.strings.to_hash_bucket_fast(words.values, 50))
+        padded = tf.reduce_mean(self.embedding(ids.to_tensor()), axis=1)
+        return padded + tf.reduce_sum(words.with_values(self.embedding(ids.values)), axis=1)
+
+
 class BarlowTwins(Own):
     """Correlations of features over the batch (arXiv:2103.03230), and a penalty on weights."""
 

@@ -11,6 +11,7 @@ ROWS = {
     "floats": [np.arange(6, dtype="float32").reshape(3, 2), np.ones((1, 2), "float32")],
     "flags": [np.array([True, False, True]), np.array([True])],
     "ids": [np.array([[5], [7]], "int32"), np.zeros((0, 1), "int32")],
+    "texts": [np.array([b"", "\u00e9t\u00e9 ".encode() * 9, b"a\0b"], "O"), np.array([b"z"], "O")],
     "more": [np.ones((1, 1, 3), "float32"), np.full((4, 1, 3), 2, "float32")],
 }
 
@@ -50,9 +51,9 @@ def test_all_have_the_rows_of_all(exchanged, mirrored2):
 
     for parts, wholes in zip(ROWS.values(), on_replicas(mirrored2, gather), strict=True):
         for whole in wholes:
-            assert whole.dtype == parts[0].dtype
+            assert whole.dtype == tf.as_dtype(parts[0].dtype)
             np.testing.assert_array_equal(whole, np.concatenate(parts))
-    of_one_replica = ["numbers of rows", "rows", "rows"]
+    of_one_replica = ["numbers of rows", "rows", "rows", "the longest string"]
     assert sorted(exchanged) == sorted(of_one_replica * 2)
 
 

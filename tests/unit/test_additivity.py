@@ -63,6 +63,21 @@ CASES = {
     "sum of columns": (lambda y, p: tf.reduce_sum(p, axis=0), Additivity.MIXED),
     "compared": (lambda y, p: tf.matmul(p, p, transpose_b=True), Additivity.MIXED),
     "first row": (lambda y, p: p[0], Additivity.MIXED),
+    "singular values": (lambda y, p: tf.linalg.svd(p, compute_uv=False), Additivity.MIXED),
+    "singular values of a matrix for each row": (
+        lambda y, p: tf.linalg.svd(p[:, None], compute_uv=False),
+        Additivity.ROWS,
+    ),
+    "softmax": (lambda y, p: tf.nn.softmax(p), Additivity.ROWS),
+    "softmax over the rows": (lambda y, p: tf.nn.softmax(p[:, 0]), Additivity.MIXED),
+    "padded columns": (lambda y, p: tf.pad(p, [[0, 0], [0, 1]]), Additivity.ROWS),
+    "padded rows": (lambda y, p: tf.pad(p, [[1, 0], [0, 0]]), Additivity.MIXED),
+    "norm": (lambda y, p: tf.math.reduce_euclidean_norm(p), Additivity.MIXED),
+    "norm for each row": (
+        lambda y, p: tf.math.reduce_euclidean_norm(p, axis=1),
+        Additivity.ROWS,
+    ),
+    "spectrum": (lambda y, p: tf.signal.rfft(p[:, 0]), Additivity.MIXED),
     "row and dice": (
         lambda y, p: tf.reduce_mean(SQUARES(y, p), axis=-1) + dice(y, p),
         Additivity.MIXED,

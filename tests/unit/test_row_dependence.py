@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from phalanx.gradients.row_dependence import is_number_of_row
+from phalanx.gradients.row_dependence import is_number_of_row, is_row_of_entry
 
 OWN = {
     "range": lambda n: tf.range(n),
@@ -44,3 +44,23 @@ def test_the_number_of_the_row(name):
 @pytest.mark.parametrize("name", OTHERS)
 def test_numbers_of_other_rows(name):
     assert not is_number_of_row(traced(OTHERS[name]))
+
+
+def words(n):
+    return tf.strings.split(tf.fill([n], "a b"))
+
+
+def test_the_row_of_each_word_of_a_text():
+    assert is_row_of_entry(traced(lambda n: words(n).value_rowids()))
+    assert is_row_of_entry(traced(lambda n: tf.cast(words(n).value_rowids(), tf.int32)))
+    by_splits = lambda n: tf.RaggedTensor.from_row_splits(tf.range(n), [0, n])  # noqa: E731
+    assert is_row_of_entry(traced(lambda n: by_splits(n).value_rowids()))
+
+
+def test_the_place_of_a_word_in_its_text_is_no_row():
+    def places(n):
+        (split,) = [one for one in words(n).values.graph.get_operations() if "Split" in one.type]
+        return split.outputs[0][:, 1]
+
+    assert not is_row_of_entry(traced(places))
+    assert not is_row_of_entry(traced(lambda n: tf.strings.length(words(n).values)))

@@ -190,7 +190,8 @@ def assert_same_split(data: Any, replicas: int) -> Any:
     advice = (
         f"Each is shared out by its own rows (axis 0), and {replicas} replicas cannot take the "
         f"same share of all. Make each number of rows a multiple of {replicas}, and leave the "
-        "last, smaller batch out (drop_remainder=True)."
+        "last, smaller batch out (drop_remainder=True). If a map joins the samples of a batch, as "
+        "graphs, batch ragged tensors and join them in the model."
     )
     known = [v.shape[0] for v in tensors if isinstance(v, tf.Tensor)]
     if len(known) == len(tensors) and None not in known:

@@ -46,16 +46,38 @@ StopGradient
 """.split()  # noqa: SIM905 - as a list it would be ten lines
 _ADDS = ("Add", "AddN", "AddV2", "ConcatV2", "Pack", "Sub")
 _DIVIDES = ("Div", "DivNoNan", "RealDiv", "TrueDiv")
-_REDUCES = ("All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum")
+_REDUCES = (
+    "All", "Any", "ArgMax", "ArgMin", "EuclideanNorm", "Max", "Mean", "Min", "Prod", "Sum"
+)  # fmt: skip
 _FUNCTIONS = """
 Case EagerPyFunc If PartitionedCall PyFunc PyFuncStateless StatefulPartitionedCall StatelessCase
 StatelessIf StatelessWhile While
 """.split()  # noqa: SIM905
 _MIXES = """
-Bincount DynamicPartition DynamicStitch L2Loss RandomShuffle ScatterNd SegmentMax SegmentMean
-SegmentMin SegmentProd SegmentSum TensorScatterAdd TensorScatterUpdate Unique UniqueV2
-UniqueWithCounts UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum
+Bincount ComputeAccidentalHits Diag DiagPart DynamicPartition DynamicStitch HistogramFixedWidth
+InplaceAdd InplaceSub InplaceUpdate InvertPermutation L2Loss ListDiff NonMaxSuppressionV3
+NonMaxSuppressionV4 NonMaxSuppressionV5 ParallelDynamicStitch RandomShuffle ScatterNd SegmentMax
+SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2 SegmentProd SegmentProdV2 SegmentSum SegmentSumV2
+StatelessShuffle TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub
+TensorScatterUpdate TensorStridedSliceUpdate Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2
+UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum
 """.split()  # noqa: SIM905
+_LAST_AXES = {
+    1: """
+    ApproxTopK DenseBincount FFT IFFT IRFFT LogSoftmax MatrixDiag MatrixDiagV2 MatrixDiagV3
+    NthElement RFFT Softmax TopK TopKV2
+    """,
+    2: """
+    BandedTriangularSolve Cholesky ConjugateTranspose Eig FFT2D IFFT2D IRFFT2D LogMatrixDeterminant
+    Lu MatrixBandPart MatrixDeterminant MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3
+    MatrixExponential MatrixInverse MatrixLogarithm MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3
+    MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Qr RFFT2D SelfAdjointEigV2 Svd
+    TridiagonalMatMul TridiagonalSolve
+    """,
+    3: "FFT3D IFFT3D IRFFT3D RFFT3D",
+}
+"""Operations that combine entries along so many of the last axes, and are repeated along others."""
+_MIXES_LAST_AXES = {name: axes for axes, names in _LAST_AXES.items() for name in names.split()}
 
 
 def additivity_of(
@@ -145,6 +167,9 @@ def _scales(operation: Any, of_inputs: list[Additivity], row_sums: RowSums) -> b
 
 def _mixes_rows(operation: Any, of_inputs: list[Additivity]) -> bool:
     kind, inputs = operation.type, list(operation.inputs)
+    if (axes := _MIXES_LAST_AXES.get(kind)) is not None:
+        rank = inputs[0].shape.rank
+        return rank is not None and rank <= axes
     first_is_none = of_inputs[0] is Additivity.NONE
     several = sum(one is not Additivity.NONE for one in of_inputs) > 1
     match kind:
@@ -169,14 +194,17 @@ def _mixes_rows(operation: Any, of_inputs: list[Additivity]) -> bool:
         case "Split" | "SplitV":
             axis = tf.get_static_value(inputs[0 if kind == "Split" else 2])
             return axis is None or int(axis) == 0
-        case "Cumsum" | "Cumprod":
+        case "Cumsum" | "Cumprod" | "CumulativeLogsumexp":
             axis = tf.get_static_value(inputs[1])
             return axis is None or int(axis) % (inputs[0].shape.rank or 1) == 0
         case "ReverseV2":
             axes = tf.get_static_value(inputs[1])
             return axes is None or 0 in {int(axis) for axis in axes}
-        case "TopK" | "TopKV2" | "DenseBincount":
-            return bool(inputs[0].shape.rank == 1)
+        case "ReverseSequence":
+            return of_inputs[0] is Additivity.ROWS and int(operation.get_attr("seq_dim")) == 0
+        case "Pad" | "PadV2" | "MirrorPad":
+            margins = tf.get_static_value(inputs[1])
+            return margins is not None and bool(margins[0].any())
         case "Unpack":
             return int(operation.get_attr("axis")) % (inputs[0].shape.rank or 1) == 0
         case "Roll":

@@ -34,9 +34,9 @@ def all_gather_batch(tensor: Any) -> tf.Tensor:
 
 
 def gather_rows(tensors: Sequence[Any]) -> list[tf.Tensor]:
-    """`all_gather_batch` of tensors of any dtype but strings, which travel together.
+    """`all_gather_batch` of tensors, which travel together; strings travel as numbers.
 
-    It takes two exchanges, and one more for each further dtype.
+    It takes two exchanges, one more for each further dtype, and one more for strings.
     """
     strategy = tf.distribute.get_strategy()
     if strategy.num_replicas_in_sync == 1 or tf.distribute.in_cross_replica_context():
@@ -45,11 +45,33 @@ def gather_rows(tensors: Sequence[Any]) -> list[tf.Tensor]:
     if replica_batch is not None:  # without samples there is a stand-in row, which is no sample
         is_held = replica_batch.count > 0
         tensors = [one[: tf.where(is_held, tf.shape(one)[0], 0)] for one in tensors]
-    gathered: list[tf.Tensor] = _gather(*tensors)
+    sent = [_numbers_of_strings(one) if one.dtype == tf.string else one for one in tensors]
+    gathered = [
+        _strings_of_numbers(whole) if one.dtype == tf.string else whole
+        for one, whole in zip(tensors, _gather(*sent), strict=True)
+    ]
     if replica_batch is not None:
         for one in gathered:
             replica_batch.record_gathered(one)
     return gathered
+
+
+def _numbers_of_strings(strings: tf.Tensor) -> tf.Tensor:
+    """Of each string the number of its bytes, and after that its bytes, eight in a number."""
+    lengths = tf.strings.length(strings)
+    longest = tf.reduce_max(tf.concat([[0], tf.reshape(lengths, [-1])], 0))
+    longest = tf.reduce_max(gather_equal(longest, what="the longest string"))
+    padded = tf.maximum(longest + 7, 8) // 8 * 8
+    contents = tf.io.decode_raw(strings, tf.int64, fixed_length=padded)
+    return tf.concat([tf.cast(lengths, tf.int64)[..., None], contents], -1)
+
+
+def _strings_of_numbers(numbers: tf.Tensor) -> tf.Tensor:
+    lengths, contents = numbers[..., 0], tf.bitcast(numbers[..., 1:], tf.uint8)
+    contents = tf.reshape(contents, tf.concat([tf.shape(lengths), [-1]], 0))
+    letters = tf.gather([bytes([one]) for one in range(256)], tf.cast(contents, tf.int32))
+    joined = tf.strings.reduce_join(letters, axis=-1)
+    return tf.strings.substr(joined, tf.zeros_like(lengths), lengths)
 
 
 def own_rows(whole: Any, own: Any, replica_batch: ReplicaBatch) -> Any:

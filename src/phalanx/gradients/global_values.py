@@ -109,6 +109,10 @@ class GlobalValues:
             return bool(values.shape.rank) and self._rows.may_differ(values)
         return self._dependence.has_all_rows(values)
 
+    def has_entries(self, values: Any) -> bool:
+        """Whether a symbolic tensor has the entries of ragged rows along axis 0."""
+        return self._dependence.is_split(values)
+
     def _is_mixed(self, tensor: Any) -> bool:
         return self._dependence.kind(tensor) is Additivity.MIXED
 
@@ -259,6 +263,8 @@ class GlobalValues:
         if self._batch.is_count_of_metric(tensor):
             return _Source(kind=_Kind.COUNT, value=lambda: tensor)
         if self._dependence.has_all_rows(tensor):
+            if tensor.dtype.is_complex:
+                return None  # the real numbers that it is made of are gathered
             if (tensor.shape[1:].num_elements() or 0) > _MOST_ENTRIES_OF_A_ROW:
                 raise NotComputedAgainError(f"rows of {tensor.shape[1:].num_elements()} entries")
             return _Source(kind=_Kind.ROWS, value=lambda: tf.stop_gradient(tensor))

@@ -6,6 +6,7 @@ what combines rows in another way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +18,14 @@ from phalanx.gradients.graph_walk import judged
 from phalanx.gradients.origin_of_rows import (
     origin_of_rows,
     slice_takes_all_rows,
+    splits_rows,
     takes_all_rows,
 )
 from phalanx.gradients.replica_batch import ReplicaBatch
 
 SHAPES = ("Shape", "ShapeN", "Size")
 """Operations that give the sizes of a tensor."""
+_SEGMENTS = re.compile(r"(Unsorted)?Segment(Max|Mean|Min|Prod|Sum)(V2)?")
 
 
 class RowDependence:
@@ -32,6 +35,7 @@ class RowDependence:
         """Read the step that `replica_batch` belongs to."""
         self._batch = replica_batch
         self._kinds: dict[tuple[int, str], Additivity] = {}
+        self._split: dict[tuple[int, str], bool] = {}
 
     def kind(self, tensor: Any) -> Additivity:
         """How a symbolic tensor depends on the rows; `ROWS` has them along axis 0."""
@@ -55,12 +59,60 @@ class RowDependence:
         return is_of_rows and not self.is_selected(values)
 
     def is_selected(self, values: Any) -> bool:
-        """Whether a tensor has the rows that a mask selects, or their numbers.
+        """Whether a tensor has the rows that a mask selects, or several entries for each row.
 
-        How many each replica has is not known, so they are selected again, of all rows.
+        How many each replica has is not known, so they are made again, of all rows.
         """
         is_number = origin_of_rows(values).type == "Where"
-        return bool(is_number or self._rows.selects(values))
+        return bool(is_number or self._rows.selects(values)) or self.is_split(values)
+
+    def is_split(self, values: Any) -> bool:
+        """Whether axis 0 of a tensor has the entries that an operation made of each row.
+
+        Ragged tensors have such values: the words of each row's text.
+        """
+
+        def judge(tensor: Any, of_inputs: list[bool]) -> bool:
+            operation = tensor.op
+            if not tensor.shape.rank or tensor.shape[0] is not None:
+                return False
+            if self._rows.is_entries_of_batch(tensor):
+                return True
+            if splits_rows(tensor):
+                return bool(self._rows.may_differ(tensor))
+            if self._entries_in_rows(operation) or self.kind(tensor) is not Additivity.ROWS:
+                return False
+            return any(
+                is_split and bool(one.shape.rank) and one.shape[0] is None
+                for one, is_split in zip(operation.inputs, of_inputs, strict=True)
+            )
+
+        return judged(values, self._split, judge)
+
+    def _entries_in_rows(self, operation: Any) -> Sequence[int]:
+        """The inputs that an operation puts together to rows, where these are each row's entries.
+
+        Empty where it does something else.
+        """
+        inputs = operation.inputs
+        places: tuple[int, ...] = (0,)
+        match operation.type:
+            case "RaggedTensorToTensor":
+                places = (1,)
+            case "SparseTensorDenseMatMul" if not operation.get_attr("adjoint_a"):
+                places = (0, 1, 3)
+            case "SparseToDense":
+                places = (0, 2)
+            case kind if _SEGMENTS.fullmatch(kind):
+                is_of_row = is_row_of_entry(inputs[1]) and not self._has_whole_rows(inputs[0])
+                return places if is_of_row else ()
+            case _:
+                return ()
+        return places if self.is_split(inputs[places[0]]) else ()
+
+    def _has_whole_rows(self, values: Any) -> bool:
+        """Whether axis 0 of a tensor has rows of the batch, rather than entries or constants."""
+        return self.kind(values) is not Additivity.NONE and not self.is_split(values)
 
     def has_row_for_each(self, values: Any) -> bool:
         """Whether a tensor that combines rows has one, or several, for each row of the batch.
@@ -81,6 +133,8 @@ class RowDependence:
         if self.kind(tensor) is not Additivity.MIXED:
             return ()
         operation = tensor.op
+        if self._entries_in_rows(operation):
+            return ()
         inputs = [one for one in operation.inputs if one.shape.rank and one.shape[0] is None]
         match operation.type:
             case "StridedSlice" if not takes_all_rows(operation) and not _reverses_rows(operation):
@@ -98,7 +152,7 @@ class RowDependence:
         return inputs
 
     def _judge(self, tensor: Any, of_inputs: list[Additivity]) -> Additivity:
-        if self._rows.is_row_of_batch(tensor):
+        if self._rows.is_row_of_batch(tensor) or self._rows.is_entries_of_batch(tensor):
             return Additivity.ROWS
         if not of_inputs or tensor.op.type in SHAPES or not self._rows.may_differ(tensor):
             return Additivity.NONE
@@ -110,6 +164,9 @@ class RowDependence:
             return Additivity.MIXED
         if self._picks_from_each_row(tensor):
             return of_inputs[0]
+        if places := self._entries_in_rows(tensor.op):
+            is_mixed = any(of_inputs[place] is Additivity.MIXED for place in places)
+            return Additivity.MIXED if is_mixed else Additivity.ROWS
         if self._stacks_rows_beside(tensor):
             return Additivity.ROWS
         if self.is_mean(tensor):
@@ -123,8 +180,15 @@ class RowDependence:
             found = Additivity.OPAQUE
         else:
             found = additivity_of_operation(tensor, of_inputs, self._rows)
-        is_of_function = found is Additivity.OPAQUE and may_be_rows(tensor)
-        return Additivity.ROWS if is_of_function else found
+        if found is Additivity.OPAQUE and may_be_rows(tensor):
+            return Additivity.ROWS
+        is_of_rows = found is Additivity.ROWS and self._may_have_rows(tensor.shape)
+        return found if is_of_rows or found is not Additivity.ROWS else Additivity.MIXED
+
+    def _may_have_rows(self, shape: Any) -> bool:
+        """Whether axis 0 of a shape can be that of this replica's rows."""
+        sizes = (None, 1, self._batch.static_count)
+        return shape.rank is None or (shape.rank > 0 and shape[0] in sizes)
 
     def _puts_counted_together(self, tensor: Any, of_inputs: list[Additivity]) -> bool:
         """Whether entries of a number that the replica's rows decide are put together by axis 0.
@@ -190,6 +254,22 @@ def is_number_of_row(tensor: Any) -> bool:
             case _:
                 return False
     return False
+
+
+def is_row_of_entry(tensor: Any) -> bool:
+    """Whether a vector has the number of its row for each entry of a ragged tensor."""
+    while tensor.op.type in ("Cast", "Identity"):
+        tensor = tensor.op.inputs[0]
+    operation = tensor.op
+    if "RaggedSplitsToSegmentIds/" in operation.name:  # a scope of TensorFlow's
+        return True
+    if operation.type != "StridedSlice" or not takes_all_rows(operation):
+        return False
+    indices, begin = operation.inputs[:2]
+    column = tf.get_static_value(begin)
+    is_first = column is not None and len(column) == 2 and column[1] == 0
+    is_split = indices.op.type in ("StringSplit", "StringSplitV2") and indices.value_index == 0
+    return bool(is_first and is_split and operation.get_attr("shrink_axis_mask") == 2)
 
 
 def _has_rows_elsewhere(tensor: Any, of_inputs: list[Additivity]) -> bool:

@@ -102,7 +102,9 @@ class RowSums:
         self._own = own
         rows = [t for t in tf.nest.flatten(data) if is_symbolic(t)]
         self._sizes = {t.shape[0] for t in rows if t.shape.rank}
-        self._known = {key_of(t) for t in [*rows, *counts] if is_symbolic(t)}
+        parts = [one for t in tf.nest.flatten(data) for one in _entries_of(t) if is_symbolic(one)]
+        self._entries = set(map(key_of, parts))
+        self._known = {key_of(t) for t in [*rows, *parts, *counts] if is_symbolic(t)}
         self._with_rows = {key_of(t) for t in rows if t.shape.rank}
         self._data = {key_of(t) for t in rows}
         self._axes = AxisSizes(self._data, self._sizes)
@@ -177,6 +179,8 @@ class RowSums:
         name = key_of(tensor)
         if tensor.op.type in _TOTALS or name in self._totals or name in self._gathered:
             return ()
+        if tensor.op.type.endswith("CandidateSampler") and tensor.value_index != 1:
+            return ()  # the drawn classes; output 1 is about the classes of each row
         if name in self._own:
             return None
         return inputs_of(tensor)
@@ -188,6 +192,13 @@ class RowSums:
     def is_row_of_batch(self, tensor: Any) -> bool:
         """Whether a symbolic tensor is part of the batch, with this replica's rows along axis 0."""
         return key_of(tensor) in self._with_rows
+
+    def is_entries_of_batch(self, tensor: Any) -> bool:
+        """Whether a symbolic tensor has the entries of a ragged or sparse tensor of the batch.
+
+        Along axis 0 each row has any number of them.
+        """
+        return key_of(tensor) in self._entries
 
     def is_of_rows(self, values: Any) -> bool:
         """Whether a tensor is computed from the batch and has this replica's rows along axis 0."""
@@ -422,6 +433,13 @@ def _numbers_of_entries(total: Any) -> Iterator[int]:
         if kind in _MULTIPLIES and tf.get_static_value(values[1]) is None:
             return
         total = values[0]
+
+
+def _entries_of(data: Any) -> list[Any]:
+    """The tensors of a ragged or sparse tensor that have any number of entries for each row."""
+    if isinstance(data, tf.RaggedTensor):
+        return [data.flat_values]
+    return [data.indices, data.values] if isinstance(data, tf.SparseTensor) else []
 
 
 def _unchanged(total: Any) -> Any:

@@ -51,6 +51,8 @@ def build_by_step(
 def _placeholder(spec: Any) -> Any:
     if isinstance(spec, tf.TensorSpec):
         return tf.compat.v1.placeholder(spec.dtype, spec.shape)
+    if isinstance(spec, tf.RaggedTensorSpec | tf.SparseTensorSpec):
+        return tf.nest.map_structure(_placeholder, spec, expand_composites=True)
     return spec
 
 

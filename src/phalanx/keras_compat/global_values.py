@@ -129,6 +129,12 @@ def has_all_rows(replica_batch: ReplicaBatch, tensor: Any) -> bool:
     return values is not None and values.has_all_rows(tensor)
 
 
+def has_entries(replica_batch: ReplicaBatch, tensor: Any) -> bool:
+    """Whether axis 0 of a tensor of a step has entries of which each row has any number."""
+    values = _global_values(replica_batch) if is_symbolic(tensor) else None
+    return values is not None and values.has_entries(tensor)
+
+
 def is_same_on_all(replica_batch: ReplicaBatch, tensor: Any) -> bool:
     """Whether all replicas have the same in a tensor: a constant, a variable."""
     return not is_symbolic(tensor) or not replica_batch.row_sums.may_differ(tensor)

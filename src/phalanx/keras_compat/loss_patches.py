@@ -26,6 +26,8 @@ step that Phalanx does not run is left alone. What is replaced, and why:
   and `keras_compat.constant_shapes` for shapes that name the size of the batch.
 - A Jacobian of rows, and what is called for each row, stay what they are; see
   `keras_compat.row_by_row`.
+- `RaggedTensor.to_tensor` pads to the longest row of all replicas; see
+  `keras_compat.ragged_padding`.
 - What creates an operation gives it a replica's rows of a constant that has a row for each of the
   batch; see `keras_compat.batch_constants`.
 
@@ -72,6 +74,7 @@ from phalanx.keras_compat.global_values import (
 from phalanx.keras_compat.inlined_functions import FUNCTION, inlined
 from phalanx.keras_compat.optimizer_patches import adds_up, in_a_plain_loop, in_many_replicas
 from phalanx.keras_compat.patches import Patches
+from phalanx.keras_compat.ragged_padding import ragged_padding
 from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
 from phalanx.keras_compat.row_by_row import row_by_row
 
@@ -124,6 +127,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (keras.metrics.Sum, "update_state"): _weighted_sum(keras.metrics.Sum.update_state),
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
         **row_by_row(_replica_batch_of_many),
+        **ragged_padding(_replica_batch_of_many),
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
         (keras.Layer, "__call__"): _given_own_rows(keras.Layer.__call__),
