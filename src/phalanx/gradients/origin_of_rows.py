@@ -34,12 +34,13 @@ def origin_of_rows(tensor: Any) -> Any:
     while True:
         operation = tensor.op
         inputs = [one for one in operation.inputs if one.shape.rank and one.shape[0] is None]
-        if not inputs or not _keeps_rows(operation, inputs[0]):
+        if not inputs or not keeps_rows(operation, inputs[0]):
             return operation
         tensor = inputs[0]
 
 
-def _keeps_rows(operation: Any, tensor: Any) -> bool:
+def keeps_rows(operation: Any, tensor: Any) -> bool:
+    """Whether an operation leaves the rows of its input `tensor` what they are."""
     if operation.type == "ConcatV2":
         axis = tf.get_static_value(operation.inputs[-1])
         return axis is not None and int(axis) % tensor.shape.rank != 0

@@ -16,6 +16,7 @@ from phalanx.gradients.additivity import Additivity, additivity_of_operation
 from phalanx.gradients.axis_sizes import key_of
 from phalanx.gradients.graph_walk import judged
 from phalanx.gradients.origin_of_rows import (
+    keeps_rows,
     origin_of_rows,
     slice_takes_all_rows,
     splits_rows,
@@ -80,10 +81,11 @@ class RowDependence:
                 return True
             if splits_rows(tensor):
                 return bool(self._rows.may_differ(tensor))
-            if self._entries_in_rows(operation) or self.kind(tensor) is not Additivity.ROWS:
+            if self._entries_in_rows(operation):
                 return False
+            is_by_entry = self.kind(tensor) is Additivity.ROWS
             return any(
-                is_split and bool(one.shape.rank) and one.shape[0] is None
+                is_split and one.shape[0] is None and (is_by_entry or keeps_rows(operation, one))
                 for one, is_split in zip(operation.inputs, of_inputs, strict=True)
             )
 

@@ -2,9 +2,10 @@
 
 A tape gives a replica the gradient of its own rows, and the optimizer adds replicas up. That is
 early enough for what is linear in the gradient. It is too late for a step that clips the gradient
-itself, takes its sign, reports its norm, asks whether it is small, moves weights by it (SAM), or
-keeps it in a variable, as those do that accumulate gradients by hand: this must see the total.
-Where the graph of a step shows such a use, the step is traced again, and its tapes give totals.
+itself, takes its sign, reports its norm, asks whether it is small, moves weights by it (SAM), keeps
+it in a variable, as those do that accumulate gradients by hand, or makes a loss of it (MAML): this
+must see the total. Where the graph of a step shows such a use, the step is traced again, and its
+tapes give totals.
 """
 
 from __future__ import annotations
@@ -89,6 +90,10 @@ class TapeGradients:
         """Look at what a step assigns to a variable."""
         if not (self._is_empty or self._is_applied or self.need_totals):
             self.need_totals = any(use is not _UseOfGradient.NONE for use in self._uses_in(value))
+
+    def take_differentiated(self, target: Any) -> None:
+        """Look at what a step takes the gradient of, which may be made of gradients (MAML)."""
+        self.take_assigned(target)
 
     def take_returned(self, values: Any) -> None:
         """Look at what a step returns, at its end, and at what its conditions ask.

@@ -349,6 +349,8 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         if replica_batch is None or replica_batch.is_by_row:
             return original(self, target, sources, output_gradients, *args, **kwargs)
         tapes, of_variables = replica_batch.tape_gradients, _are_variables(sources)
+        if of_variables and replica_batch.in_own_strategy():
+            tapes.take_differentiated(target)
         are_totals = of_variables and replica_batch.in_own_strategy() and tapes.are_totals
         is_weighed = replica_batch.any_loss_is_weighted
         is_known = of_variables or _have_rows(replica_batch, sources)
