@@ -13,16 +13,6 @@ Reshape Rsqrt Select SelectV2 Selu Sigmoid Softmax SoftmaxCrossEntropyWithLogits
 SparseSoftmaxCrossEntropyWithLogits Sqrt Square SquaredDifference Squeeze Sub Tanh ZerosLike
 """.split()  # noqa: SIM905 - as a list it would be forty lines
 _REDUCES = ("Max", "Mean", "Min", "Sum")
-_SPLITS_ROWS = (
-    "RaggedGather", "RaggedRange", "StringNGrams", "StringSplit", "StringSplitV2",
-    "UnicodeDecode", "UnicodeDecodeWithOffsets",
-)  # fmt: skip
-"""Operations that make any number of entries of each row: the values of a ragged tensor."""
-
-
-def splits_rows(tensor: Any) -> bool:
-    """Whether axis 0 of a symbolic tensor has entries that its operation makes of each row."""
-    return tensor.op.type in _SPLITS_ROWS and tensor.shape.rank and tensor.shape[0] is None
 
 
 def origin_of_rows(tensor: Any) -> Any:

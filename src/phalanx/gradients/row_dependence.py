@@ -19,13 +19,17 @@ from phalanx.gradients.origin_of_rows import (
     keeps_rows,
     origin_of_rows,
     slice_takes_all_rows,
-    splits_rows,
     takes_all_rows,
 )
 from phalanx.gradients.replica_batch import ReplicaBatch
 
 SHAPES = ("Shape", "ShapeN", "Size")
 """Operations that give the sizes of a tensor."""
+_SPLITS_ROWS = (
+    "RaggedGather", "RaggedRange", "StringNGrams", "StringSplit", "StringSplitV2",
+    "UnicodeDecode", "UnicodeDecodeWithOffsets",
+)  # fmt: skip
+"""Operations that make any number of entries of each row: the values of a ragged tensor."""
 _SEGMENTS = re.compile(r"(Unsorted)?Segment(Max|Mean|Min|Prod|Sum)(V2)?")
 
 
@@ -79,7 +83,7 @@ class RowDependence:
                 return False
             if self._rows.is_entries_of_batch(tensor):
                 return True
-            if splits_rows(tensor):
+            if operation.type in _SPLITS_ROWS:
                 return bool(self._rows.may_differ(tensor))
             if self._entries_in_rows(operation):
                 return False
@@ -184,8 +188,9 @@ class RowDependence:
             found = additivity_of_operation(tensor, of_inputs, self._rows)
         if found is Additivity.OPAQUE and may_be_rows(tensor):
             return Additivity.ROWS
-        is_of_rows = found is Additivity.ROWS and self._may_have_rows(tensor.shape)
-        return found if is_of_rows or found is not Additivity.ROWS else Additivity.MIXED
+        if found is Additivity.ROWS and not self._may_have_rows(tensor.shape):
+            return Additivity.MIXED
+        return found
 
     def _may_have_rows(self, shape: Any) -> bool:
         """Whether axis 0 of a shape can be that of this replica's rows."""

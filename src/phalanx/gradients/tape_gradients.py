@@ -86,14 +86,10 @@ class TapeGradients:
             made = graph.get_operations()[before:]
             self._of_optimizers.update((id(graph), operation.name) for operation in made)
 
-    def take_assigned(self, value: Any) -> None:
-        """Look at what a step assigns to a variable."""
+    def take_used(self, value: Any) -> None:
+        """Look at what a step assigns to a variable, or takes the gradient of."""
         if not (self._is_empty or self._is_applied or self.need_totals):
             self.need_totals = any(use is not _UseOfGradient.NONE for use in self._uses_in(value))
-
-    def take_differentiated(self, target: Any) -> None:
-        """Look at what a step takes the gradient of, which may be made of gradients (MAML)."""
-        self.take_assigned(target)
 
     def take_returned(self, values: Any) -> None:
         """Look at what a step returns, at its end, and at what its conditions ask.

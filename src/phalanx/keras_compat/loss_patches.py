@@ -349,9 +349,10 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
         if replica_batch is None or replica_batch.is_by_row:
             return original(self, target, sources, output_gradients, *args, **kwargs)
         tapes, of_variables = replica_batch.tape_gradients, _are_variables(sources)
-        if of_variables and replica_batch.in_own_strategy():
-            tapes.take_differentiated(target)
-        are_totals = of_variables and replica_batch.in_own_strategy() and tapes.are_totals
+        are_added_up = of_variables and replica_batch.in_own_strategy()
+        if are_added_up:
+            tapes.take_used(target)
+        are_totals = are_added_up and tapes.are_totals
         is_weighed = replica_batch.any_loss_is_weighted
         is_known = of_variables or _have_rows(replica_batch, sources)
         carries_weight = False
@@ -373,7 +374,7 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
             own = own if is_weighed else scale(own, replica_batch.weight)
             totals = reduce_sum(own, what="gradients")
             gradients = tf.nest.pack_sequence_as(gradients, totals)
-        if of_variables and replica_batch.in_own_strategy():
+        if are_added_up:
             tapes.record(gradients)
         return gradients
 
@@ -383,7 +384,7 @@ def _gradient_of_sums(original: Callable[..., Any]) -> Callable[..., Any]:
 def _look_for_gradients(assigned: Any) -> None:
     replica_batch = _share_to_add_up()
     if replica_batch is not None and replica_batch.in_own_strategy():
-        replica_batch.tape_gradients.take_assigned(assigned)
+        replica_batch.tape_gradients.take_used(assigned)
 
 
 def _for_raw_variable(variable: Any, value: Any) -> Any:
