@@ -4,9 +4,20 @@ import threading
 
 import pytest
 
-from phalanx.monitoring.event_log import EventLog, RecordWriter, event_log_of, worker_event_log
+from phalanx.monitoring.event_log import (
+    EventLog,
+    RecordWriter,
+    event_log_of,
+    read_records,
+    worker_event_log,
+)
 from phalanx.monitoring.events import RunEnd, WorkerEnd
-from phalanx.monitoring.phase_tracker import SECONDS, HeartbeatWriter, PhaseTracker
+from phalanx.monitoring.phase_tracker import (
+    SECONDS,
+    HeartbeatWriter,
+    PhaseTracker,
+    record_moment,
+)
 
 
 class Clock:
@@ -75,7 +86,9 @@ def test_a_beat_says_what_and_since_when_and_how_far(phase_tracker, clock):
 class EventList:
     def __init__(self):
         self.events = []
-        self.append = self.events.append
+
+    def append_moment(self, observe):
+        self.events.append(observe())
 
 
 def test_the_heart_beats_at_once_and_then_every_two_seconds(phase_tracker, clock):
@@ -98,6 +111,40 @@ def test_the_heart_beats_at_once_and_then_every_two_seconds(phase_tracker, clock
     assert [event.phase_number for event in event_log.events] == [1, 1, 2]
     assert [event.phase_seconds for event in event_log.events] == [0, SECONDS, 0]
     assert {event.memory_bytes for event in event_log.events} == {123}
+
+
+def test_a_beat_and_its_record_are_of_one_moment(phase_tracker, clock, tmp_path):
+    path = tmp_path / "worker-0.jsonl"
+
+    def open_slowly():
+        clock.now += 0.4
+        return RecordWriter(path, clock=clock)
+
+    record_moment(EventLog(open_slowly), tracker=phase_tracker)
+    (beat,) = read_records(path).records
+    assert beat["phase_totals"] == {"start": pytest.approx(beat["t"] - 100)}
+    assert beat["t"] == 100.4
+
+
+def test_two_threads_that_beat_count_upwards(phase_tracker, clock, tmp_path):
+    path = tmp_path / "worker-0.jsonl"
+    event_log = EventLog.at(path, clock=clock)
+    ready = threading.Barrier(4)
+
+    def beat_often():
+        ready.wait(60)
+        for _ in range(200):
+            clock.now += 0.001
+            record_moment(event_log, tracker=phase_tracker)
+
+    threads = [threading.Thread(target=beat_often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    totals = [beat["phase_totals"].get("start", 0) for beat in read_records(path).records]
+    assert len(totals) == 800
+    assert totals == sorted(totals)
 
 
 def test_a_closed_heart_beats_no_more(phase_tracker):

@@ -163,11 +163,20 @@ class EventLog:
 
     def append(self, event: Event) -> None:
         """Write one event, if possible."""
-        fields = {name: getattr(event, name) for name in field_names(type(event))}
+        self.append_moment(lambda: event)
+
+    def append_moment(self, observe: Callable[[], Event]) -> None:
+        """Write the event that `observe` returns, if possible.
+
+        `observe` runs when the file is open and no other thread writes, so that what it observes
+        is of the record's time, and records that count something count upwards.
+        """
         with self._lock:
             try:
                 if self._writer is None:
                     self._writer = self._open()
+                event = observe()
+                fields = {name: getattr(event, name) for name in field_names(type(event))}
                 self._writer.write(event.KIND, **fields)
             except OSError as error:
                 if not self._has_warned:

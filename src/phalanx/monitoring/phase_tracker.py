@@ -193,12 +193,12 @@ class HeartbeatWriter:
 
         Args:
             event_log: where the events go.
-            pulse: what the process is doing.
+            phase_tracker: what the process is doing.
             wait: lets so many seconds pass; True when no further beat is wanted.
             memory: the bytes that the process holds.
         """
         self._event_log = event_log
-        self._pulse = phase_tracker
+        self._phase_tracker = phase_tracker
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
         self._memory = memory
@@ -232,10 +232,12 @@ class HeartbeatWriter:
             self._beat()
 
     def _beat(self) -> None:
-        self._event_log.append(self._pulse.beat().to_event(self._memory()))
+        memory_bytes = self._memory()
+        self._event_log.append_moment(lambda: self._phase_tracker.beat().to_event(memory_bytes))
 
 
 def record_moment(event_log: EventLog | None, *, tracker: PhaseTracker = phase_tracker) -> None:
     """Write a `heartbeat` now, if events are written: a part of the run's time ends or begins."""
     if event_log is not None:
-        event_log.append(tracker.beat().to_event(resident_bytes()))
+        memory_bytes = resident_bytes()
+        event_log.append_moment(lambda: tracker.beat().to_event(memory_bytes))
