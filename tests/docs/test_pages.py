@@ -166,6 +166,7 @@ def test_the_troubleshooting_invents_no_message():
 
 
 MADE_ELSEWHERE = {
+    "keras_compat/recurrent_states.py": "has stateful=True and a state for",
     "training/context.py": "needs the same",
     "training/step_runner.py": "had NaN or infinite entries at step",
     "training/replica_consistency.py": "Replicas that should hold the same differ",

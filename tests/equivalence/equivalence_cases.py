@@ -590,11 +590,36 @@ def with_step(kind, loss=None):
 
 
 def states():
+    def stateful(*before):
+        def build():
+            # The rows of a batch continue where those of the batch before ended.
+            recurrent = [
+                L.LSTM(4, stateful=True, return_sequences=True, dropout=0.2, seed=1),
+                L.Bidirectional(L.GRU(3, stateful=True)),
+            ]
+            model = keras.Sequential([*before, L.Reshape((3, 2)), *recurrent, L.Dense(3)])
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(O.SGD(0.3), loss, metrics=["accuracy"])
+            return model
+
+        return build
+
+    def fours(seed):
+        return lambda: {"x": features(20, seed), "y": labels(20, seed), "batch_size": 4}
+
     layers = ("Codebook", "RunningMoments", "Center", "LastWords")
     kinds = vars(equivalence_states)
     return [
+        case(
+            "stateful_recurrent",
+            stateful(keras.Input(batch_shape=(4, 6))),
+            fours(0),
+            held_out=fours(5),
+        ),
+        trained("stateful_recurrent_built_by_fit", stateful(), fours(0)),
         *(trained(name, with_layer(kinds[name])) for name in layers),
-        *(trained(name, with_step(kinds[name])) for name in ("FeatureQueue", "AddsUpResults")),
+        *(trained(n, with_step(kinds[n])) for n in ("FeatureQueue", "MemoryBank", "AddsUpResults")),
+        trained("BatchBefore", with_step(kinds["BatchBefore"]), exact_batches),
         trained("LastWords_static_batch", with_layer(kinds["LastWords"]), exact_batches),
     ]
 

@@ -115,6 +115,48 @@ class FeatureQueue(Own):
         return self.note(loss)
 
 
+class BatchBefore(Own):
+    """Compares each row with that in its place of the batch before, and with an average of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = network(8, 4)
+        self.before = self.add_weight(shape=(8, 4), initializer="zeros", trainable=False)
+        self.average = self.add_weight(shape=(8, 4), initializer="zeros", trainable=False)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            features = self.encoder(data[0])
+            loss = tf.reduce_mean((features - self.before) ** 2)
+            similar = tf.matmul(features, self.average, transpose_b=True)
+            loss += tf.reduce_mean(tf.reduce_logsumexp(similar, axis=1))
+        self.descend(tape, loss, self.encoder.trainable_weights)
+        self.before.assign(features + 1)
+        self.average.assign(0.9 * self.average + 0.1 * features)
+        return self.note(loss)
+
+
+class MemoryBank(Own):
+    """Keeps for each label what it was last and how often it was seen (arXiv:1805.01978)."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = network(8, 4)
+        self.bank = tf.Variable(tf.zeros((3, 4)), trainable=False)
+        self.seen_often = tf.Variable(tf.zeros((3,)), trainable=False)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            features = self.encoder(x)
+            before = tf.gather(self.bank, y) / (1 + tf.gather(self.seen_often, y)[:, None])
+            loss = tf.reduce_mean((features - 0.5 * before - 0.2) ** 2)
+        self.descend(tape, loss, self.encoder.trainable_weights)
+        self.bank.scatter_nd_add(y[:, None], features)
+        self.seen_often.scatter_add(tf.IndexedSlices(tf.ones_like(features[:, 0]), y))
+        return self.note(loss)
+
+
 class AddsUpResults(Own):
     """Counts what its metric said, as the forward-forward algorithm does (arXiv:2212.13345)."""
 

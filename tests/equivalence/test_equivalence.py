@@ -33,6 +33,7 @@ ON_WORKERS = {
     "Contrast", "Derived", "MadeInTheStep", "EverySecond", "AccumulatesByHand", "Codebook",
     "Center", "FeatureQueue", "BarlowTwins", "NormalizesByHand", "ShuffledMixup",
     "InBatchNegatives_static_batch", "LabelsOfConstants_static_batch", "FakesBesideReals",
+    "stateful_recurrent", "BatchBefore", "MemoryBank",
 }  # fmt: skip
 """The cases that `make test` trains on two workers: one of each kind."""
 
@@ -50,7 +51,7 @@ def counts(names, of_one, of_two, of_three):
     ]
 
 
-ON_WORKERS_ONLY = {"MadeInTheStep", "Center"}
+ON_WORKERS_ONLY = {"MadeInTheStep", "Center", "MemoryBank"}
 """What replicas of one process cannot do: make variables in a step, and assign to a variable that
 says nothing of how TensorFlow is to aggregate it."""
 

@@ -331,7 +331,7 @@ def test_the_display_reports_the_workers(output):
         (6, "LossScaleOptimizer"),
         (7, "Nadam"),
         (8, "ema_overwrite_frequency=5"),
-        (9, "2 workers, each of which gets some of the batches; found stateful=True in gru"),
+        (9, "found stateful=True in gru"),
     ],
 )
 def test_what_cannot_be_right_is_refused(output, number, words):

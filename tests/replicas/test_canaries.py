@@ -276,6 +276,41 @@ class TestOperations:
         assert asked == [0, 1]
 
 
+class TestRecurrentStates:
+    """A stateful recurrent layer makes its states in one method, and compares numbers of rows."""
+
+    def test_states_are_made_when_the_layer_is_built(self, monkeypatch):
+        made, original = [], keras.layers.RNN._create_state_variables
+
+        def create(self, batch_size):
+            made.append(batch_size)
+            original(self, batch_size)
+
+        monkeypatch.setattr(keras.layers.RNN, "_create_state_variables", create)
+        layer = keras.layers.LSTM(3, stateful=True)
+        with pytest.raises(ValueError, match="batch size"):
+            [layer(np.zeros((rows, 2, 1), "float32")) for rows in (4, 5)]
+        assert made == [4]
+        assert [tuple(state.shape) for state in layer.states] == [(4, 3), (4, 3)]
+        layer._expected_batch_size = None
+        with pytest.raises(ValueError, match="shape"):  # only when it keeps the state of five rows
+            layer(np.zeros((5, 2, 1)), initial_state=[np.zeros((5, 3))] * 2)
+
+    def test_what_a_model_is_built_by_is_in_a_stateless_scope(self):
+        seen = []
+        scope = importlib.import_module("keras.src.backend.common.stateless_scope")
+
+        class Looks(keras.layers.Layer):
+            def call(self, x):
+                seen.append(scope.in_stateless_scope())
+                return x
+
+        layer = Looks()
+        layer(keras.KerasTensor((2, 3)))
+        layer(np.zeros((2, 3), "float32"))
+        assert seen == [True, False]
+
+
 class TestAssignments:
     """What a step assigns to a variable of one replica passes these methods."""
 

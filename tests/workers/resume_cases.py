@@ -108,6 +108,20 @@ def remainders_accumulated(train):
 
 
 @case
+def stateful_recurrent(train):
+    """Layers whose states go from batch to batch."""
+    import keras
+
+    x, y = data(80)
+    keras.utils.set_random_seed(3)
+    layers = keras.layers
+    recurrent = [layers.GRU(4, stateful=True, return_sequences=True), layers.LSTM(3, stateful=True)]
+    model = keras.Sequential([layers.Reshape((3, 2)), *recurrent, layers.Dense(3)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    train(model, x, y, batch_size=16, shuffle=False)
+
+
+@case
 def clipped_by_percentile(train):
     """A clipper that remembers norms, under a loss scale."""
     import keras

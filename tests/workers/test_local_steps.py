@@ -89,7 +89,18 @@ def test_fragments_that_arrive_later_end_as_numpy_computes(
         assert found["history"] == of_each[0]["history"]
 
 
-def in_step_and_every_step(rows, batch):
+def recurrent(optimizer):
+    """A model whose states go from batch to batch."""
+    import keras
+
+    keras.utils.set_random_seed(4)
+    layers = [keras.layers.Reshape((5, 1)), keras.layers.GRU(3, stateful=True)]
+    made = keras.Sequential([*layers, keras.layers.Dense(1)])
+    made.compile(optimizer, "mse")
+    return made
+
+
+def in_step_and_every_step(model, rows, batch):
     """SGD without momentum: a mean of the weights is the step of the mean gradient."""
     import keras
 
@@ -99,15 +110,20 @@ def in_step_and_every_step(rows, batch):
     for options in ({}, {"every": 1, **MEAN}):
         local_training.use(**options)
         phalanx.enable()
-        made = local_training.model(keras.optimizers.SGD(0.05))
+        made = model(keras.optimizers.SGD(0.05))
         x, y = local_training.data(rows)
-        history = made.fit(x, y, batch_size=batch, epochs=2, verbose=0).history
+        history = made.fit(x, y, batch_size=batch, epochs=2, shuffle=False, verbose=0).history
         results.append((made.get_weights(), history["loss"]))
     return results
 
 
-def test_a_mean_after_each_step_of_sgd_is_training_in_step(pool):
-    for in_step, local in pool(2).run(in_step_and_every_step, args=[65, 16], deadline=300):
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [(local_training.model, 65), pytest.param(recurrent, 64, marks=pytest.mark.full)],
+)
+def test_a_mean_after_each_step_of_sgd_is_training_in_step(model, rows, pool):
+    arguments = [model, rows, 16]
+    for in_step, local in pool(2).run(in_step_and_every_step, args=arguments, deadline=300):
         for one, other in zip(in_step[0], local[0], strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(in_step[1], local[1], rtol=1e-5)

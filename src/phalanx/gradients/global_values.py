@@ -128,6 +128,15 @@ class GlobalValues:
         rows.set_shape(values.shape)
         return rows
 
+    def of_all(self, value: Any) -> Any:
+        """What one device has in place of a symbolic tensor: `of` it, if it is made of rows.
+
+        Raises:
+            NotComputedAgainError: as in `of`.
+        """
+        is_of_rows = self.differs(value) or self._dependence.has_all_rows(value)
+        return self.of(value) if is_of_rows else value
+
     def of(self, value: Any) -> Any:
         """`value`, a symbolic tensor, of all rows; a collective, which all replicas call.
 

@@ -84,14 +84,14 @@ def _cut(replica_batch: ReplicaBatch, tensors: Sequence[Any]) -> Sequence[Any]:
         return tensors
     rows = own.shape[0]
     return [
-        _own_rows(one, replica_batch)
+        own_rows_of_whole(one, replica_batch)
         if _rows(one) not in (None, 1, rows) and is_same_on_all(replica_batch, one)
         else one
         for one in tensors
     ]
 
 
-def _own_rows(whole: Any, replica_batch: ReplicaBatch) -> Any:
+def own_rows_of_whole(whole: Any, replica_batch: ReplicaBatch) -> Any:
     """This replica's part of a tensor with rows for the global batch; with none, a stand-in."""
     number = whole.shape[0]
     start, count, total = (

@@ -22,8 +22,8 @@ _SUMS = ("sum", tf.VariableAggregation.SUM)
 _log = logging.getLogger("phalanx")
 
 
-def of_all_rows(replica_batch: ReplicaBatch, variable: Any, value: Any) -> Any:
-    """What a step assigns to a variable, of the rows of all replicas where it combines rows.
+def of_all_rows(replica_batch: ReplicaBatch, variable: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """What a step assigns to a variable, as one device has it, which has the rows of all replicas.
 
     A metric counts a replica's own rows, and so does what a replica keeps for itself. In a branch
     or a loop, where replicas may differ in what they run, each assigns what it has.
@@ -31,21 +31,21 @@ def of_all_rows(replica_batch: ReplicaBatch, variable: Any, value: Any) -> Any:
     Args:
         replica_batch: the replica's, in a step whose replicas add up.
         variable: Keras's or TensorFlow's.
-        value: what the step computed.
+        values: what the step computed: a value, or indices and values that belong together.
     """
     is_own = variable.aggregation in _SUMS or id(variable) in replica_batch.on_its_own
-    if is_own or replica_batch.is_replica_invariant(variable) or not is_symbolic(value):
-        return value
+    if is_own or replica_batch.is_replica_invariant(variable):
+        return values
     if replica_batch.tape_gradients.need_totals:  # this step is traced again
-        return value
-    values = _global_values(replica_batch)
-    if values is None or not values.differs(value):
-        return value
+        return values
+    step = _global_values(replica_batch) if any(map(is_symbolic, values)) else None
+    if step is None:
+        return values
     try:
-        return values.of(value)
+        return [step.of_all(one) if is_symbolic(one) else one for one in values]
     except NotComputedAgainError as cause:
         _warn(getattr(variable, "path", variable.name), str(cause))
-        return value
+        return values
 
 
 def loss_of_all_rows(replica_batch: ReplicaBatch, loss: Any) -> Any:

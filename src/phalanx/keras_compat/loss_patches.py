@@ -30,6 +30,8 @@ step that Phalanx does not run is left alone. What is replaced, and why:
   `keras_compat.ragged_padding`.
 - What creates an operation gives it a replica's rows of a constant that has a row for each of the
   batch; see `keras_compat.batch_constants`.
+- A recurrent layer with `stateful=True` begins with a replica's rows of its state; see
+  `keras_compat.recurrent_states`.
 
 All names are guarded by tests/replicas/test_canaries.py.
 """
@@ -39,7 +41,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -76,6 +78,12 @@ from phalanx.keras_compat.optimizer_patches import adds_up, in_a_plain_loop, in_
 from phalanx.keras_compat.patches import Patches
 from phalanx.keras_compat.ragged_padding import ragged_padding
 from phalanx.keras_compat.random_draws import ReplicaRows, draws_by_rows
+from phalanx.keras_compat.recurrent_states import (
+    assign_rows_of_state,
+    build_for_all_rows,
+    is_state,
+    states_of_recurrent_layers,
+)
 from phalanx.keras_compat.row_by_row import row_by_row
 
 
@@ -128,6 +136,7 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
         (tf.GradientTape, "gradient"): _gradient_of_sums(tf.GradientTape.gradient),
         **row_by_row(_replica_batch_of_many),
         **ragged_padding(_replica_batch_of_many),
+        **states_of_recurrent_layers(_replica_batch_of_many),
         (keras.Variable, "assign"): _assign_unless_empty(keras.Variable.assign),
         (keras.Variable, "_initialize"): _outside_of_steps(keras.Variable._initialize),
         (keras.Layer, "__call__"): _given_own_rows(keras.Layer.__call__),
@@ -148,6 +157,8 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
 def _given_own_rows(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and (of_many := _replica_batch_of_many()) is not None:
+            build_for_all_rows(of_many, self, args[0])
         replica_batch = _share_to_add_up() if args and not tf.executing_eagerly() else None
         if replica_batch is not None:
             args = (own_rows_before_layer(replica_batch, args[0]), *args[1:])
@@ -180,11 +191,16 @@ def _global_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce_values(
         values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size"
     ) -> Any:
-        replica_batch = _share_to_add_up()
+        replica_batch = _replica_batch_of_many()
         if replica_batch is None or tuple(values.shape) == ():
             return original(values, sample_weight, reduction)
-        reduced = for_replica_batch(replica_batch, values, sample_weight, reduction)
-        replica_batch.row_sums.take_for_mean(reduced)
+        if adds_up():
+            reduced = for_replica_batch(replica_batch, values, sample_weight, reduction)
+            replica_batch.row_sums.take_for_mean(reduced)
+            return reduced
+        reduced = original(values, sample_weight, reduction)
+        if reduction in ("mean", "sum_over_batch_size", "mean_with_sample_weight"):
+            replica_batch.row_sums.take_for_mean(reduced)  # though its divisor may be a constant
         return reduced
 
     def for_replica_batch(
@@ -387,11 +403,11 @@ def _look_for_gradients(assigned: Any) -> None:
         replica_batch.tape_gradients.take_used(assigned)
 
 
-def _for_raw_variable(variable: Any, value: Any) -> Any:
+def _for_raw_variable(variable: Any, values: Sequence[Any]) -> Sequence[Any]:
     replica_batch = _share_to_add_up()
     if replica_batch is None or current_step().applies_total:
-        return value
-    return of_all_rows(replica_batch, variable, value)
+        return values
+    return of_all_rows(replica_batch, variable, values)
 
 
 def _are_variables(sources: Any) -> bool:
@@ -454,13 +470,16 @@ def _assign_unless_empty(original: Callable[..., Any]) -> Callable[..., Any]:
         replica_batch = current_replica_batch()
         if replica_batch is None or current_step().applies_total:
             return original(self, value)
+        if is_state(replica_batch, self):
+            assign_rows_of_state(replica_batch, self, value)
+            return value
         _look_for_gradients(value)  # replicas of one process may merge it, elsewhere than here
         if id(self) not in replica_batch.assigned:
             replica_batch.assigned[id(self)] = self
             if replica_batch.wants_before:
                 replica_batch.before[id(self)] = _value_before(replica_batch, self)
         if adds_up():
-            value = of_all_rows(replica_batch, self, value)
+            (value,) = of_all_rows(replica_batch, self, (value,))
         if (
             in_many_replicas()
             and replica_batch.may_be_empty

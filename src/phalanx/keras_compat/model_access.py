@@ -131,6 +131,13 @@ def stateful_layers(model: Any) -> list[str]:
     return [layer.name for layer in layers if isinstance(layer, kinds) and layer.stateful]
 
 
+def recurrent_states(model: Any) -> list[Any]:
+    """The states of recurrent layers with `stateful=True`, which `model.variables` leaves out."""
+    layers = [one for one in model._flatten_layers() if isinstance(one, keras.layers.RNN)]
+    kept = [layer.states for layer in layers if layer.stateful and layer.states is not None]
+    return list(keras.tree.flatten(kept))
+
+
 def ordered_metrics(model: Any, logs: dict[str, float]) -> Any:
     """`evaluate`'s answer without `return_dict`: the values, in Keras's order."""
     return model._flatten_metrics_in_order(logs)

@@ -193,20 +193,15 @@ def make_function(
         kind: what the function is for.
         source: the batches.
         built: whether everything that the first step would make must exist now.
-
-    Raises:
-        ConfigurationError: the model cannot be right on several replicas.
     """
     before = getattr(stage.model, f"{kind}_function")
     is_traced = isinstance(before, StepFunction) and before.is_traced
-    if stage.topology.total > 1 and not is_traced:
-        refuse_stateful_layers(
-            stage.model, f"{stage.topology.total} replicas, each of which gets its rows of a batch"
-        )
+    # Keras's symbolic build can make no states of recurrent layers.
+    by_step = has_own_step(stage.model, kind) or bool(stateful_layers(stage.model))
     size = size_of_all(source.batch_size, source.num_samples)
     static_spec = None if size is None else with_rows(source.batch_spec, size)
     if kind != "predict" and replicates_variables(stage.strategy) and not is_traced:
-        if kind == "train" and has_own_step(stage.model, kind):
+        if kind == "train" and by_step:
             build_by_step(
                 step_of(stage.model, kind), static_spec or source.batch_spec, stage.strategy
             )
@@ -222,29 +217,11 @@ def make_function(
     )
     function = step_function(stage.model, kind, plan)
     function.take_batch_size(source.full_batch_size)
-    if built and has_own_step(stage.model, kind):
+    if built and by_step:
         function.build(source.batch_spec, size)
     elif built:
         build(stage.model, source.batch_spec, stage.strategy, static_spec)
     return function
-
-
-def refuse_stateful_layers(model: Any, where: str) -> None:
-    """Raise if a recurrent layer carries its state from one global batch to the next.
-
-    Args:
-        model: the model.
-        where: the replicas or workers, of which none gets each global batch whole.
-
-    Raises:
-        ConfigurationError: names the layers.
-    """
-    if names := stateful_layers(model):
-        raise ConfigurationError(
-            f"Asked to run a model on {where}; found stateful=True in {', '.join(names)}, which "
-            "keeps a state for each row of the global batch. Set stateful=False there, or use one "
-            "device: phalanx run --workers 1."
-        )
 
 
 def make_stream(

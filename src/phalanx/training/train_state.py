@@ -30,7 +30,7 @@ from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import CheckpointMismatchError
 from phalanx.gradients.nonfinite import NonFiniteGuard, guard_of
 from phalanx.keras_compat.draw_counters import DrawCounters
-from phalanx.keras_compat.model_access import steps_trained
+from phalanx.keras_compat.model_access import recurrent_states, steps_trained
 from phalanx.keras_compat.optimizer_clippers import innermost
 from phalanx.training.local_steps import LocalSteps
 from phalanx.training.metrics import forget_wholes, own_shares
@@ -41,6 +41,7 @@ _WORKER = "worker"
 _CALLBACKS = "callbacks"
 _ITERATOR = "iterator"
 _RNG_STATE = "chance"
+_RECURRENT = "recurrent"
 
 _log = logging.getLogger("phalanx")
 
@@ -164,10 +165,11 @@ class TrainState:
         Raises:
             CheckpointMismatchError: a tensor is missing, too many, of another shape or dtype.
         """
-        outer = self._outer_variables()
-        held = loaded.manifest.tensors()
         # A training may have started in step: then its outer optimizer begins without momentum.
-        whole = {n: v for n, v in self._whole().items() if n in held or n not in outer}
+        # Older checkpoints have no states of recurrent layers, which then begin with zeros.
+        zeros = self._outer_variables() | self._recurrent_states()
+        held = loaded.manifest.tensors()
+        whole = {n: v for n, v in self._whole().items() if n in held or n not in zeros}
         check_compatible(loaded.manifest, describe(_rows_of(whole)), where, paths=paths_of(whole))
 
     def check_data(self, loaded: LoadedCheckpoint, where: str, *, allow_change: bool) -> None:
@@ -233,8 +235,10 @@ class TrainState:
         assign_local(model_variables(self._model), arrays, self._topology)
         if self._local is not None:
             assign_local(self._local.own_variables(), arrays, self._topology)
-            for name, variable in self._local.variables().items():
-                assign(variable, arrays.get(name, np.zeros(variable.shape)))
+        for name, variable in (self._outer_variables() | self._recurrent_states()).items():
+            assign(variable, arrays.get(name, np.zeros(variable.shape)))
+        if self._local is not None:
+            assign_local(self._recurrent_states(), arrays, self._topology)
         if self.position(loaded).batch:  # else an epoch begins, and counts from 0
             assign_local(metric_variables(self._model), arrays, self._topology)
             forget_wholes(self._model)
@@ -258,7 +262,11 @@ class TrainState:
 
     def _whole(self) -> dict[str, Any]:
         variables = model_variables(self._model) | optimizer_variables(self._model)
-        return variables | self._outer_variables()
+        return variables | self._outer_variables() | self._recurrent_states()
+
+    def _recurrent_states(self) -> dict[str, Any]:
+        states = recurrent_states(self._model)
+        return {f"{_RECURRENT}/{i}/{v.name}": v for i, v in enumerate(states)}
 
     def _outer_variables(self) -> dict[str, Any]:
         return {} if self._local is None else self._local.variables()
@@ -281,7 +289,7 @@ class TrainState:
             named = model_variables(self._model).items()
             local |= {name: v for name, v in named if id(v) in self._function.assigned}
             if self._local is not None:
-                local |= self._local.own_variables()
+                local |= self._local.own_variables() | self._recurrent_states()
         return local
 
     @property

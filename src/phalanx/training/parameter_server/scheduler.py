@@ -11,8 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.errors import ConfigurationError
+from phalanx.keras_compat.model_access import stateful_layers
 from phalanx.keras_compat.tf_distribute import num_ps_workers
-from phalanx.training.context import refuse_stateful_layers
 from phalanx.training.parameter_server.ps_context import coordinator_of
 from phalanx.training.parameter_server.worker_data import WorkerData
 from phalanx.training.parameter_server.worker_step import StepResult, WorkerStep
@@ -48,9 +49,13 @@ class StepScheduler:
         """
         self._coordinator = coordinator_of(strategy)
         self.workers = num_ps_workers(strategy)
-        if self.workers > 1:
-            where = f"{self.workers} workers, each of which gets some of the batches"
-            refuse_stateful_layers(step.model, where)
+        if self.workers > 1 and (names := stateful_layers(step.model)):
+            raise ConfigurationError(
+                f"Asked to run a model on {self.workers} workers of parameter servers, each of "
+                f"which gets some of the batches; found stateful=True in {', '.join(names)}, whose "
+                "state goes from each batch to the next. Set stateful=False there, or train in "
+                "step: phalanx run --strategy multiworker."
+            )
         self._step = step
         self._data = data
         self._iterator: Any = None
