@@ -75,12 +75,21 @@ def run(case, methods):
 
 def outcome_of(model, history, evaluation=None, predictions=()):
     return Outcome(
-        weights=[np.array(v.numpy()) for v in model.variables],
+        weights=[np.array(v.numpy()) for v in [*model.variables, *recurrent_states(model)]],
         optimizer=[np.array(v.numpy()) for v in model.optimizer.variables],
         history={k: np.array(v, "float64") for k, v in history.items()},
         evaluation={k: float(v) for k, v in (evaluation or {}).items()},
         predictions=[np.array(p) for p in keras.tree.flatten(predictions)],
     )
+
+
+def recurrent_states(model):
+    """What recurrent layers with `stateful=True` keep, which are no variables of the model."""
+    return [
+        state
+        for layer in model._flatten_layers()
+        for state in keras.tree.flatten(getattr(layer, "states", None) or [])
+    ]
 
 
 @functools.cache
