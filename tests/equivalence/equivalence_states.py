@@ -137,7 +137,7 @@ class BatchBefore(Own):
 
 
 class MemoryBank(Own):
-    """Keeps for each label what it was last and how often it was seen (arXiv:1805.01978)."""
+    """Adds up the features of each label, and counts its rows (memory bank, arXiv:1805.01978)."""
 
     def __init__(self):
         super().__init__()

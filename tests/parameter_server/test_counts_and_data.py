@@ -331,6 +331,7 @@ def test_the_display_reports_the_workers(output):
         (6, "LossScaleOptimizer"),
         (7, "Nadam"),
         (8, "ema_overwrite_frequency=5"),
+        (9, "on 2 workers of parameter servers, each of which gets some of the batches"),
         (9, "found stateful=True in gru"),
     ],
 )

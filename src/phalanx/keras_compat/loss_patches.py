@@ -157,10 +157,10 @@ def _replacements() -> Mapping[tuple[Any, str], Any]:
 def _given_own_rows(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if args and (of_many := _replica_batch_of_many()) is not None:
-            build_for_all_rows(of_many, self, args[0])
-        replica_batch = _share_to_add_up() if args and not tf.executing_eagerly() else None
+        replica_batch = _replica_batch_of_many() if args else None
         if replica_batch is not None:
+            build_for_all_rows(replica_batch, self, args[0])
+        if replica_batch is not None and adds_up() and not tf.executing_eagerly():
             args = (own_rows_before_layer(replica_batch, args[0]), *args[1:])
             if isinstance(self, keras.layers.RNN):
                 args, kwargs = _with_own_state(replica_batch, args, kwargs)

@@ -165,11 +165,8 @@ class TrainState:
         Raises:
             CheckpointMismatchError: a tensor is missing, too many, of another shape or dtype.
         """
-        # A training may have started in step: then its outer optimizer begins without momentum.
-        # Older checkpoints have no states of recurrent layers, which then begin with zeros.
-        zeros = self._outer_variables() | self._recurrent_states()
-        held = loaded.manifest.tensors()
-        whole = {n: v for n, v in self._whole().items() if n in held or n not in zeros}
+        held, optional = loaded.manifest.tensors(), self._zeros_where_missing()
+        whole = {n: v for n, v in self._whole().items() if n in held or n not in optional}
         check_compatible(loaded.manifest, describe(_rows_of(whole)), where, paths=paths_of(whole))
 
     def check_data(self, loaded: LoadedCheckpoint, where: str, *, allow_change: bool) -> None:
@@ -233,12 +230,9 @@ class TrainState:
         for name, variable in optimizer_variables(self._model).items():
             assign(variable, arrays[name])
         assign_local(model_variables(self._model), arrays, self._topology)
-        if self._local is not None:
-            assign_local(self._local.own_variables(), arrays, self._topology)
-        for name, variable in (self._outer_variables() | self._recurrent_states()).items():
+        for name, variable in self._zeros_where_missing().items():
             assign(variable, arrays.get(name, np.zeros(variable.shape)))
-        if self._local is not None:
-            assign_local(self._recurrent_states(), arrays, self._topology)
+        assign_local(self._own_of_local_steps(), arrays, self._topology)
         if self.position(loaded).batch:  # else an epoch begins, and counts from 0
             assign_local(metric_variables(self._model), arrays, self._topology)
             forget_wholes(self._model)
@@ -262,14 +256,24 @@ class TrainState:
 
     def _whole(self) -> dict[str, Any]:
         variables = model_variables(self._model) | optimizer_variables(self._model)
-        return variables | self._outer_variables() | self._recurrent_states()
+        return variables | self._zeros_where_missing()
+
+    def _zeros_where_missing(self) -> dict[str, Any]:
+        """What a checkpoint may lack, and then begins with zeros.
+
+        A training that started in step has no outer optimizer's momentum, and older checkpoints
+        have no states of recurrent layers.
+        """
+        outer = {} if self._local is None else self._local.variables()
+        return outer | self._recurrent_states()
 
     def _recurrent_states(self) -> dict[str, Any]:
         states = recurrent_states(self._model)
         return {f"{_RECURRENT}/{i}/{v.name}": v for i, v in enumerate(states)}
 
-    def _outer_variables(self) -> dict[str, Any]:
-        return {} if self._local is None else self._local.variables()
+    def _own_of_local_steps(self) -> dict[str, Any]:
+        """What each worker has in its own way between two syncs of local steps."""
+        return {} if self._local is None else self._local.own_variables() | self._recurrent_states()
 
     def _own(self, position: DataPosition, document: Any) -> dict[str, np.ndarray]:
         """What this worker alone knows."""
@@ -288,8 +292,7 @@ class TrainState:
         if self._topology.total > 1:
             named = model_variables(self._model).items()
             local |= {name: v for name, v in named if id(v) in self._function.assigned}
-            if self._local is not None:
-                local |= self._local.own_variables() | self._recurrent_states()
+            local |= self._own_of_local_steps()
         return local
 
     @property
