@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from tests.unit.event_list import EventList
 
 from phalanx.monitoring.event_log import (
     EventLog,
@@ -83,14 +84,6 @@ def test_a_beat_says_what_and_since_when_and_how_far(phase_tracker, clock):
     assert (beat.phase, beat.seconds, beat.step, beat.epoch) == ("validation", 1.5, 8, 0)
 
 
-class EventList:
-    def __init__(self):
-        self.events = []
-
-    def append_moment(self, observe):
-        self.events.append(observe())
-
-
 def test_the_heart_beats_at_once_and_then_every_two_seconds(phase_tracker, clock):
     event_log, waits, done = EventList(), [], threading.Event()
 
@@ -107,10 +100,10 @@ def test_the_heart_beats_at_once_and_then_every_two_seconds(phase_tracker, clock
     HeartbeatWriter(event_log, phase_tracker, wait=wait, memory=lambda: 123).start()
     assert done.wait(120)
     assert waits == [SECONDS] * 3
-    assert [event.phase for event in event_log.events] == ["start", "start", "compute"]
-    assert [event.phase_number for event in event_log.events] == [1, 1, 2]
-    assert [event.phase_seconds for event in event_log.events] == [0, SECONDS, 0]
-    assert {event.memory_bytes for event in event_log.events} == {123}
+    assert [event.phase for event in event_log] == ["start", "start", "compute"]
+    assert [event.phase_number for event in event_log] == [1, 1, 2]
+    assert [event.phase_seconds for event in event_log] == [0, SECONDS, 0]
+    assert {event.memory_bytes for event in event_log} == {123}
 
 
 def test_a_beat_and_its_record_are_of_one_moment(phase_tracker, clock, tmp_path):
@@ -151,9 +144,9 @@ def test_a_closed_heart_beats_no_more(phase_tracker):
     event_log = EventList()
     with HeartbeatWriter(event_log, phase_tracker) as heartbeat:
         pass
-    beats = len(event_log.events)
+    beats = len(event_log)
     heartbeat.close()
-    assert len(event_log.events) == beats <= 1
+    assert len(event_log) == beats <= 1
 
 
 class FullDisk:

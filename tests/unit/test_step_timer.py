@@ -1,6 +1,7 @@
 """Steps are timed and numbers closed at the same steps on all workers; what a fit records."""
 
 import pytest
+from tests.unit.event_list import EventList
 
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.monitoring.events import EpochMetrics, FitEnd
@@ -143,7 +144,7 @@ def recorder(events, *, is_chief=True):
 
 
 def test_steps_are_recorded_about_once_a_second_at_most():
-    events = []
+    events = EventList()
     clock, writes = recorder(events)
     requested = []
 
@@ -159,7 +160,7 @@ def test_steps_are_recorded_about_once_a_second_at_most():
 
 
 def test_only_the_chief_writes_what_is_the_same_on_all():
-    events = []
+    events = EventList()
     _, writes = recorder(events, is_chief=False)
     writes.start(Model(), step=0, epochs=1, initial_epoch=0, steps=None)
     writes.epoch_begins()
@@ -185,7 +186,7 @@ def test_only_the_chief_writes_what_is_the_same_on_all():
 
 
 def test_seconds_of_epochs_and_of_the_fit():
-    events = []
+    events = EventList()
     clock, writes = recorder(events)
     clock.now += 1
     writes.epoch_begins()
