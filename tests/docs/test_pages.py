@@ -166,12 +166,13 @@ def test_the_troubleshooting_invents_no_message():
 
 
 MADE_ELSEWHERE = {
+    "data/undivided.py": "so it is not divided",
     "keras_compat/recurrent_states.py": "has stateful=True and a state for",
     "training/context.py": "needs the same",
     "training/step_runner.py": "had NaN or infinite entries at step",
     "training/replica_consistency.py": "Replicas that should hold the same differ",
 }
-"""Of messages that a function of the module puts together."""
+"""Of messages that a function of the module puts together, or a pipeline prints."""
 
 
 def text_of_logs():

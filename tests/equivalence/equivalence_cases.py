@@ -1,5 +1,8 @@
 """The trainings of the equivalence suite: Case objects by name."""
 
+import functools
+
+import equivalence_graphs as graphs
 import equivalence_mixed
 import equivalence_models
 import equivalence_states
@@ -680,6 +683,25 @@ def mixed_rows():
     ]
 
 
+def rows_of_graphs():
+    sparse_nodes = functools.partial(graphs.classifier_of_nodes, is_sparse=True)
+    over_constant = graphs.classifier_over_constant_graph
+    over_sparse = functools.partial(over_constant, is_sparse=True)
+    return [
+        case(
+            "GraphsJoinedByMap",
+            graphs.classifier_of_molecules,
+            graphs.joined_graphs,
+            held_out=lambda: graphs.joined_graphs(13, 4, seed=5),
+        ),
+        trained("NodesOfOneGraph", graphs.classifier_of_nodes, graphs.one_graph),
+        trained("NodesOfSparseGraph", sparse_nodes, graphs.one_sparse_graph),
+        trained("NodesOfConstantGraph", over_constant, graphs.nodes_alone),
+        trained("NodesOfConstantSparseGraph", over_sparse, graphs.nodes_alone),
+        trained("Prototypes", graphs.classifier_by_examples, graphs.few_examples),
+    ]
+
+
 FAMILIES = {
     made.__name__: made()
     for made in (
@@ -695,6 +717,7 @@ FAMILIES = {
         own_steps,
         states,
         mixed_rows,
+        rows_of_graphs,
     )
 }
 

@@ -33,7 +33,8 @@ ON_WORKERS = {
     "Contrast", "Derived", "MadeInTheStep", "EverySecond", "AccumulatesByHand", "Codebook",
     "Center", "FeatureQueue", "BarlowTwins", "NormalizesByHand", "ShuffledMixup",
     "InBatchNegatives_static_batch", "LabelsOfConstants_static_batch", "FakesBesideReals",
-    "stateful_recurrent", "BatchBefore", "MemoryBank",
+    "stateful_recurrent", "BatchBefore", "MemoryBank", "GraphsJoinedByMap", "NodesOfOneGraph",
+    "NodesOfSparseGraph",
 }  # fmt: skip
 """The cases that `make test` trains on two workers: one of each kind."""
 

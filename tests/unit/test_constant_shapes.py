@@ -22,7 +22,9 @@ def kernel():
 def held_by(replica, total):
     start, count = rows_of(replica, 2, total)
     static = count if isinstance(total, int) else None
-    return ReplicaRows(start=start, count=count, total=total, static_count=static, replica=replica)
+    return ReplicaRows(
+        start=start, own_rows=count, total=total, static_count=static, replica=replica
+    )
 
 
 def made_by(function, replica=0, total=BATCH, batch_size=BATCH):

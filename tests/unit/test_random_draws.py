@@ -43,7 +43,7 @@ def rows(replica, replicas, total=TOTAL, *, static=True):
     start, count = rows_of(replica, replicas, total)
     return ReplicaRows(
         start=start,
-        count=count,
+        own_rows=max(count, 1),
         total=total,
         static_count=count if static else None,
         replica=replica,
@@ -52,7 +52,7 @@ def rows(replica, replicas, total=TOTAL, *, static=True):
 
 def drawn_by(held, draw, times=1, inner=(), *, traced=False):
     """What a replica with the rows `held` draws, in a graph in which their number is not known."""
-    leading = max(held.count, 1) * times if held else TOTAL * times
+    leading = held.own_rows * times if held else TOTAL * times
 
     def on_rows(leading):
         return draw((leading, *inner))
@@ -222,14 +222,15 @@ def test_rows_may_have_parameters_of_their_own(kind, replicas, traced):
     expected, parts = drawn(None, values), []
     for replica in range(replicas):
         held = rows(replica, replicas, static=not traced)
-        own = values[held.start : held.start + max(held.count, 1)]
-        parts.append(drawn(held, own if len(own) else values[:1])[: held.count])
+        own = values[held.start : held.start + held.own_rows]
+        count = rows_of(replica, replicas, TOTAL)[1]
+        parts.append(drawn(held, own if len(own) else values[:1])[:count])
     np.testing.assert_array_equal(np.concatenate(parts), expected)
 
 
 def test_a_replica_without_rows_draws_for_the_row_that_is_a_stand_in():
     held = rows(2, 3, 2)
-    assert held.count == 0
+    assert (held.start, held.own_rows) == (2, 1)
     assert drawn_by(held, KERAS["normal"], 1, (3,), traced=True).shape == (1, 3)
     assert drawn_by(held, STATEFUL["normal"], 1, (3,), traced=True).shape == (1, 3)
 
@@ -286,7 +287,7 @@ def test_a_shuffle_has_the_order_of_the_global_batch(replicas):
     plain = tf.function(lambda: tf.random.shuffle(values, seed=4))
     expected = [plain().numpy() for _ in range(3)]
 
-    def keys_of(held):
+    def keys_of(held, count):
         tf.random.set_seed(3)
         counters = DrawCounters()
 
@@ -299,8 +300,10 @@ def test_a_shuffle_has_the_order_of_the_global_batch(replicas):
             return order
 
         function = tf.function(traced, [tf.TensorSpec([None, 2], tf.int64)], autograph=False)
-        return [function(values[held.start :][: held.count]).numpy() for _ in range(3)]
+        return [function(values[held.start :][:count]).numpy() for _ in range(3)]
 
-    drawn = zip(*(keys_of(rows(i, replicas, static=False)) for i in range(replicas)), strict=True)
+    counts = [rows_of(i, replicas, TOTAL)[1] for i in range(replicas)]
+    of_each = [keys_of(rows(i, replicas, static=False), count) for i, count in enumerate(counts)]
+    drawn = zip(*of_each, strict=True)
     for keys, wanted in zip(drawn, expected, strict=True):
         np.testing.assert_array_equal(values[np.argsort(np.concatenate(keys))], wanted)

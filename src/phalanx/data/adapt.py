@@ -132,6 +132,7 @@ class TakeFirst:
         self.num_batches: int | None = batches if known is None else min(batches, known)
         self.batch_spec = source.batch_spec
         self.may_be_empty = source.may_be_empty
+        self.may_be_undivided = source.may_be_undivided
         self.counted = source.counted
         self.num_samples: int | None = None
         self.batch_size = source.batch_size
@@ -182,6 +183,7 @@ class DistributedBatches:
 
     endless = False
     counted = False
+    may_be_undivided = False
     has_state = False
     num_samples: int | None = None
     batch_size: int | None = None

@@ -33,6 +33,7 @@ class ArrayBatches:
 
     endless = True
     counted = True
+    may_be_undivided = False
     length_unknown = False
     has_state = False
 

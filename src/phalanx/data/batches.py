@@ -2,7 +2,8 @@
 
 Every element is `(total, parts)`: `total` counts the samples of the global batch (scalar
 int32), and `parts` holds one `(count, data)` per local replica. A replica without samples
-gets count 0 and one stand-in row, since layers need not accept empty batches.
+gets count 0 and rows that stand in, since layers need not accept empty batches: the first row of
+the batch, or all of it where the batch is not divided (`phalanx.data.undivided`).
 
 Every worker walks the same global order, so all agree on where it ends without asking.
 """
@@ -18,8 +19,7 @@ import tensorflow as tf
 
 from phalanx.data.iterator_position import DataPosition
 from phalanx.distributed.datasets import element_of
-from phalanx.distributed.topology import ReplicaTopology, rows_of
-from phalanx.errors import DataError
+from phalanx.distributed.topology import rows_of
 
 no_autograph = tf.autograph.experimental.do_not_convert
 """Python that TensorFlow traces without AutoGraph."""
@@ -32,6 +32,7 @@ class BatchSource(Protocol):
         num_batches: global batches in one pass, None when unknown or endless.
         batch_spec: shapes and dtypes of a global batch as fit's data, batch axis None.
         may_be_empty: whether some replica can end up without samples in some batch.
+        may_be_undivided: whether the first replica can have all samples of a batch.
         endless: whether an open iterator continues into the next pass on its own.
         counted: whether elements are `(total, parts)`, as described above.
         num_samples: samples in one pass, None where they are not counted.
@@ -49,6 +50,7 @@ class BatchSource(Protocol):
     num_batches: int | None
     batch_spec: Any
     may_be_empty: bool
+    may_be_undivided: bool
     endless: bool
     counted: bool
     length_unknown: bool
@@ -130,6 +132,7 @@ def cut(
     *,
     may_be_empty: bool = True,
     static: int | None = None,
+    undivided: Any = False,
 ) -> tuple[tf.Tensor, Any]:
     """The rows of a replica, of every tensor in `data` by its own number of rows.
 
@@ -139,20 +142,31 @@ def cut(
         replicas: how many there are.
         may_be_empty: whether a replica can be without rows, and gets a stand-in row.
         static: rows of the replica, where they are known.
+        undivided: whether the first replica has all rows, which stand in on the others; scalar
+            bool, of Python or TensorFlow.
 
     Returns:
         How many rows of the first tensor are the replica's, and its part.
     """
+    is_first = replica == 0
 
     def one(value: Any) -> Any:
         if value is None or value.shape.rank == 0:
             return value
-        start, count = rows_of(replica, replicas, rows_in(value))
+        rows = rows_in(value)
+        start, count = rows_of(replica, replicas, rows)
         if may_be_empty:
             start, count = tf.where(count > 0, start, 0), tf.maximum(count, 1)
+        if undivided is not False:
+            start, count = tf.where(undivided, 0, start), tf.where(undivided, rows, count)
         return slice_rows(value, start, count, static)
 
-    _, count = rows_of(replica, replicas, total_rows(data))
+    if undivided is True:
+        return total_rows(data) if is_first else tf.constant(0), data
+    total = total_rows(data)
+    _, count = rows_of(replica, replicas, total)
+    if undivided is not False:
+        count = tf.where(undivided, total if is_first else 0, count)
     return count, keras.tree.map_structure(one, data)
 
 
@@ -175,52 +189,6 @@ def slice_rows(data: Any, start: tf.Tensor, count: tf.Tensor, static: int | None
         return rows
 
     return keras.tree.map_structure(one, data)
-
-
-def assert_same_split(data: Any, replicas: int) -> Any:
-    """`data`, where each replica takes the same share of every tensor; fails elsewhere.
-
-    A replica's gradient is weighed by its share of the rows, which must be one number: of 60 rows
-    next to 10 two replicas take a half each; of 37 next to 7 they could not.
-
-    Raises:
-        DataError: the numbers of rows are known and differ; nothing can be sharded.
-    """
-    tensors = tensors_of(data)
-    advice = (
-        f"Each is shared out by its own rows (axis 0), and {replicas} replicas cannot take the "
-        f"same share of all. Make each number of rows a multiple of {replicas}, and leave the "
-        "last, smaller batch out (drop_remainder=True). If a map joins the samples of a batch, as "
-        "graphs, batch ragged tensors and join them in the model."
-    )
-    known = [v.shape[0] for v in tensors if isinstance(v, tf.Tensor)]
-    if len(known) == len(tensors) and None not in known:
-        if not all(_is_split_equally(rows, known[0], replicas) for rows in known):
-            raise DataError(
-                f"The tensors of a batch have unlike numbers of rows: {known}. {advice}"
-            )
-        return data
-    rows = [rows_in(v) for v in tensors]
-    same_rows = [
-        tf.equal(
-            rows_of(replica, replicas, one)[1] * rows[0],
-            rows_of(replica, replicas, rows[0])[1] * one,
-        )
-        for one in rows[1:]
-        for replica in range(replicas)
-    ]
-    if not same_rows:
-        return data
-    message = f"The tensors of a batch have unlike numbers of rows: those below. {advice}"
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(same_rows), [message, *rows])]):
-        return keras.tree.map_structure(lambda v: None if v is None else tf.identity(v), data)
-
-
-def _is_split_equally(rows: int, first: int, replicas: int) -> bool:
-    return all(
-        rows_of(replica, replicas, rows)[1] * first == rows_of(replica, replicas, first)[1] * rows
-        for replica in range(replicas)
-    )
 
 
 def with_none(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -263,19 +231,3 @@ def size_of_all(batch_size: int | None, num_samples: int | None) -> int | None:
         num_samples: samples in one pass, None where they are not counted.
     """
     return None if batch_size is None or (num_samples or 0) % batch_size else batch_size
-
-
-def shard_batch(topology: ReplicaTopology, data: Any) -> Any:
-    """`(total, parts)` of the one batch `data`; see `BatchSource`.
-
-    Args:
-        topology: this process's replicas.
-        data: `(x,)`, `(x, y)` or `(x, y, sample_weight)` of tensors with rows along axis 0.
-
-    Raises:
-        DataError: the tensors' rows differ, so that they cannot be sharded together.
-    """
-    if topology.total > 1:
-        data = assert_same_split(data, topology.total)
-    replicas = range(topology.first, topology.first + topology.local)
-    return total_rows(data), tuple(cut(data, replica, topology.total) for replica in replicas)

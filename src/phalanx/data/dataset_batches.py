@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import zlib
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from phalanx.data.batches import (
-    assert_same_split,
-    cut,
     no_autograph,
     read_over,
-    static_share,
-    total_rows,
     with_free_batch_axis,
     with_none,
 )
@@ -29,6 +25,7 @@ from phalanx.data.prefetch_counter import Lookahead
 from phalanx.data.pushdown import plan, shares
 from phalanx.data.shared_generator import GeneratorPasses
 from phalanx.data.shuffles import Shuffles
+from phalanx.data.undivided import divide, is_undivided, print_if_undivided, rows_of_batches
 from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
@@ -83,6 +80,8 @@ class DatasetBatches:
         self.batch_size: int | None = _static_batch_size(self._dataset.element_spec)
         self.full_batch_size = self.batch_size or batch_size_of(self._dataset)
         self.may_be_empty = self.batch_size is None or self.batch_size < topology.total
+        self._rows = rows_of_batches(self._dataset) if self.batch_size is None else "equal"
+        self.may_be_undivided = topology.total > 1 and self._rows != "equal"
         unknown = self._dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
         self.length_unknown = self.num_batches is None and bool(unknown)
         is_counted = self.length_unknown and topology.has_peers  # in Python: see Lookahead
@@ -94,6 +93,7 @@ class DatasetBatches:
         self._reads_ahead = reads_ahead(adapter)
         self._drawn_from: tuple[int, ...] | None = None
         self._is_started = False
+        self._is_open = False
         self.ahead: Lookahead | None = None
         if passes is not None and not passes.is_alone and topology.has_peers and topology.is_chief:
             _log.warning(
@@ -102,7 +102,7 @@ class DatasetBatches:
                 "generator of its own to each, such as to validation_data."
             )
 
-    @cached_property
+    @functools.cached_property
     def _local_rows(self) -> tf.data.Dataset | None:
         """This worker's rows where they are chosen before they are mapped."""
         pushdown = plan(self._dataset)[0] if self._topology.has_peers else None
@@ -172,8 +172,13 @@ class DatasetBatches:
         return iterator
 
     def _iterator(self, left_out: int) -> Any:
-        if self._local_rows is None:
-            batches, cut_batch = self._dataset, self._shares
+        cut_batch: Callable[..., Any]
+        if self.may_be_undivided:
+            batches = self._dataset.enumerate()
+            cut_batch = functools.partial(self._divide_if_equal, not self._is_open)
+            self._is_open = True
+        elif self._local_rows is None:
+            batches, cut_batch = self._dataset, self._divide
         else:
             batches, cut_batch = self._local_rows, shares(self._topology, self.batch_size)
         self.random = self._drawn_from
@@ -215,21 +220,16 @@ class DatasetBatches:
         if self._passes is not None:
             self._passes.close()
 
-    def _shares(self, *batch: Any) -> Any:
+    def _divide(self, *batch: Any) -> Any:
         data = element_of(batch, self._dataset.element_spec)
-        if self._topology.total > 1:
-            data = assert_same_split(data, self._topology.total)
-        parts = tuple(
-            cut(
-                data,
-                replica,
-                self._topology.total,
-                may_be_empty=self.may_be_empty,
-                static=static_share(self.batch_size, replica, self._topology.total),
-            )
-            for replica in range(self._topology.first, self._topology.first + self._topology.local)
-        )
-        return total_rows(data), parts
+        return divide(data, self._topology, may_be_empty=self.may_be_empty, size=self.batch_size)
+
+    def _divide_if_equal(self, is_first_pass: bool, place: tf.Tensor, batch: Any) -> Any:
+        """The same where rows can be unlike; `place` is that of the batch in its pass."""
+        undivided = is_undivided(batch, self._topology.total, self._rows)
+        if is_first_pass and self._topology.is_chief:
+            print_if_undivided(undivided, place)
+        return divide(batch, self._topology, undivided=undivided)
 
 
 def _static_batch_size(spec: Any) -> int | None:

@@ -38,10 +38,10 @@ from phalanx.keras_compat.dataset_rebuild import (
 )
 from phalanx.keras_compat.rowwise_functions import is_rowwise
 
-_MAPS = ("Map", "ParallelMap")
-_BATCHES = ("Batch", "ParallelBatch", "PaddedBatch")
+MAPS = ("Map", "ParallelMap")
+BATCHES = ("Batch", "ParallelBatch", "PaddedBatch")
 _ORDER = ("AssertCardinality", "Repeat", "Shard", "Shuffle", "Skip", "Take")
-_OF_BATCHES = (*_ORDER, "Cache", "Prefetch", "Options")
+OF_BATCHES = (*_ORDER, "Cache", "Prefetch", "Options")
 
 Function = Callable[[Any], Any]
 
@@ -108,13 +108,13 @@ class _Link:
     def maps(self) -> list[Transformation]:
         """The maps in here."""
         if self.parts is None:
-            return [self.step] if self.step.kind in _MAPS else []
+            return [self.step] if self.step.kind in MAPS else []
         return [step for part in self.parts for link in part for step in link.maps()]
 
     def function(self) -> Function:
         """What it does to one element."""
         if self.parts is None:
-            return function_of(self.step) if self.step.kind in _MAPS else lambda element: element
+            return function_of(self.step) if self.step.kind in MAPS else lambda element: element
         order = zip_parts(self.step)
         functions = [_composed(part) for part in self.parts]
 
@@ -169,7 +169,7 @@ class Pushdown:
     def maps(self) -> tuple[Transformation, ...]:
         """The maps that a worker runs on its own rows only."""
         below = [step for link in self.form.links for step in link.maps()]
-        return (*below, *(step for step in self.above if step.kind in _MAPS))
+        return (*below, *(step for step in self.above if step.kind in MAPS))
 
     @property
     def read_by_all(self) -> tuple[Transformation, ...]:
@@ -200,7 +200,7 @@ class Pushdown:
 
 def _applied(link: _Link, dataset: Any, memo: tuple[Any, ...], *, of_rows: bool = False) -> Any:
     """A link over `(total, element)`, where the element may be some `of_rows` of a batch."""
-    if link.parts is not None or link.step.kind in _MAPS:
+    if link.parts is not None or link.step.kind in MAPS:
         function = function_of_rows(link.step) if of_rows else link.function()
         of_parts = [step for step in link.maps() if step.parallel]
         return map_like(
@@ -270,8 +270,8 @@ def plan(dataset: Any) -> tuple[Pushdown | None, tuple[Obstacle, ...]]:
     last = transformations(dataset)
     above: list[Transformation] = []
     step = last
-    while step.kind not in _BATCHES:
-        if not (step.kind in _OF_BATCHES or (step.kind in _MAPS and _is_by_row(step))):
+    while step.kind not in BATCHES:
+        if not (step.kind in OF_BATCHES or (step.kind in MAPS and is_by_row(step))):
             return None, _on_batches(step)
         above.append(step)
         (step,) = step.inputs
@@ -289,7 +289,8 @@ def plan(dataset: Any) -> tuple[Pushdown | None, tuple[Obstacle, ...]]:
     return (None, refused) if refused else (pushdown, found.in_the_way(pushdown))
 
 
-def _is_by_row(step: Transformation) -> bool:
+def is_by_row(step: Transformation) -> bool:
+    """Whether a map treats each row of a batch on its own."""
     return not step.state and is_rowwise(step)
 
 
@@ -298,9 +299,9 @@ def _on_batches(step: Transformation) -> tuple[Obstacle, ...]:
     if not any(_maps(one) for one in step.walk()):
         return ()
     reason, detail = _reason(step)
-    if step.kind in _MAPS and not step.state:
+    if step.kind in MAPS and not step.state:
         reason = "batch-map"
-    if not any(one.kind in _BATCHES for one in step.walk()):
+    if not any(one.kind in BATCHES for one in step.walk()):
         reason = "no-batch"
     return (Obstacle(step=step, reason=reason, detail=detail),)
 
@@ -311,7 +312,7 @@ def _reason(step: Transformation) -> tuple[str, str]:
         return "filter", ""
     if step.maps_inside:
         return "inner-map", ""
-    if step.kind in _MAPS and step.state:
+    if step.kind in MAPS and step.state:
         kind = "random" if step.random else "python" if step.python else "state"
         return kind, ", ".join(step.state)
     return "other", ""
@@ -348,7 +349,7 @@ def _is_sparse_of_any_length(step: Transformation) -> bool:
 
 
 def _maps(step: Transformation) -> bool:
-    return step.kind in _MAPS or step.maps_inside
+    return step.kind in MAPS or step.maps_inside
 
 
 def _grows(shuffle: Transformation, base: Transformation) -> bool:
@@ -384,7 +385,7 @@ class _FormReader:
         if step.kind == "Options":
             below = self.form(step.inputs[0])
             return below if below.links else _Form(_Base(step))
-        if step.kind in _MAPS:
+        if step.kind in MAPS:
             return self._map(step)
         if step.kind == "Prefetch":
             below = self.form(step.inputs[0])

@@ -74,12 +74,19 @@ def _strings_of_numbers(numbers: tf.Tensor) -> tf.Tensor:
     return tf.strings.substr(joined, tf.zeros_like(lengths), lengths)
 
 
-def own_rows(whole: Any, own: Any, replica_batch: ReplicaBatch) -> Any:
-    """Of one value for each row of the global batch, those of the rows that `own` has."""
-    number, total = (tf.shape(one, tf.int64)[0] for one in (own, whole))
-    start, of_batch = (tf.cast(n, tf.int64) for n in (replica_batch.start, replica_batch.total))
-    begin = start * total // of_batch  # a step may put rows of several kinds together
-    begin = tf.minimum(begin, total - number)  # a stand-in row, where it has none
+def own_rows(whole: Any, replica_batch: ReplicaBatch) -> Any:
+    """Of values for the rows of the global batch, as many for each, those of this replica's rows.
+
+    What this replica computes in place of `whole` is not asked for its shape: it may be a product
+    that its rows alone do not have, such as one with the adjacency matrix of a graph.
+    """
+    total = tf.shape(whole, tf.int64)[0]
+    start, rows, of_batch = (
+        tf.cast(n, tf.int64)
+        for n in (replica_batch.start, replica_batch.own_rows, replica_batch.total)
+    )
+    number = rows * total // of_batch  # a step may put rows of several kinds together
+    begin = tf.minimum(start * total // of_batch, total - number)  # of a row that stands in
     return whole[begin : begin + number]
 
 

@@ -124,7 +124,7 @@ class GlobalValues:
         """
         if not self.differs(values):
             return values
-        rows = own_rows(self.of(values), values, self._batch)
+        rows = own_rows(self.of(values), self._batch)
         rows.set_shape(values.shape)
         return rows
 
@@ -183,7 +183,7 @@ class GlobalValues:
     def _own_part(self, upstream: Any, tensor: Any, kind: _Kind, is_mean: bool) -> Any:
         """The gradient with respect to this replica's `tensor`, given that of all replicas'."""
         if kind is _Kind.ROWS:
-            upstream = own_rows(upstream, tensor, self._batch)
+            upstream = own_rows(upstream, self._batch)
         if kind in (_Kind.ROWS, _Kind.SUM):
             held = tf.cast(self._batch.count > 0, upstream.dtype)
             return upstream * (self._batch.inverse_weight(upstream.dtype) if is_mean else held)
@@ -311,11 +311,11 @@ class GlobalValues:
 
     def _shape(self, tensor: Any, values: Any) -> Any:
         """The shape or the size of all rows, of that of this replica's."""
-        parts = tf.cast(tf.maximum(self._batch.count, 1), tensor.dtype)
-        total = tf.cast(self._batch.total, tensor.dtype)
-        rows = tf.shape(values, out_type=tensor.dtype)[0] // parts * total
+        own = tf.shape(values, out_type=tf.int64)[0]
+        parts, total = (tf.cast(n, tf.int64) for n in (self._batch.own_rows, self._batch.total))
+        rows = tf.cast(own * total // parts, tensor.dtype)  # 5 of 10 beside 30 of 60
         if tensor.op.type == "Size":
-            return tensor // tf.maximum(tf.shape(values, out_type=tensor.dtype)[0], 1) * rows
+            return tensor // tf.cast(tf.maximum(own, 1), tensor.dtype) * rows
         return tf.concat([rows[None], tensor[1:]], axis=0)
 
 

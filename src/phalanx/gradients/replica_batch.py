@@ -46,6 +46,7 @@ class ReplicaBatch:
         count: samples this replica holds, scalar int32; 0 for a replica without any.
         total: samples in the global batch, scalar int32.
         start: the first of this replica's samples in the global batch, scalar int32.
+        own_rows: rows of this replica's data, scalar int32: `count`, or those that stand in.
         static_count: rows of this replica's data, where they are known while the step is traced.
         is_local: whether replicas add up nothing in this step.
         weight: count / total, scalar float32.
@@ -78,6 +79,7 @@ class ReplicaBatch:
         total: tf.Tensor,
         *,
         start: Any = 0,
+        own_rows: tf.Tensor | None = None,
         static_count: int | None = None,
         is_local: bool = False,
         may_be_empty: bool = True,
@@ -86,6 +88,7 @@ class ReplicaBatch:
         self._count = count
         self._total = total
         self._start = start
+        self._own_rows = tf.maximum(count, 1) if own_rows is None else own_rows
         self.static_count = static_count
         self.is_local = is_local
         self.may_be_empty = may_be_empty
@@ -143,6 +146,11 @@ class ReplicaBatch:
         return self._start if self.in_own_strategy() else _published().read_value()[2]
 
     @property
+    def own_rows(self) -> tf.Tensor:
+        """Rows of this replica's data: its samples, or those that stand in where it has none."""
+        return self._own_rows if self.in_own_strategy() else _published().read_value()[3]
+
+    @property
     def weight(self) -> tf.Tensor:
         """The share, count / total."""
         if self.in_own_strategy():
@@ -156,6 +164,7 @@ class ReplicaBatch:
         """
         numbers = (
             (self._count, self._total),
+            (self._own_rows, self._total),
             (self._total, self._total),
             (self._start, tf.zeros_like(self._start)),
         )
@@ -172,7 +181,7 @@ class ReplicaBatch:
         tensors of one: it reads variables, which say "a batch of its own" outside of steps.
         """
         held = _published()
-        held.assign(tf.stack([self._count, self._total, self._start]))
+        held.assign(tf.stack([self._count, self._total, self._start, self._own_rows]))
         self._is_published = True
         try:
             yield
@@ -363,12 +372,12 @@ class ReplicaBatch:
         return held if self.is_local else reduce_sum(held)
 
 
-_OF_ITS_OWN = (1, 1, 0)
+_OF_ITS_OWN = (1, 1, 0, 1)
 
 
 @functools.cache
 def _published() -> tf.Variable:
-    """Count, total and start of the step under way, int32."""
+    """Count, total, start and own rows of the step under way, int32."""
     with tf.init_scope():
         return tf.Variable(_OF_ITS_OWN, trainable=False, dtype=tf.int32, name="phalanx_share")
 

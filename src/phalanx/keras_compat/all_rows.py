@@ -80,7 +80,7 @@ def _over_all_rows(
         if whole.shape[0] is not None:  # an axis of another kind
             replica_batch.record_gathered(whole)
             return whole
-        return own_rows(whole, given[-1], replica_batch)
+        return own_rows(whole, replica_batch)
 
     return call
 

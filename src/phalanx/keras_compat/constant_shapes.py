@@ -130,10 +130,9 @@ def _part_of(size: int, rows: ReplicaRows, replicas: int) -> Any:
     static = rows.static_count
     if static is not None and size // replicas <= static <= math.ceil(size / replicas):
         return static  # of a batch of `size` rows
-    count = tf.maximum(rows.count, 1)  # without rows one stands in
     per_row = size // rows.total
-    nearest = tf.maximum(size * count // rows.total, 1)
-    return tf.where(tf.equal(per_row * rows.total, size), per_row * count, nearest)
+    nearest = tf.maximum(size * rows.own_rows // rows.total, 1)
+    return tf.where(tf.equal(per_row * rows.total, size), per_row * rows.own_rows, nearest)
 
 
 def _constants(shape: Any) -> tuple[int | None, ...]:

@@ -528,7 +528,7 @@ def _rows_of_share() -> ReplicaRows | None:
     context = tf.distribute.get_replica_context()
     return ReplicaRows(
         start=replica_batch.start,
-        count=replica_batch.count,
+        own_rows=replica_batch.own_rows,
         total=replica_batch.total,
         static_count=replica_batch.static_count,
         replica=context.replica_id_in_sync_group,

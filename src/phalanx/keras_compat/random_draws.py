@@ -59,14 +59,14 @@ class ReplicaRows:
 
     Attributes:
         start: the first of them, scalar int.
-        count: how many, scalar int; 0 for a replica without any.
+        own_rows: how many, scalar int; for a replica without any, those that stand in.
         total: those of the global batch, scalar int.
-        static_count: `count` where it is known while the step is traced.
+        static_count: `own_rows` where it is known while the step is traced.
         replica: the replica's number.
     """
 
     start: Any
-    count: Any
+    own_rows: Any
     total: Any
     static_count: int | None
     replica: Any
@@ -459,7 +459,7 @@ def _local_rows(rows: ReplicaRows, shape: Any) -> _Own | None:
             )
         return _Own(parts=((start * times, leading),), total=total * times)
     leading = tf.cast(shape[0], tf.int64)
-    count = tf.maximum(tf.cast(rows.count, tf.int64), 1)  # without rows there is a stand-in
+    count = tf.cast(rows.own_rows, tf.int64)
     times = leading // count
     is_by_row = tf.equal(times * count, leading)
     first = tf.where(is_by_row, start * times, 0)

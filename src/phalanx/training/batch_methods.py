@@ -8,7 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import shard_batch, static_rows, with_free_batch_axis
+from phalanx.data.batches import static_rows, with_free_batch_axis
+from phalanx.data.undivided import divide, is_undivided, warn_of_undivided
 from phalanx.errors import ConfigurationError
 from phalanx.keras_compat.model_access import (
     assert_compiled,
@@ -66,7 +67,8 @@ def predict_on_batch(model: Any, x: Any) -> Any:
     with call_context(model) as stage, phase_tracker.during("compute"):
         if not tf.distribute.has_strategy():
             return keras_predict_on_batch(model, x)
-        total, parts = shard_batch(stage.topology, data)
+        undivided = _is_undivided(stage, data)
+        total, parts = divide(data, stage.topology, undivided=undivided)
         requirements = {
             "number of samples": int(total),
             "kind of data": keras.tree.flatten(keras.tree.map_structure(_spec, data)),
@@ -75,8 +77,8 @@ def predict_on_batch(model: Any, x: Any) -> Any:
             stage.strategy, stage.topology, "predict_on_batch", requirements, None
         )
         predictions = Predictions(stage.topology)
-        function = _function_for(stage, "predict", data)
-        predictions.add(int(total), function.on_batch((total, parts)))
+        function = _function_for(stage, "predict", data, undivided=undivided)
+        predictions.add(function.on_batch((total, parts)))
         return predictions.merge(stage)
 
 
@@ -88,27 +90,36 @@ def _on_batch(model: Any, kind: Kind, x: Any, y: Any, sample_weight: Any, return
         logs = on_batch_of_servers(model, kind, data)
         return logs if return_dict else ordered_metrics(model, logs)
     with call_context(model) as stage, phase_tracker.during("compute"):
-        function = _function_for(stage, kind, data)
+        undivided = _is_undivided(stage, data)
+        function = _function_for(stage, kind, data, undivided=undivided)
         if kind == "train":
             function.add_up(is_local=False)
             broadcast_on_first_build(stage, function)
         share_out(model, stage.topology)  # some metrics are never reset
         model.reset_metrics()
-        outputs = function.on_batch(shard_batch(stage.topology, data))
+        outputs = function.on_batch(divide(data, stage.topology, undivided=undivided))
         logs, _ = reader_of(model, function).read(outputs, is_last=True)
         if kind == "train":
             LocalState.of(model, function).average()
     return logs if return_dict else ordered_metrics(model, logs)
 
 
-def _function_for(stage: CallContext, kind: Kind, data: Any) -> StepFunction:
+def _is_undivided(stage: CallContext, data: Any) -> bool:
+    undivided = bool(is_undivided(data, stage.topology.total, "unknown"))
+    if undivided and stage.topology.is_chief:
+        warn_of_undivided()
+    return undivided
+
+
+def _function_for(stage: CallContext, kind: Kind, data: Any, *, undivided: bool) -> StepFunction:
     """The model's step function for `data`, one batch."""
     before = getattr(stage.model, f"{kind}_function")
     known = before.batch_size if isinstance(before, StepFunction) else None
-    size = static_rows(data)
+    size = None if undivided else static_rows(data)
     full = max(known or 0, size or 0)
     spec = with_free_batch_axis(keras.tree.map_structure(_spec, data))
-    return make_function(stage, kind, _OneBatch(spec, full, size))
+    source = _OneBatch(spec, None if undivided else full, size, may_be_undivided=undivided)
+    return make_function(stage, kind, source)
 
 
 def _tensors(data: Any) -> Any:
@@ -132,3 +143,4 @@ class _OneBatch:
     counted: bool = True
     num_batches: int = 1
     may_be_empty: bool = True
+    may_be_undivided: bool = False

@@ -63,6 +63,10 @@ class Batches(Protocol):
         """Whether a replica can be without samples."""
 
     @property
+    def may_be_undivided(self) -> bool:
+        """Whether the first replica can have all samples of a batch."""
+
+    @property
     def full_batch_size(self) -> int | None:
         """Samples in every batch but the last of a pass, None where unknown."""
 
@@ -213,6 +217,7 @@ def make_function(
         topology=stage.topology,
         counted=source.counted,
         may_be_empty=source.may_be_empty and stage.topology.total > 1,
+        may_be_undivided=source.may_be_undivided,
         known_length=source.num_batches is not None,
     )
     function = step_function(stage.model, kind, plan)

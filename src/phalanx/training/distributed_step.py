@@ -198,7 +198,7 @@ def _cut(
 def _of_all(result: Any, replica_batch: ReplicaBatch, strategy: MultiWorkerStrategy) -> Any:
     """What the step returned, and what it counted, of all workers."""
     leaves = keras.tree.flatten(result)
-    own_rows = tf.maximum(replica_batch.count, 1)
+    own_rows = replica_batch.own_rows
     results = {
         i: reported
         for i, v in enumerate(leaves)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from phalanx.callbacks.progress import EvaluationProgress
 from phalanx.data.shared_generator import next_batches
 from phalanx.distributed.host_collectives import all_gather_arrays
-from phalanx.distributed.topology import ReplicaTopology, rows_of
+from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError, TrainingError
 from phalanx.keras_compat.model_access import concat_batches, keras_predict
 from phalanx.monitoring.phase_tracker import phase_tracker
@@ -105,12 +105,12 @@ class Predictions:
             topology: this process's replicas.
         """
         self._topology = topology
-        self._totals: list[int] = []
+        self._counts: list[list[int]] = []
         self._structure: Any = None
         self._leaves: list[list[np.ndarray]] = []
 
-    def add(self, total: int, outputs: Outputs) -> Any:
-        """Take what the replicas of this process returned for one batch of `total` rows.
+    def add(self, outputs: Outputs) -> Any:
+        """Take what the replicas of this process returned for one batch.
 
         Returns:
             The rows of this process's replicas, for callbacks.
@@ -122,15 +122,14 @@ class Predictions:
         parts = [_without_stand_ins(count, output, several=several) for count, output in outputs]
         flat = [keras.tree.flatten(part) for part in parts]
         self._structure = parts[0]
-        self._totals.append(total)
-        first = self._topology.first
-        weights = _rows_by_replica(total, self._topology)[first : first + self._topology.local]
+        counts = [int(count) for count, _ in outputs]
+        self._counts.append(counts)
         if not self._leaves:
             self._leaves = [[] for _ in flat[0]]
         together = []
         for found, leaf in zip(self._leaves, zip(*flat, strict=True), strict=True):
             found.extend(leaf)
-            together.append(_one_batch(leaf, weights))
+            together.append(_one_batch(leaf, counts))
         return keras.tree.pack_sequence_as(self._structure, together)
 
     def merge(self, stage: CallContext) -> Any:
@@ -141,14 +140,16 @@ class Predictions:
             TrainingError: replicas' outputs for one batch differ in another axis than that of the
             rows.
         """
-        if not self._totals:
+        if not self._counts:
             raise DataError("Asked to predict, but the data gave no batch. Pass at least one.")
         mine = [array for leaf in self._leaves for array in _packed(leaf)]
+        mine.append(np.array(self._counts, np.int64))
         everyone = all_gather_arrays(stage.strategy, stage.topology, mine)
+        counts = np.concatenate([worker[-1] for worker in everyone], axis=1).tolist()
         merged = []
         for number in range(len(self._leaves)):
             by_worker = [_unpacked(*worker[2 * number : 2 * number + 2]) for worker in everyone]
-            merged.append(concat_batches(_batches(by_worker, self._totals, self._topology)))
+            merged.append(concat_batches(_batches(by_worker, counts, self._topology.local)))
         return keras.tree.pack_sequence_as(self._structure, merged)
 
 
@@ -167,7 +168,7 @@ def _predict_share(stage: CallContext, function: Any, stream: Any, callbacks: An
             except (StopIteration, tf.errors.OutOfRangeError):
                 stream.reached_end(steps_done=done)
                 break
-            last = predictions.add(int(element[0]), function.on_batch(element))
+            last = predictions.add(function.on_batch(element))
             stream.took(done + 1)
         if last is None:
             continue
@@ -218,26 +219,21 @@ def _unpacked(shapes: np.ndarray, values: np.ndarray) -> list[np.ndarray]:
 
 
 def _batches(
-    by_worker: Sequence[Sequence[np.ndarray]], totals: Sequence[int], topology: ReplicaTopology
+    by_worker: Sequence[Sequence[np.ndarray]], counts: Sequence[Sequence[int]], local: int
 ) -> list[np.ndarray]:
     """One array a batch, from what each worker's replicas returned for each batch.
 
     Args:
         by_worker: by rank, the arrays of the worker's replicas for the first batch, then for the
             second, and so on.
-        totals: the rows of each batch.
-        topology: any worker's replicas.
+        counts: of each batch, how many samples each replica had.
+        local: how many replicas a worker has.
     """
-    local = topology.local
     found = []
-    for batch, total in enumerate(totals):
+    for batch, rows in enumerate(counts):
         parts = [part for of in by_worker for part in of[batch * local : (batch + 1) * local]]
-        found.append(_one_batch(parts, _rows_by_replica(total, topology)))
+        found.append(_one_batch(parts, rows))
     return found
-
-
-def _rows_by_replica(total: int, topology: ReplicaTopology) -> list[int]:
-    return [rows_of(replica, topology.total, total)[1] for replica in range(topology.total)]
 
 
 def _one_batch(parts: Sequence[np.ndarray], rows: Sequence[int]) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import static_rows, static_share, with_rows
+from phalanx.data.batches import static_rows, static_share, total_rows, with_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
@@ -76,6 +76,7 @@ class StepPlan:
         counted: whether elements are `(total, parts)` of `phalanx.data.batches`, or what a
             distributed dataset of the user's gives.
         may_be_empty: whether a replica may be without samples.
+        may_be_undivided: whether the first replica may have all samples of a batch.
         known_length: whether it is known when the data ends. Where it is not, a step must
             ask before it begins: TensorFlow may run what needs no data, such as counting
             the iteration, before it finds that there is none.
@@ -85,6 +86,7 @@ class StepPlan:
     topology: ReplicaTopology
     counted: bool
     may_be_empty: bool
+    may_be_undivided: bool
     known_length: bool
 
 
@@ -357,6 +359,8 @@ class StepFunction:
         if self.plan.counted:
             start, _ = rows_of(replica, topology.total, total)
             count, data = parts[replica - topology.first]
+            if self.plan.may_be_undivided:
+                start = tf.where(count > 0, start, 0)
         else:
             total, start, count, data = count_local_samples(parts, replica, topology.total)
         data = self._rows.of(data)
@@ -364,6 +368,7 @@ class StepFunction:
             count,
             total,
             start=start,
+            own_rows=total_rows(data) if self.plan.may_be_undivided else None,
             static_count=static_rows(data),
             is_local=self.is_local,
             may_be_empty=self.plan.may_be_empty,

@@ -244,6 +244,7 @@ class PipelineBatches:
 
     endless = True
     counted = True
+    may_be_undivided = False
     length_unknown = False
     has_state = False
 

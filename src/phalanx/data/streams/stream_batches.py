@@ -44,6 +44,7 @@ class StreamBatches:
 
     endless = True
     counted = True
+    may_be_undivided = False
     length_unknown = False
     has_state = False
 

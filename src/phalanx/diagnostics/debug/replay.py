@@ -274,7 +274,7 @@ class StepReplayer:
         count = len(next(a for a in tf.nest.flatten(data) if a is not None))
         return ReplicaRows(
             start=part.start + first,
-            count=count,
+            own_rows=count,
             total=self._captured.about.total,
             static_count=count,
             replica=part.replica,
