@@ -25,16 +25,15 @@ ON_COPIES = {
 uneven parts and readings can make different from two workers."""
 
 ON_WORKERS = {
-    "adam", "global_clipnorm", "accumulation_clipped", "loss_scale_clipped", "ema_overwrite",
-    "remainder_1", "only_1_samples", "sample_weight", "regularizers", "quotient_of_sums_loss",
-    "batchnorm_synchronized_few", "embedding_clipped", "lazy_subclass", "dropout", "augmented",
-    "stateful_metrics", "steps_per_execution_3", "own_train_step", "unknown_length", "generator",
+    "adam", "global_clipnorm", "loss_scale_clipped", "ema_overwrite", "remainder_1",
+    "only_1_samples", "sample_weight", "regularizers", "quotient_of_sums_loss",
+    "batchnorm_synchronized_few", "dropout", "augmented", "stateful_metrics",
+    "steps_per_execution_3", "own_train_step", "unknown_length", "generator",
     "dataset_shuffled", "validation_uneven", "early_stopping", "Adversaries", "SumOverRows",
-    "Contrast", "Derived", "MadeInTheStep", "EverySecond", "AccumulatesByHand", "Codebook",
-    "Center", "FeatureQueue", "BarlowTwins", "NormalizesByHand", "ShuffledMixup",
-    "InBatchNegatives_static_batch", "LabelsOfConstants_static_batch", "FakesBesideReals",
-    "stateful_recurrent", "BatchBefore", "MemoryBank", "GraphsJoinedByMap", "NodesOfOneGraph",
-    "NodesOfSparseGraph",
+    "Contrast", "MadeInTheStep", "EverySecond", "AccumulatesByHand", "Codebook", "Center",
+    "FeatureQueue", "ShuffledMixup", "InBatchNegatives_static_batch",
+    "LabelsOfConstants_static_batch", "FakesBesideReals", "stateful_recurrent", "BatchBefore",
+    "MemoryBank", "GraphsJoinedByMap", "NodesOfOneGraph", "NodesOfSparseGraph",
 }  # fmt: skip
 """The cases that `make test` trains on two workers: one of each kind."""
 

@@ -6,7 +6,7 @@ import pytest
 BOUND = 1e-5
 """How far numbers may be apart, relatively: float32's rounding after some tens of steps."""
 
-IN_MAKE_TEST = {"image_classification_subclassed", "loop_checkpoint"}
+IN_MAKE_TEST = {"image_classification_subclassed"}
 
 NAMES = sorted(path.stem for path in gallery.SCRIPTS.glob("*.py"))
 

@@ -83,7 +83,7 @@ def trained(fit, model, *, held_out=None, more=()):
     return [*asks.seen, state_of(model)], history
 
 
-@pytest.mark.parametrize("validates", [False, True])
+@pytest.mark.parametrize("validates", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("replicas", [pytest.param(2, marks=pytest.mark.full), 3])
 def test_after_an_epoch(validates, replicas, request):
     held_out = (features(7, seed=1), binary(7, seed=1)) if validates else None

@@ -335,7 +335,7 @@ class ForEachRow(Stepping):
         return {"rows": errors, "features": tf.reduce_mean(x, axis=0), "own": loss}
 
 
-@pytest.mark.parametrize("rows", [17, 21, 22])
+@pytest.mark.parametrize("rows", [17, *(pytest.param(n, marks=pytest.mark.full) for n in (21, 22))])
 def test_a_value_for_each_row_is_one_for_each_row_of_the_batch(rows, mirrored3):
     _, expected = trained(ForEachRow, rows=rows)
     with mirrored3.scope():

@@ -49,6 +49,10 @@ def twice():
 
 
 PIPELINES = (files, taken_apart, cached, zipped, in_memory, twice)
+IN_MAKE_TEST = {
+    (zipped, True),
+    *((make, keeps) for make in (taken_apart, cached, in_memory) for keeps in (True, False)),
+}
 
 
 class Training:
@@ -103,8 +107,15 @@ def resumed(make, at, saved, **options):
     return restarted(make, saved, **options).run(range(epoch + (step < 0), EPOCHS))
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["iterator", "read again"])
-@pytest.mark.parametrize("make", PIPELINES, ids=lambda make: make.__name__)
+def kept_or_read_again():
+    for make in PIPELINES:
+        for keeps in (True, False):
+            marks = () if (make, keeps) in IN_MAKE_TEST else pytest.mark.full
+            name = f"{make.__name__}-{'iterator' if keeps else 'read again'}"
+            yield pytest.param(make, keeps, marks=marks, id=name)
+
+
+@pytest.mark.parametrize(("make", "keeps"), kept_or_read_again())
 def test_what_follows_is_the_same(make, keeps):
     first = Training(make)
     whole = first.run(range(EPOCHS), keeps)
