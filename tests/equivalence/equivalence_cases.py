@@ -489,6 +489,11 @@ def own_steps():
         more = tf.data.Dataset.from_tensor_slices(features(72, seed=2)).batch(24, True)
         return {"x": tf.data.Dataset.zip((more, labelled))}
 
+    def labelled_and_not():
+        labelled = tf.data.Dataset.from_tensor_slices((features(21), labels(21))).batch(8)
+        more = tf.data.Dataset.from_tensor_slices(features(21, seed=2)).batch(8)
+        return {"x": tf.data.Dataset.zip((labelled, more))}
+
     def with_targets():
         return {"x": features(29), "y": features(29), "batch_size": 8}
 
@@ -570,6 +575,8 @@ def own_steps():
         trained("TwoKinds", made(steps.TwoKinds), unlike_rows),
         trained("ContrastOfTwoKinds", made(steps.ContrastOfTwoKinds), unlike_rows),
         trained("MeanOfTwoKinds", made(steps.MeanOfTwoKinds), unlike_rows),
+        trained("PseudoLabels", made(steps.PseudoLabels), labelled_and_not),
+        trained("PseudoLabelsBehindMore", made(steps.PseudoLabelsBehindMore), unlike_rows),
     ]
 
 

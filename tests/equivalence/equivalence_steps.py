@@ -490,6 +490,48 @@ class MeanOfTwoKinds(TwoKinds):
         return self.note(loss)
 
 
+class PseudoLabels(Own):
+    """FixMatch: rows of both kinds put together, and taken apart for losses and for a metric."""
+
+    def __init__(self):
+        super().__init__()
+        self.augment = keras.Sequential([L.GaussianNoise(0.1, seed=5), L.Dropout(0.2, seed=6)])
+        self.network = keras.Sequential([L.Dense(8, activation="tanh"), L.Dense(3)])
+        self.accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+
+    @property
+    def metrics(self):
+        return [self.seen, self.accuracy]
+
+    def both(self, data):
+        (x, y), more = data
+        return y, tf.concat([x, more, 1.1 * more], axis=0), tf.shape(x)[0]
+
+    def train_step(self, data):
+        y, together, labelled = self.both(data)
+        with tf.GradientTape() as tape:
+            logits = self.network(self.augment(together, training=True))
+            weak, strong = tf.split(logits[labelled:], 2)
+            found = tf.argmax(tf.stop_gradient(weak), axis=1)
+            loss = self.mean_loss(y, logits[:labelled]) + 0.5 * self.mean_loss(found, strong)
+        self.descend(tape, loss, self.network.trainable_weights)
+        self.accuracy.update_state(y, logits[:labelled])
+        return {**self.note(loss), "accuracy": self.accuracy.result()}
+
+    def mean_loss(self, y, logits):
+        return tf.reduce_mean(
+            keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+        )
+
+
+class PseudoLabelsBehindMore(PseudoLabels):
+    """The same where the first rows of the batch are more than the labelled ones."""
+
+    def both(self, data):
+        more, (x, y) = data
+        return super().both(((self.augment(x, training=True), y), more))
+
+
 class ClippedInTheStep(Regression):
     """Clips the global norm itself, as many published steps do."""
 

@@ -34,6 +34,7 @@ ON_WORKERS = {
     "FeatureQueue", "ShuffledMixup", "InBatchNegatives_static_batch",
     "LabelsOfConstants_static_batch", "FakesBesideReals", "stateful_recurrent", "BatchBefore",
     "MemoryBank", "GraphsJoinedByMap", "NodesOfOneGraph", "NodesOfSparseGraph",
+    "PseudoLabels", "PseudoLabelsBehindMore",
 }  # fmt: skip
 """The cases that `make test` trains on two workers: one of each kind."""
 

@@ -115,7 +115,7 @@ def kept_or_read_again():
             yield pytest.param(make, keeps, marks=marks, id=name)
 
 
-@pytest.mark.parametrize(("make", "keeps"), kept_or_read_again())
+@pytest.mark.parametrize(("make", "keeps"), list(kept_or_read_again()))
 def test_what_follows_is_the_same(make, keeps):
     first = Training(make)
     whole = first.run(range(EPOCHS), keeps)

@@ -235,6 +235,40 @@ def test_a_replica_without_rows_draws_for_the_row_that_is_a_stand_in():
     assert drawn_by(held, STATEFUL["normal"], 1, (3,), traced=True).shape == (1, 3)
 
 
+@pytest.mark.parametrize("kind", ["uniform", "normal", "truncated", "integers", "dropout"])
+@pytest.mark.parametrize("together", [False, True])
+def test_labelled_rows_beside_more_unlabelled_ones_get_their_own(kind, together):
+    """Zipped batches of 12 and 4 rows: each replica has a half of both."""
+
+    def drawn(held, count, fewer):
+        def draws(unlabelled, labelled):
+            batches = [unlabelled, labelled]
+            batches = [tf.concat(batches, 0)] if together else batches
+            return [KERAS[kind](tf.shape(batch)) for batch in batches]
+
+        signature = [tf.TensorSpec([None, 3])] * 2
+        with Patches(lambda: draws_by_rows(lambda: held)):
+            parts = tf.function(draws, signature, autograph=False)(
+                tf.zeros((count, 3)), tf.zeros((fewer, 3))
+            )
+        whole = tf.concat(parts, 0).numpy()
+        return whole[:count], whole[count:]
+
+    expected = drawn(None, 12, 4)
+    found = [
+        drawn(
+            ReplicaRows(
+                start=6 * i, own_rows=6, total=12, static_count=None, replica=i, fewer=(2,)
+            ),
+            6,
+            2,
+        )
+        for i in range(2)
+    ]
+    for one_device, of_replicas in zip(expected, zip(*found, strict=True), strict=True):
+        np.testing.assert_array_equal(np.concatenate(of_replicas), one_device)
+
+
 def stateful_draws():
     branch = tf.cond(tf.constant(True), lambda: tf.random.normal((3,)), lambda: tf.zeros((3,)))
     return (

@@ -75,8 +75,9 @@ def _strings_of_numbers(numbers: tf.Tensor) -> tf.Tensor:
 
 
 def own_rows(whole: Any, replica_batch: ReplicaBatch) -> Any:
-    """Of values for the rows of the global batch, as many for each, those of this replica's rows.
+    """Of values for the rows of the global batch, those of this replica's rows.
 
+    Replicas together have each value once, also where they are not equally many for each row.
     What this replica computes in place of `whole` is not asked for its shape: it may be a product
     that its rows alone do not have, such as one with the adjacency matrix of a graph.
     """
@@ -85,8 +86,9 @@ def own_rows(whole: Any, replica_batch: ReplicaBatch) -> Any:
         tf.cast(n, tf.int64)
         for n in (replica_batch.start, replica_batch.own_rows, replica_batch.total)
     )
-    number = rows * total // of_batch  # a step may put rows of several kinds together
-    begin = tf.minimum(start * total // of_batch, total - number)  # of a row that stands in
+    begin = start * total // of_batch  # a step may put rows of several kinds together
+    number = (start + rows) * total // of_batch - begin
+    begin = tf.minimum(begin, total - number)  # of a row that stands in
     return whole[begin : begin + number]
 
 

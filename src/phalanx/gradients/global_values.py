@@ -96,9 +96,15 @@ class GlobalValues:
 
     def mixes_in_rows(self, values: Any) -> bool:
         """Whether a symbolic tensor has something for each row that is made of others, too."""
+        return self.mixes_entries(values) and self._dependence.has_row_for_each(values)
+
+    def mixes_entries(self, values: Any) -> bool:
+        """Whether a symbolic tensor has entries along axis 0 that are made of several rows.
+
+        It may have any number of them: those of the rows that the step has put before others.
+        """
         has_rows = bool(values.shape.rank) and values.shape[0] in (None, self._batch.static_count)
-        is_mixed = has_rows and self.differs(values) and self._is_mixed(values)
-        return is_mixed and self._dependence.has_row_for_each(values)
+        return has_rows and self.differs(values) and self._is_mixed(values)
 
     def has_all_rows(self, values: Any) -> bool:
         """Whether a symbolic tensor has this replica's rows, each on its own, and all of them.

@@ -92,25 +92,35 @@ def is_selection(tensor: Any) -> bool:
     return bool(origin_of_rows(indices).type == "Where")
 
 
-def batches_in(shape: Any) -> int:
-    """How many batches were concatenated into the tensor whose shape this is; 1 if unseen."""
+def rows_put_together(shape: Any) -> list[Any]:
+    """The numbers of rows that were concatenated to those that the shape of a tensor begins with.
+
+    Scalars, int64; that of the shape alone where nothing is seen to be concatenated.
+    """
+    concatenation = _concatenation_of(shape)
+    if concatenation is None:
+        return [tf.cast(shape[0], tf.int64)]
+    return [tf.shape(one, tf.int64)[0] for one in concatenation.inputs[:-1]]
+
+
+def _concatenation_of(shape: Any) -> Any:
     while tf.is_symbolic_tensor(shape):
         operation = shape.op
         is_slice = operation.type == "StridedSlice"
         if is_slice and not _begins_at_0(operation):
-            return 1
+            return None
         if is_slice or operation.type in ("Pack", "ConcatV2", "Identity", "Cast"):
             shape = operation.inputs[0]  # what its first entry comes from
         elif operation.type == "Shape":
             origin = origin_of_rows(operation.inputs[0])
             if origin.type == "ConcatV2":
-                return len(origin.inputs) - 1
+                return origin
             if origin.type != "Fill":
-                return 1
+                return None
             shape = origin.inputs[0]
         else:
-            return 1
-    return 1
+            return None
+    return None
 
 
 def puts_together(rows: int, batches: int) -> bool:

@@ -47,6 +47,8 @@ class ReplicaBatch:
         total: samples in the global batch, scalar int32.
         start: the first of this replica's samples in the global batch, scalar int32.
         own_rows: rows of this replica's data, scalar int32: `count`, or those that stand in.
+        rows_of_tensors: rows of each tensor of this replica's data, scalars int32, where these can
+            differ; else empty.
         static_count: rows of this replica's data, where they are known while the step is traced.
         is_local: whether replicas add up nothing in this step.
         weight: count / total, scalar float32.
@@ -80,6 +82,7 @@ class ReplicaBatch:
         *,
         start: Any = 0,
         own_rows: tf.Tensor | None = None,
+        rows_of_tensors: Sequence[tf.Tensor] = (),
         static_count: int | None = None,
         is_local: bool = False,
         may_be_empty: bool = True,
@@ -89,6 +92,7 @@ class ReplicaBatch:
         self._total = total
         self._start = start
         self._own_rows = tf.maximum(count, 1) if own_rows is None else own_rows
+        self.rows_of_tensors = tuple(rows_of_tensors)
         self.static_count = static_count
         self.is_local = is_local
         self.may_be_empty = may_be_empty

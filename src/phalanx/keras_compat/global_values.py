@@ -87,7 +87,7 @@ def own_rows_of_all(replica_batch: ReplicaBatch, arguments: Sequence[Any]) -> Se
     """
     values = _global_values(replica_batch)
     tensors = [one for one in arguments if is_symbolic(one) and one.shape.rank]
-    if values is None or not any(map(values.mixes_in_rows, tensors)):
+    if values is None or not any(map(values.mixes_entries, tensors)):
         return arguments
     try:
         return [

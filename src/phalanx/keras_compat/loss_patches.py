@@ -532,6 +532,7 @@ def _rows_of_share() -> ReplicaRows | None:
         total=replica_batch.total,
         static_count=replica_batch.static_count,
         replica=context.replica_id_in_sync_group,
+        fewer=replica_batch.rows_of_tensors[1:] if replica_batch.in_own_strategy() else (),
     )
 
 

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx.gradients.origin_of_rows import batches_in, puts_together
+from phalanx.gradients.origin_of_rows import puts_together, rows_put_together
 from phalanx.keras_compat.draw_counters import FindCounter
 
 SEED_STRIDE = 0x9E3779B1  # 2**32 / golden ratio: far apart for neighbouring replicas
@@ -63,6 +63,8 @@ class ReplicaRows:
         total: those of the global batch, scalar int.
         static_count: `own_rows` where it is known while the step is traced.
         replica: the replica's number.
+        fewer: rows of this replica, scalars int, of the tensors of the batch that may have fewer
+            than those that `own_rows` counts: labelled rows beside unlabelled ones.
     """
 
     start: Any
@@ -70,6 +72,7 @@ class ReplicaRows:
     total: Any
     static_count: int | None
     replica: Any
+    fewer: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +192,7 @@ def _advanced(
         own = _local_rows(rows, shape)
         if own is None:
             return original(shape, key=key, counter=counter, alg=alg, **options)
+        options.pop("name", None)  # parts cannot have one name
         if _is_threefry(alg):
             key = tf.bitcast(replica_seed(tf.bitcast(key, tf.int64), rows.replica), tf.uint64)
             return original(shape, key=key, counter=counter, alg=alg, **options)
@@ -458,22 +462,29 @@ def _local_rows(rows: ReplicaRows, shape: Any) -> _Own | None:
                 parts=tuple((i * total + start, each) for i in range(times)), total=total * times
             )
         return _Own(parts=((start * times, leading),), total=total * times)
-    leading = tf.cast(shape[0], tf.int64)
-    count = tf.cast(rows.own_rows, tf.int64)
-    times = leading // count
-    is_by_row = tf.equal(times * count, leading)
-    first = tf.where(is_by_row, start * times, 0)
-    whole = tf.where(is_by_row, total * times, leading)
-    batches = batches_in(shape)
-    if batches == 1:
-        return _Own(parts=((first, leading),), total=whole)
-    each, times = leading // batches, times // batches
-    is_equal = tf.equal(times * batches * count, leading)
-    parts = []
-    for i in range(batches):
-        begin = tf.where(is_equal, i * total * times + start * times, first + i * each)
-        parts.append((begin, each if i < batches - 1 else leading - each * i))
+    parts, whole = [], tf.constant(0, tf.int64)
+    for number in rows_put_together(shape):
+        first, of_all = _place_of(number, rows)
+        parts.append((whole + first, number))
+        whole += of_all
     return _Own(parts=tuple(parts), total=whole)
+
+
+def _place_of(number: Any, rows: ReplicaRows) -> tuple[Any, Any]:
+    """Of so many rows of the replica the first one, and how many all replicas have.
+
+    Those of a batch, of some batches put together, and of unlike ones are the replica's. Others are
+    the same on all replicas.
+    """
+    start, count, total = (
+        tf.cast(one, tf.int64) for one in (rows.start, rows.own_rows, rows.total)
+    )
+    besides = [tf.constant(0, tf.int64), *(tf.cast(fewer, tf.int64) for fewer in rows.fewer)]
+    is_by_row = tf.reduce_any(
+        [tf.logical_and(number >= one, tf.equal((number - one) % count, 0)) for one in besides]
+    )
+    first = tf.where(is_by_row, start * number // count, 0)
+    return first, tf.where(is_by_row, total * number // count, number)
 
 
 def _together(parts: list[Any]) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from phalanx.data.batches import static_rows, static_share, total_rows, with_rows
+from phalanx.data.batches import rows_in, static_rows, static_share, tensors_of, with_rows
 from phalanx.distributed.strategy import MultiWorkerStrategy
 from phalanx.distributed.topology import ReplicaTopology, replica_id_in_group, rows_of
 from phalanx.gradients.all_reduce import reduce_sum
@@ -359,16 +359,19 @@ class StepFunction:
         if self.plan.counted:
             start, _ = rows_of(replica, topology.total, total)
             count, data = parts[replica - topology.first]
-            if self.plan.may_be_undivided:
-                start = tf.where(count > 0, start, 0)
         else:
             total, start, count, data = count_local_samples(parts, replica, topology.total)
         data = self._rows.of(data)
+        rows: list[tf.Tensor] = []
+        if self.plan.may_be_undivided:
+            start = tf.where(count > 0, start, 0)
+            rows = [rows_in(one) for one in tensors_of(data)]
         replica_batch = ReplicaBatch(
             count,
             total,
             start=start,
-            own_rows=total_rows(data) if self.plan.may_be_undivided else None,
+            own_rows=next(iter(rows), None),
+            rows_of_tensors=rows,
             static_count=static_rows(data),
             is_local=self.is_local,
             may_be_empty=self.plan.may_be_empty,
