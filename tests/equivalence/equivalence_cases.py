@@ -683,6 +683,7 @@ def mixed_rows():
             with_step(kinds["SizeInCall"], equivalence_models.logits_loss),
             arrays(24),
         ),
+        trained("SizeInLayer_no_remainder", with_layer(kinds["SizeInLayer"]), arrays(24)),
         *(
             trained(f"{name}_no_remainder", with_step(kinds[name]), arrays(24))
             for name in ("NegativesOfConstants", "SizeInPython", "InBatchNegatives")

@@ -400,6 +400,16 @@ class SizeInCall(keras.Model):
         return self.head(x * tf.tile(self.places, [int(x.shape[0]), 1]))
 
 
+class SizeInLayer(L.Layer):
+    """The same as a layer of a model that waits for its first batch."""
+
+    def build(self, shape):
+        self.places = self.add_weight(shape=(1, shape[-1]), initializer="ones")
+
+    def call(self, x):
+        return x * tf.tile(self.places, [int(x.shape[0]), 1])
+
+
 class NormalizesByHand(L.Layer):
     """A normalization over the batch that the script wrote, with moving moments."""
 

@@ -100,6 +100,21 @@ def recurrent(optimizer):
     return made
 
 
+def sized(optimizer):
+    """A model that needs the number of rows in Python, so that a step has it as a constant."""
+    import keras
+    import tensorflow as tf
+
+    class SizeInLayer(keras.layers.Layer):
+        def call(self, x):
+            return x + tf.zeros((int(x.shape[0]), 1))
+
+    keras.utils.set_random_seed(4)
+    made = keras.Sequential([SizeInLayer(), keras.layers.Dense(1)])
+    made.compile(optimizer, "mse")
+    return made
+
+
 def in_step_and_every_step(model, rows, batch):
     """SGD without momentum: a mean of the weights is the step of the mean gradient."""
     import keras
@@ -119,7 +134,7 @@ def in_step_and_every_step(model, rows, batch):
 
 @pytest.mark.parametrize(
     ("model", "rows"),
-    [(local_training.model, 65), pytest.param(recurrent, 64, marks=pytest.mark.full)],
+    [(local_training.model, 65), (sized, 64), pytest.param(recurrent, 64, marks=pytest.mark.full)],
 )
 def test_a_mean_after_each_step_of_sgd_is_training_in_step(model, rows, pool):
     arguments = [model, rows, 16]

@@ -93,7 +93,7 @@ class DatasetBatches:
         self._reads_ahead = reads_ahead(adapter)
         self._drawn_from: tuple[int, ...] | None = None
         self._is_started = False
-        self._is_open = False
+        self._was_opened = False
         self.ahead: Lookahead | None = None
         if passes is not None and not passes.is_alone and topology.has_peers and topology.is_chief:
             _log.warning(
@@ -175,8 +175,8 @@ class DatasetBatches:
         cut_batch: Callable[..., Any]
         if self.may_be_undivided:
             batches = self._dataset.enumerate()
-            cut_batch = functools.partial(self._divide_if_equal, not self._is_open)
-            self._is_open = True
+            cut_batch = functools.partial(self._divide_if_equal, not self._was_opened)
+            self._was_opened = True
         elif self._local_rows is None:
             batches, cut_batch = self._dataset, self._divide
         else:

@@ -102,7 +102,8 @@ def divide(
 _WARNING = (
     "The tensors of a batch have unlike numbers of rows, so it is not divided: the result is one "
     "device's, but more workers are not faster. To divide such batches, join their samples in the "
-    "model, or zip datasets of batches whose sizes are multiples of the number of workers."
+    "model; or zip datasets of batches whose sizes are multiples of the number of workers, and map "
+    "them before."
 )
 
 

@@ -42,6 +42,8 @@ Xdivy Xlog1py Xlogy
 def with_rows_of_constants(original: Callable[..., Any], find: FindBatch) -> Callable[..., Any]:
     """A replacement for `FuncGraph._create_op_internal`.
 
+    It gives products their rows, too: see `keras_compat.row_products`.
+
     Args:
         original: the method.
         find: gives the share of the replica.

@@ -3,7 +3,7 @@
 Private names used: `Model._symbolic_build` (build a model that waits for its first
 batch), `Model._distribute_strategy`, `Model._flatten_metrics_in_order`,
 `Model._initial_epoch`, `Model._should_eval`, `Model._assert_compile_called`,
-`Model._compute_loss`, `Model._loss_tracker`, `Model._flatten_layers`,
+`Model._compute_loss`, `Model._loss_tracker`, `Model._flatten_layers`, `Sequential._layers`,
 `Variable._value`, `Optimizer._distribution_strategy`, `Optimizer._learning_rate`,
 `Optimizer._trainable_variables_indices`, `Optimizer._var_key`, `Optimizer._iterations`,
 `MultiOptimizer._var_to_optimizer_idx`, and `potentially_ragged_concat` of the TensorFlow
@@ -116,12 +116,32 @@ def build(
             where batches differ.
     """
     with strategy.scope():
+        take_back = sequentials_to_build(model)
         try:
             model._symbolic_build(data_batch=element_spec)
         except Exception:  # whatever a layer does with a size that is None
             if static_spec is None:
                 raise
+            take_back()
             model._symbolic_build(data_batch=static_spec)
+
+
+def sequentials_to_build(model: Any) -> Callable[[], None]:
+    """A function that undoes what a failed build has left in each `keras.Sequential` of `model`.
+
+    One that fails keeps the shape that it was to be built for, and rejects another
+    (`Sequential.build`).
+    """
+    layers = model._flatten_layers()
+    unbuilt = [one for one in layers if isinstance(one, keras.Sequential) and not one.built]
+    before = [list(one._layers) for one in unbuilt]
+
+    def take_back() -> None:
+        for one, own in zip(unbuilt, before, strict=True):
+            if not one.built:
+                one._layers = list(own)
+
+    return take_back
 
 
 def stateful_layers(model: Any) -> list[str]:

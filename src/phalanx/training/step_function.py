@@ -37,6 +37,7 @@ from phalanx.keras_compat.model_access import (
     has_batchnorm,
     has_own_apply,
     has_own_step,
+    sequentials_to_build,
     track_loss,
 )
 from phalanx.keras_compat.optimizer_patches import adds_up
@@ -226,15 +227,21 @@ class StepFunction:
 
     def _look_by(self, trace: Callable[[], Any], *, is_static: bool) -> None:
         were_known, self._tapes_are_known = self._tapes_are_known, True
+        take_back = sequentials_to_build(self._model)
+
+        def again() -> None:
+            take_back()
+            self.retrace()
+
         try:
-            self._rows.decide(trace, self.retrace, are_static=is_static)
+            self._rows.decide(trace, again, are_static=is_static)
             need_totals = self._needs_totals and not were_known
         except UsesGradientsError:
             need_totals = True
         if need_totals:
             self.extensions[_TapesGiveTotals] = _TapesGiveTotals()
             self.retrace()
-            self._rows.decide(trace, self.retrace, are_static=is_static)
+            self._rows.decide(trace, again, are_static=is_static)
 
     def on_iterator(self, iterator: Any, steps: int) -> tuple[int, Outputs]:
         """Run up to `steps` steps.
