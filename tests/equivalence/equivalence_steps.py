@@ -498,10 +498,11 @@ class PseudoLabels(Own):
         self.augment = keras.Sequential([L.GaussianNoise(0.1, seed=5), L.Dropout(0.2, seed=6)])
         self.network = keras.Sequential([L.Dense(8, activation="tanh"), L.Dense(3)])
         self.accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+        self.confidence = keras.metrics.Mean(name="confidence")
 
     @property
     def metrics(self):
-        return [self.seen, self.accuracy]
+        return [self.seen, self.accuracy, self.confidence]
 
     def both(self, data):
         (x, y), more = data
@@ -516,7 +517,10 @@ class PseudoLabels(Own):
             loss = self.mean_loss(y, logits[:labelled]) + 0.5 * self.mean_loss(found, strong)
         self.descend(tape, loss, self.network.trainable_weights)
         self.accuracy.update_state(y, logits[:labelled])
-        return {**self.note(loss), "accuracy": self.accuracy.result()}
+        highest = tf.reduce_max(tf.nn.softmax(weak), axis=1)
+        self.confidence.update_state(highest, sample_weight=highest - 0.3)
+        found = {"accuracy": self.accuracy.result(), "confidence": self.confidence.result()}
+        return {**self.note(loss), **found}
 
     def mean_loss(self, y, logits):
         return tf.reduce_mean(

@@ -332,7 +332,9 @@ def _updated_by_own_rows(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (replica_batch := _share_to_add_up()) is not None and not tf.executing_eagerly():
-            args = tuple(own_rows_of_all(replica_batch, args))
+            given = own_rows_of_all(replica_batch, [*args, *kwargs.values()])
+            args = tuple(given[: len(args)])
+            kwargs = dict(zip(kwargs, given[len(args) :], strict=True))
         return original(self, *args, **kwargs)
 
     return update_state
