@@ -49,7 +49,7 @@ def tasks():
 def test_it_is_printed_once(mirrored2, capfd):
     assert tasks().element_spec[0][0].shape[0] is None
     with mirrored2.scope():
-        phalanx.fit(by_examples(), tasks(), epochs=3, verbose=0)
+        phalanx.fit(by_examples(), tasks(), validation_data=tasks(), epochs=3, verbose=0)
     assert capfd.readouterr().err.count(MESSAGE) == 1
 
 

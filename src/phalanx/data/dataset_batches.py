@@ -25,7 +25,13 @@ from phalanx.data.prefetch_counter import Lookahead
 from phalanx.data.pushdown import plan, shares
 from phalanx.data.shared_generator import GeneratorPasses
 from phalanx.data.shuffles import Shuffles
-from phalanx.data.undivided import divide, is_undivided, print_if_undivided, rows_of_batches
+from phalanx.data.undivided import (
+    divide,
+    is_first_pass,
+    is_undivided,
+    print_if_undivided,
+    rows_of_batches,
+)
 from phalanx.distributed.datasets import element_of
 from phalanx.distributed.topology import ReplicaTopology
 from phalanx.errors import DataError
@@ -93,7 +99,6 @@ class DatasetBatches:
         self._reads_ahead = reads_ahead(adapter)
         self._drawn_from: tuple[int, ...] | None = None
         self._is_started = False
-        self._was_opened = False
         self.ahead: Lookahead | None = None
         if passes is not None and not passes.is_alone and topology.has_peers and topology.is_chief:
             _log.warning(
@@ -175,8 +180,8 @@ class DatasetBatches:
         cut_batch: Callable[..., Any]
         if self.may_be_undivided:
             batches = self._dataset.enumerate()
-            cut_batch = functools.partial(self._divide_if_equal, not self._was_opened)
-            self._was_opened = True
+            is_first = is_first_pass(self._dataset.element_spec)
+            cut_batch = functools.partial(self._divide_if_equal, is_first)
         elif self._local_rows is None:
             batches, cut_batch = self._dataset, self._divide
         else:
@@ -224,10 +229,10 @@ class DatasetBatches:
         data = element_of(batch, self._dataset.element_spec)
         return divide(data, self._topology, may_be_empty=self.may_be_empty, size=self.batch_size)
 
-    def _divide_if_equal(self, is_first_pass: bool, place: tf.Tensor, batch: Any) -> Any:
+    def _divide_if_equal(self, is_first: bool, place: tf.Tensor, batch: Any) -> Any:
         """The same where rows can be unlike; `place` is that of the batch in its pass."""
         undivided = is_undivided(batch, self._topology.total, self._rows)
-        if is_first_pass and self._topology.is_chief:
+        if is_first and self._topology.is_chief:
             print_if_undivided(undivided, place)
         return divide(batch, self._topology, undivided=undivided)
 

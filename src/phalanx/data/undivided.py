@@ -113,6 +113,16 @@ def warn_of_undivided() -> None:
     logging.getLogger("phalanx").warning(_WARNING)
 
 
+_opened: set[str] = set()
+
+
+def is_first_pass(spec: Any) -> bool:
+    """Whether this process opens data of this `spec` for the first time: training, validation."""
+    is_first = repr(spec) not in _opened
+    _opened.add(repr(spec))
+    return is_first
+
+
 def print_if_undivided(undivided: Any, place: tf.Tensor) -> None:
     """Say it while a pipeline runs, where that is known then only: of a pass's first batch.
 
