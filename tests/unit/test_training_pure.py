@@ -89,13 +89,15 @@ def test_alone_nothing_is_gathered():
 def test_rows_of_workers_interleave_to_the_order_of_the_data(totals, workers, local):
     topology = ReplicaTopology(first=0, local=local, total=workers * local)
     by_worker = [[] for _ in range(workers)]
+    counts = [[] for _ in totals]
     for batch, total in enumerate(totals):
         for replica in range(topology.total):
             start, count = rows_of(replica, topology.total, total)
             rows = [(batch, start + i) for i in range(count)]
             by_worker[replica // local].append(np.array(rows, int).reshape(-1, 2))
+            counts[batch].append(count)
     gathered = [predict._unpacked(*predict._packed(arrays)) for arrays in by_worker]
-    batches = predict._batches(gathered, totals, topology)
+    batches = predict._batches(gathered, counts, local)
     expected = [[[batch, row] for row in range(total)] for batch, total in enumerate(totals)]
     assert [batch.tolist() for batch in batches] == expected
 
