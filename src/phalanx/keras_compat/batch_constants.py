@@ -21,6 +21,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from phalanx.gradients.gathered_batch import own_rows
 from phalanx.gradients.replica_batch import FindBatch, ReplicaBatch
 from phalanx.keras_compat.global_values import has_all_rows, is_same_on_all
 from phalanx.keras_compat.row_products import with_all_rows_of_products
@@ -66,7 +67,7 @@ def with_rows_of_constants(original: Callable[..., Any], find: FindBatch) -> Cal
         if _differ_in_rows(beside) and (replica_batch := find()) is not None:
             own = dict(zip(places, _cut(replica_batch, beside), strict=True))
             inputs = [own.get(i, one) for i, one in enumerate(inputs)]
-        inputs = with_all_rows_of_products(op_type, inputs, attrs, find, own_rows_of_whole)
+        inputs = with_all_rows_of_products(op_type, inputs, attrs, find)
         return original(self, op_type, inputs, dtypes, input_types, name, attrs, *args, **kwargs)
 
     return create
@@ -88,23 +89,11 @@ def _cut(replica_batch: ReplicaBatch, tensors: Sequence[Any]) -> Sequence[Any]:
         return tensors
     rows = own.shape[0]
     return [
-        own_rows_of_whole(one, replica_batch)
+        own_rows(one, replica_batch)
         if _rows(one) not in (None, 1, rows) and is_same_on_all(replica_batch, one)
         else one
         for one in tensors
     ]
-
-
-def own_rows_of_whole(whole: Any, replica_batch: ReplicaBatch) -> Any:
-    """This replica's part of a tensor with rows for the global batch; with none, a stand-in."""
-    number = whole.shape[0]
-    start, rows, total = (
-        tf.cast(one, tf.int64)
-        for one in (replica_batch.start, replica_batch.own_rows, replica_batch.total)
-    )
-    begin, end = start * number // total, (start + rows) * number // total
-    begin = tf.minimum(begin, number - 1)
-    return whole[begin : tf.maximum(end, begin + 1)]
 
 
 def _beside(op_type: str, inputs: Sequence[Any], attrs: Any) -> Sequence[int]:

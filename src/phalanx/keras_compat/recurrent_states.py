@@ -20,9 +20,8 @@ import keras
 import tensorflow as tf
 
 from phalanx.distributed.topology import replica_id_in_group, topology_of
-from phalanx.gradients.gathered_batch import gather_rows
+from phalanx.gradients.gathered_batch import gather_rows, own_rows
 from phalanx.gradients.replica_batch import FindBatch, ReplicaBatch
-from phalanx.keras_compat.batch_constants import own_rows_of_whole
 
 
 class _States:
@@ -99,7 +98,7 @@ def _own_rows(replica_batch: ReplicaBatch, layer: str, state: Any) -> Any:
     )
     same = tf.debugging.assert_equal(replica_batch.total, rows, message)
     with tf.control_dependencies([] if same is None else [same]):
-        return own_rows_of_whole(tf.identity(state.value), replica_batch)
+        return own_rows(tf.identity(state.value), replica_batch)
 
 
 def is_state(replica_batch: ReplicaBatch, variable: Any) -> bool:

@@ -8,22 +8,19 @@ gathered, and each replica computes its rows of the product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from phalanx.gradients.gathered_batch import all_gather_batch
+from phalanx.gradients.gathered_batch import all_gather_batch, own_rows
 from phalanx.gradients.replica_batch import FindBatch, ReplicaBatch
 from phalanx.keras_compat.global_values import has_all_rows, is_same_on_all
 from phalanx.keras_compat.optimizer_patches import adds_up
 
-Cut = Callable[[Any, ReplicaBatch], Any]
-"""Gives this replica's rows of what has rows for the global batch."""
-
 
 def with_all_rows_of_products(
-    op_type: str, inputs: Sequence[Any], attrs: Any, find: FindBatch, cut: Cut
+    op_type: str, inputs: Sequence[Any], attrs: Any, find: FindBatch
 ) -> Sequence[Any]:
     """The inputs of an operation; of a product over the rows of the batch, all rows.
 
@@ -32,16 +29,15 @@ def with_all_rows_of_products(
         inputs: its inputs.
         attrs: its attributes.
         find: gives the share of the replica.
-        cut: gives the replica's rows of a constant.
     """
     if op_type == "MatMul":
-        return _dense(inputs, attrs, find, cut)
+        return _dense(inputs, attrs, find)
     if op_type == "SparseTensorDenseMatMul" and not (attrs["adjoint_a"].b or attrs["adjoint_b"].b):
         return _sparse(inputs, find)
     return inputs
 
 
-def _dense(inputs: Sequence[Any], attrs: Any, find: FindBatch, cut: Cut) -> Sequence[Any]:
+def _dense(inputs: Sequence[Any], attrs: Any, find: FindBatch) -> Sequence[Any]:
     matrix, values = inputs
     if attrs["transpose_b"].b or matrix.shape.rank != 2 or values.shape.rank != 2:
         return inputs
@@ -53,7 +49,7 @@ def _dense(inputs: Sequence[Any], attrs: Any, find: FindBatch, cut: Cut) -> Sequ
         return inputs
     is_square = matrix.shape[0] == matrix.shape[1] and not attrs["transpose_a"].b
     if is_square and is_same_on_all(replica_batch, matrix):  # a row for each of the batch
-        matrix = cut(matrix, replica_batch)
+        matrix = own_rows(matrix, replica_batch)
     return [matrix, all_gather_batch(values)]
 
 
